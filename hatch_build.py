@@ -11,8 +11,20 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 COLLECTION = "ansible_collections/gpufleet/gpu"
-PARTS = ("LICENSE", "README.md", "ansible.cfg", "galaxy.yml", "inventory/example", "meta",
-         "playbooks", "plugins", "requirements.txt", "roles", "verify")
+PARTS = (
+    "LICENSE",
+    "README.md",
+    "ansible.cfg",
+    "docs/reference/schemas/inventory.json",
+    "galaxy.yml",
+    "inventory/example",
+    "meta",
+    "playbooks",
+    "plugins",
+    "requirements.txt",
+    "roles",
+    "verify",
+)
 
 
 class WheelHook(BuildHookInterface):
@@ -22,4 +34,5 @@ class WheelHook(BuildHookInterface):
         """hatchling's hook."""
         if version == "standard":
             build_data["force_include"].update(
-                {str(Path(self.root, part)): f"{COLLECTION}/{part}" for part in PARTS})
+                {str(Path(self.root, part)): f"{COLLECTION}/{part}" for part in PARTS}
+            )

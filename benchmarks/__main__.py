@@ -1,8 +1,8 @@
 # Apache-2.0, see LICENSE
 """Run benchmarks, side by side in one run, on hosts of a separate lab instance.
 
-    ./gpufleet bench                                    all of them, one round each
-    ./gpufleet bench --only side_by_side --rounds 3     the medians of three rounds
+./gpufleet bench                                    all of them, one round each
+./gpufleet bench --only side_by_side --rounds 3     the medians of three rounds
 """
 
 from __future__ import annotations
@@ -39,16 +39,21 @@ MEASUREMENTS = {
 }
 
 
-def main() -> None:
-    """Measure and show."""
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    """The options."""
+    verb = argparse.ArgumentParser(
         prog="gpufleet bench",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--only", action="append", choices=MEASUREMENTS)
-    parser.add_argument("--rounds", type=int, default=1)
-    options = parser.parse_args()
+    verb.add_argument("--only", action="append", choices=MEASUREMENTS)
+    verb.add_argument("--rounds", type=int, default=1)
+    return verb
+
+
+def main() -> None:
+    """Measure and show."""
+    options = parser().parse_args()
     console = Console()
     try:
         for name in options.only or MEASUREMENTS:

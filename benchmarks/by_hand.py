@@ -43,9 +43,9 @@ def fresh_hosts(words: tuple[str, ...]) -> None:
 
 def playbook(check: str = "") -> None:
     """gpufleet's own provisioning."""
-    said = command(BIN / "ansible-playbook", "playbooks/site.yml", "-i", INVENTORY)
-    if check and check not in said:
-        sys.exit(f"Expected {check!r} in:\n{said}")
+    output = command(BIN / "ansible-playbook", "playbooks/site.yml", "-i", INVENTORY)
+    if check and check not in output:
+        sys.exit(f"Expected {check!r} in:\n{output}")
 
 
 def by_hand(installer: str) -> None:

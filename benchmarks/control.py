@@ -26,15 +26,10 @@ from gpufleet.report import terminal
 from gpufleet.resolver import environment
 from gpufleet.transport.compression import compressed
 from gpufleet.transport.fanout import Outcome, Target, _HostOutput
-from gpufleet.verification.session import (
-    HostRun,
-    ProbeOptions,
-    Session,
-    judged,
-    plan_of,
-    probe_config,
-    reason_of,
-)
+from gpufleet.verification.judging import judged, plan_of, reason_of
+from gpufleet.verification.options import ProbeOptions
+from gpufleet.verification.probing import probe_config
+from gpufleet.verification.session import HostRun, Session
 from tests.support.healthy_host import data, document
 from tests.support.host_parts import with_gpus
 
@@ -47,9 +42,16 @@ KINDS = ((0, False), (2, False), (8, False), (2, True), (8, True))
 def declared(name: str, gpus: int) -> InventoryHost:
     """A host with one stack."""
     driver = {"gpu_driver": {"branch": "535", "source": "distro"}} if gpus else {}
-    return InventoryHost(name, {
-        "gpu_stacks": [{"tensorflow": "2.13.1"}], "gpu_accept_nvidia_eula": True,
-        "gpu_expect": {"count": gpus}, **driver}, Connection(name))
+    return InventoryHost(
+        name,
+        {
+            "gpu_stacks": [{"tensorflow": "2.13.1"}],
+            "gpu_accept_nvidia_eula": True,
+            "gpu_expect": {"count": gpus},
+            **driver,
+        },
+        Connection(name),
+    )
 
 
 def answer(gpus: int, deep: bool) -> dict[str, Any]:
@@ -65,7 +67,8 @@ def answer(gpus: int, deep: bool) -> dict[str, Any]:
     digests = environment.digests(files)
     receipts = data(snapshot, "receipts")["receipts"]
     next(row for row in receipts if row["kind"] == "environment")["texts"] = {
-        row["path"]: {"sha256": digests[row["path"]], "for": row["for"]} for row in files}
+        row["path"]: {"sha256": digests[row["path"]], "for": row["for"]} for row in files
+    }
     return snapshot
 
 
@@ -80,7 +83,7 @@ def verified(gpus: int, snapshot: dict[str, Any], folder: Path) -> Session:
         session.seconds += time.process_time() - begin
     begin = time.process_time()
     report.write_report(folder, session)
-    report.write_junit(folder / "junit.xml", session, "ansible")
+    report.write_junit(folder / "junit.xml", session)
     terminal.show(Console(file=io.StringIO(), width=100), session, None)
     session.seconds += time.process_time() - begin
     return session
@@ -91,11 +94,17 @@ def arrived(host: InventoryHost, raw: bytes) -> HostRun:
     runs: list[HostRun] = []
 
     def judge(outcome: Outcome, snapshot: Snapshot) -> None:
-        runs.append(judged(
-            host, snapshot, reason_of(outcome), kept=compressed(outcome, "snapshot")))
+        runs.append(
+            judged(host, snapshot, reason_of(outcome), kept=compressed(outcome, "snapshot"))
+        )
 
-    output = _HostOutput(Target(host.connection, probe_config(host, ProbeOptions())), 300, judge,
-                         ready=True, status=0)
+    output = _HostOutput(
+        Target(host.connection, probe_config(host, ProbeOptions())),
+        300,
+        judge,
+        ready=True,
+        status=0,
+    )
     output.probe()
     output.stdout = bytearray(b"\n" + raw + b"\n")
     output.outcome()
@@ -110,13 +119,19 @@ def measure(rounds: int, console: Console) -> Table:
     for gpus, deep in KINDS:
         snapshot, least = answer(gpus, deep), float("inf")
         for number in range(rounds + 1):
-            with (console.status(f"{gpus} GPUs, round {number}"),
-                  tempfile.TemporaryDirectory(dir=MEMORY) as folder):
+            with (
+                console.status(f"{gpus} GPUs, round {number}"),
+                tempfile.TemporaryDirectory(dir=MEMORY) as folder,
+            ):
                 session = verified(gpus, snapshot, Path(folder))
             assert {run.result["verdict"] for run in session.hosts} == {"PASS"}
             # The first one also reads the catalog.
             least = min(least, session.seconds) if number else least
-        table.add_row(str(gpus), "deep" if deep else "full", str(len(json.dumps(snapshot)) // 1000),
-                      f"{least * 1000 / HOSTS:.1f}")
+        table.add_row(
+            str(gpus),
+            "deep" if deep else "full",
+            str(len(json.dumps(snapshot)) // 1000),
+            f"{least * 1000 / HOSTS:.1f}",
+        )
     table.caption = f"At most {MOST_MS} with 0 or 2 GPUs, where the probe was not deep."
     return table

@@ -25,10 +25,11 @@ from pathlib import Path
 from rich.console import Console, Group
 from rich.table import Table
 
-from gpufleet.checks.judge import CHECKS
+from gpufleet.checks import CHECKS
 from gpufleet.inventory import HostSelector, inventory_hosts
 from gpufleet.transport.connection import command as ssh_command
-from gpufleet.verification.session import ProbeOptions, probe_config
+from gpufleet.verification.options import ProbeOptions
+from gpufleet.verification.probing import probe_config
 
 from .common import BIN, ENVIRONMENT, ROOT, command, lab
 
@@ -64,14 +65,23 @@ class Cost:
 
     def least(self, other: Cost) -> Cost:
         """The less of each."""
-        return Cost(min(self.wall_s, other.wall_s), min(self.cpu_s, other.cpu_s),
-                    min(self.rss_mb, other.rss_mb))
+        return Cost(
+            min(self.wall_s, other.wall_s),
+            min(self.cpu_s, other.cpu_s),
+            min(self.rss_mb, other.rss_mb),
+        )
 
 
 def cost(*words: str | Path, **environment: str) -> Cost:
     """Run a command; ends everything with its words when it fails."""
-    done = subprocess.run([sys.executable, "-I", "-S", "-c", USED, *words], cwd=ROOT, check=False,
-                          env={**ENVIRONMENT, **environment}, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", USED, *words],
+        cwd=ROOT,
+        check=False,
+        env={**ENVIRONMENT, **environment},
+        capture_output=True,
+        text=True,
+    )
     if done.returncode:
         sys.exit(f"{words} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
     return Cost(*json.loads(done.stdout.splitlines()[-1]))
@@ -80,32 +90,64 @@ def cost(*words: str | Path, **environment: str) -> Cost:
 def verify(count: int, *words: str) -> Cost:
     """The whole verification of the first so many hosts, as a person starts it."""
     with tempfile.TemporaryDirectory() as reports:
-        return cost(BIN / "python", "-m", "gpufleet", "verify", "-i", INVENTORY, "--limit",
-                    f"gpu_hosts[0:{count - 1}]", "--report", reports, *words)
+        return cost(
+            BIN / "python",
+            "-m",
+            "gpufleet",
+            "verify",
+            "-i",
+            INVENTORY,
+            "--limit",
+            f"gpu_hosts[0:{count - 1}]",
+            "--report",
+            reports,
+            *words,
+        )
 
 
 def record() -> None:
     """Have a Python in the lab host that does nothing but answer with what was seen there."""
     with tempfile.TemporaryDirectory() as reports:
-        said = command(BIN / "python", "-m", "gpufleet", "verify", "-i", INVENTORY, "--limit",
-                       "gpu_hosts[0]", "--report", reports)
-        snapshot, = Path(reports).glob("latest/snapshots/*.json")
+        output = command(
+            BIN / "python",
+            "-m",
+            "gpufleet",
+            "verify",
+            "-i",
+            INVENTORY,
+            "--limit",
+            "gpu_hosts[0]",
+            "--report",
+            reports,
+        )
+        (snapshot,) = Path(reports).glob("latest/snapshots/*.json")
         words = f"cat >/dev/null; cat <<'END'\n{snapshot.read_text(encoding='utf-8')}\nEND\n"
-    assert "all declared checks pass" in said, said
-    lab("exec", "lab1", "--", "python3", "-c",
+    assert "all declared checks pass" in output, output
+    lab(
+        "exec",
+        "lab1",
+        "--",
+        "python3",
+        "-c",
         f"import os; open({RECORDED!r}, 'w').write({'#!/bin/sh' + chr(10) + words!r});"
-        f" os.chmod({RECORDED!r}, 0o755)")
+        f" os.chmod({RECORDED!r}, 0o755)",
+    )
 
 
 def bare(count: int, at_once: int, *variables: str) -> Cost:
     """ClusterShell and the probe, and nothing else."""
     hosts = inventory_hosts(HostSelector([str(INVENTORY)], extra_vars=variables))[:count]
-    with tempfile.NamedTemporaryFile("w", suffix=".json") as told:
-        json.dump({"at_once": at_once, "hosts": {host.name: ssh_command(host.connection)
-                                                 for host in hosts},
-                   "config": probe_config(hosts[0], ProbeOptions())}, told)
-        told.flush()
-        return cost(BIN / "python", HERE / "bare.py", told.name)
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as reported:
+        json.dump(
+            {
+                "at_once": at_once,
+                "hosts": {host.name: ssh_command(host.connection) for host in hosts},
+                "config": probe_config(hosts[0], ProbeOptions()),
+            },
+            reported,
+        )
+        reported.flush()
+        return cost(BIN / "python", HERE / "bare.py", reported.name)
 
 
 def per_assertion(count: int, shared: bool) -> Cost:
@@ -115,18 +157,36 @@ def per_assertion(count: int, shared: bool) -> Cost:
     """
     found = json.loads(command(INVENTORY / "hosts.py", "--list"))
     reached = found["gpu_hosts"]["vars"]
-    ports = [found["_meta"]["hostvars"][name]["ansible_port"]
-             for name in found["gpu_hosts"]["hosts"][:count]]
+    ports = [
+        found["_meta"]["hostvars"][name]["ansible_port"]
+        for name in found["gpu_hosts"]["hosts"][:count]
+    ]
     names = [f"ssh://{reached['ansible_user']}@{reached['ansible_host']}:{port}" for port in ports]
-    options = [option.strip() for option in reached["ansible_ssh_common_args"].split("-o ")
-               if shared or not option.startswith("ControlPath")]
+    options = [
+        option.strip()
+        for option in reached["ansible_ssh_common_args"].split("-o ")
+        if shared or not option.startswith("ControlPath")
+    ]
     with tempfile.NamedTemporaryFile("w", suffix=".conf") as settings:
         settings.write("\n".join(["Host *", *options]))
         settings.flush()
-        return cost(BIN / "pytest", "-q", HERE / "per_assertion.py", "-p", "no:cacheprovider",
-                    "--rootdir", HERE, "--sudo", "--ssh-config", settings.name,
-                    "--ssh-identity-file", reached["ansible_ssh_private_key_file"],
-                    "--hosts", ",".join(names), QUESTIONS=str(len(CHECKS)))
+        return cost(
+            BIN / "pytest",
+            "-q",
+            HERE / "per_assertion.py",
+            "-p",
+            "no:cacheprovider",
+            "--rootdir",
+            HERE,
+            "--sudo",
+            "--ssh-config",
+            settings.name,
+            "--ssh-identity-file",
+            reached["ansible_ssh_private_key_file"],
+            "--hosts",
+            ",".join(names),
+            QUESTIONS=str(len(CHECKS)),
+        )
 
 
 def side_by_side(rounds: int, console: Console) -> Table:
@@ -150,11 +210,15 @@ def side_by_side(rounds: int, console: Console) -> Table:
     for (name, each), by in zip(least.items(), (1, 1, scale, scale), strict=True):
         table.add_row(
             name + (f" (of {ASKED} hosts, times {scale:.0f})" if by != 1 else ""),
-            f"{each.wall_s * by:.1f}", f"{each.cpu_s * by:.1f}",
-            f"{ours.wall_s / each.wall_s / by:.2f}", f"{each.cpu_s * by / ours.cpu_s:.1f}")
+            f"{each.wall_s * by:.1f}",
+            f"{each.cpu_s * by:.1f}",
+            f"{ours.wall_s / each.wall_s / by:.2f}",
+            f"{each.cpu_s * by / ours.cpu_s:.1f}",
+        )
     table.caption = (
         f"wall, ratio: verify's over it, at most {WORST_RATIO} for the bare run."
-        f" CPU, ratio: its over verify's, at least {LEAST_TIMES} for testinfra.")
+        f" CPU, ratio: its over verify's, at least {LEAST_TIMES} for testinfra."
+    )
     return table
 
 
@@ -169,9 +233,14 @@ def growth(rounds: int, console: Console) -> Table:
                 found = verify(count, *words)
                 for _ in range(rounds - 1):
                     found = found.least(verify(count, *words))
-            table.add_row(str(count), answers, f"{found.wall_s:.1f}",
-                          f"{found.wall_s * 1000 / count:.0f}", f"{found.cpu_s:.1f}",
-                          f"{found.rss_mb:.0f}")
+            table.add_row(
+                str(count),
+                answers,
+                f"{found.wall_s:.1f}",
+                f"{found.wall_s * 1000 / count:.0f}",
+                f"{found.cpu_s:.1f}",
+                f"{found.rss_mb:.0f}",
+            )
     table.caption = f"A thousand: at most {MOST_S} s and {MOST_MB} MB."
     return table
 

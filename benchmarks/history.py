@@ -45,8 +45,9 @@ class Fleet:
     def night(self, number: int) -> Session:
         """One night's session."""
         begin = FIRST + timedelta(days=number)
-        stamps = [(begin + timedelta(minutes=late)).strftime("%Y-%m-%dT%H:%M:%SZ")
-                  for late in (0, 2)]
+        stamps = [
+            (begin + timedelta(minutes=late)).strftime("%Y-%m-%dT%H:%M:%SZ") for late in (0, 2)
+        ]
         return Session([self.host(name) for name in self.hosts], *stamps)
 
     def host(self, name: str) -> HostRun:
@@ -54,8 +55,9 @@ class Fleet:
         if self.chance.random() < 0.002:
             check = entry("host.reachable", "UNREACHABLE", "No route to host", "see the cable")
             return HostRun(name, None, {}, {"verdict": "UNREACHABLE", "checks": [check]})
-        checks = [self.check(name, check, number < SKIPPED)
-                  for number, check in enumerate(self.checks)]
+        checks = [
+            self.check(name, check, number < SKIPPED) for number, check in enumerate(self.checks)
+        ]
         verdict = "FAIL" if any(check["verdict"] == "FAIL" for check in checks) else "PASS"
         return HostRun(name, None, {"host": name}, {"verdict": verdict, "checks": checks})
 
@@ -71,8 +73,13 @@ class Fleet:
             self.broken.add(here)
         if here not in self.broken:
             return entry(check, "PASS")
-        return entry(check, "FAIL", f"GPU {self.chance.randrange(GPUS)} is at"
-                     f" {self.chance.uniform(30, 60):.2f} of something", "./gpufleet provision")
+        return entry(
+            check,
+            "FAIL",
+            f"GPU {self.chance.randrange(GPUS)} is at"
+            f" {self.chance.uniform(30, 60):.2f} of something",
+            "./gpufleet provision",
+        )
 
     def measure(self, _: object, plan: dict[str, str]) -> dict[str, float | str]:
         """What a night measures on a host."""
@@ -93,23 +100,33 @@ class Fleet:
 
 def entry(check: str, verdict: str, cause: str = "", remedy: str = "") -> dict[str, str]:
     """A check's verdict, as `verify.judge` makes it."""
-    return {"id": check, "verdict": verdict, "statement": "It holds.", "cause": cause,
-            "remedy": remedy, "evidence": ""}
+    return {
+        "id": check,
+        "verdict": verdict,
+        "statement": "It holds.",
+        "cause": cause,
+        "remedy": remedy,
+        "evidence": "",
+    }
 
 
 def asked(path: Path, *words: str) -> Callable[[], object]:
     """What `./gpufleet history` asks, in this process."""
+
     def work() -> None:
         with History(path) as history:
             document(history, parser().parse([*words, "--last", str(NIGHTS)])[0])
+
     return work
 
 
 def queried(path: Path, question: Callable[[History], object]) -> Callable[[], object]:
     """A query of the nightly run, with the file opened again."""
+
     def work() -> None:
         with History(path) as history:
             question(history)
+
     return work
 
 
@@ -130,28 +147,30 @@ def measure(rounds: int, console: Console) -> Table:
             for number in range(NIGHTS):
                 session = fleet.night(number)
                 with console.status(f"night {number + 1} of {NIGHTS}"):
-                    loads.append(both(
-                        lambda: history.record(session, measure=fleet.measure)))  # noqa: B023
+                    loads.append(both(lambda: history.record(session, measure=fleet.measure)))  # noqa: B023
         host, check = fleet.hosts[500], fleet.checks[30]
         questions = {
             f"--host, {NIGHTS} nights": asked(path, "--host", host),
             f"--check, {NIGHTS} nights": asked(path, "--check", check),
             f"--measure of one host, {NIGHTS} nights": asked(
-                path, "--host", host, "--measure", "*.tflops"),
+                path, "--host", host, "--measure", "*.tflops"
+            ),
             f"all hosts, {NIGHTS} nights": asked(path),
             "what changed tonight": queried(path, lambda history: history.changes()),
             "the charts of the report, 30 nights": queried(path, lambda history: history.past()),
         }
         words = (BIN / "python", "-m", "gpufleet", "history", "--database", path, "--host", host)
         questions["./gpufleet history --host, whole"] = lambda: command(*words)
-        seconds = {name: [both(work) for _ in range(max(3, rounds))]
-                   for name, work in questions.items()}
+        seconds = {
+            name: [both(work) for _ in range(max(3, rounds))] for name, work in questions.items()
+        }
         size, rows = path.stat().st_size, HOSTS * CHECKS * NIGHTS
     table = Table(title=f"{HOSTS} hosts x {CHECKS} checks x {NIGHTS} nights", min_width=60)
     for heading in ("what", "seconds", "of processor"):
         table.add_column(heading, justify="left" if heading == "what" else "right")
     for name, values in {"record one night": loads, **seconds}.items():
-        table.add_row(name, *(f"{statistics.median(column):.3f}"
-                              for column in zip(*values, strict=True)))
+        table.add_row(
+            name, *(f"{statistics.median(column):.3f}" for column in zip(*values, strict=True))
+        )
     table.add_row("size", f"{size / 1e6:.0f} MB", f"{size / rows:.0f} bytes per verdict in total")
     return table

@@ -47,30 +47,59 @@ def sized(text: str) -> bytes:
 def plain() -> Iterator[tuple[str, bytes]]:
     """Bytes that are no snapshot, and documents that are nothing else than large."""
     for name, text in {
-            "[": "[", "{\"a\":": '{"a":', "[[],": "[[],", "zeros": "0", "spaces": " ",
-            "quotes": '"', "backslashes": "\\", "escapes": '"\\u0000', "commas": ",",
-            "ESC": "\x1b[2J", "NUL": "\x00", "words": "no end of words ", "bidi": "\u202e",
-            "wide": "\U0001f4a5"}.items():
+        "[": "[",
+        '{"a":': '{"a":',
+        "[[],": "[[],",
+        "zeros": "0",
+        "spaces": " ",
+        "quotes": '"',
+        "backslashes": "\\",
+        "escapes": '"\\u0000',
+        "commas": ",",
+        "ESC": "\x1b[2J",
+        "NUL": "\x00",
+        "words": "no end of words ",
+        "bidi": "\u202e",
+        "wide": "\U0001f4a5",
+    }.items():
         yield f"bytes: {name}", sized(text)
-    yield "bytes: invalid UTF-8", b'{"schema": 1, "sections": {"' + b"\xff\xfe" * (
-        MOST_BYTES // 2 - 20)
+    yield (
+        "bytes: invalid UTF-8",
+        b'{"schema": 1, "sections": {"' + b"\xff\xfe" * (MOST_BYTES // 2 - 20),
+    )
     head, tail = b'{"schema": 1, "sections": {"os": {"state": "ok", "data": ', b"}}}"
     for name, part in {
-            "empty lists": b"[],", "empty mappings": b"{},", "zeros": b"0,", "floats": b"1.5,",
-            "texts": b'"",', "long numbers": b"9" * 4000 + b",", "1e999": b"1e999,",
-            "nulls": b"null,", "rows": b'{"a":{"b":[1]}},', "wide": '"\U0001f4a5",'.encode(),
-            "control": b'"\\u001b[2J\\u202e\\ud800",', "long texts": b'"' + b"x" * 16000 + b'",',
-            "digits": b'"' + b"1" * 16000 + b'x",', "at": b'"' + b"a" * 16000 + b'@",',
-            "slashes": b'"' + b"/" * 16000 + b'",'}.items():
+        "empty lists": b"[],",
+        "empty mappings": b"{},",
+        "zeros": b"0,",
+        "floats": b"1.5,",
+        "texts": b'"",',
+        "long numbers": b"9" * 4000 + b",",
+        "1e999": b"1e999,",
+        "nulls": b"null,",
+        "rows": b'{"a":{"b":[1]}},',
+        "wide": '"\U0001f4a5",'.encode(),
+        "control": b'"\\u001b[2J\\u202e\\ud800",',
+        "long texts": b'"' + b"x" * 16000 + b'",',
+        "digits": b'"' + b"1" * 16000 + b'x",',
+        "at": b'"' + b"a" * 16000 + b'@",',
+        "slashes": b'"' + b"/" * 16000 + b'",',
+    }.items():
         room = MOST_BYTES - len(head) - len(tail) - 10
         yield f"list: {name}", head + b"[" + part * (room // len(part)) + b"0]" + tail
     room = MOST_BYTES - len(head) - len(tail) - 10
     yield "one text", head + b'"' + b"x" * room + b'"' + tail
     yield "one number", head + b"9" * room + tail
-    yield "keys", head + b"{" + b",".join(
-        b'"%07d":0' % number for number in range(room // 12)) + b"}" + tail
-    yield "sections", b'{"schema": 1, "sections": {' + b",".join(
-        b'"s%07d": {"state": "ok"}' % number for number in range(room // 29)) + b"}}"
+    yield (
+        "keys",
+        head + b"{" + b",".join(b'"%07d":0' % number for number in range(room // 12)) + b"}" + tail,
+    )
+    yield (
+        "sections",
+        b'{"schema": 1, "sections": {'
+        + b",".join(b'"s%07d": {"state": "ok"}' % number for number in range(room // 29))
+        + b"}}",
+    )
 
 
 def grown() -> Iterator[tuple[str, bytes]]:
@@ -88,8 +117,10 @@ def grown() -> Iterator[tuple[str, bytes]]:
         if isinstance(value, dict):
             item = next(iter(value.values()))
             one = len(json.dumps(item)) + 14
-            around[place[-1]] = {**value, **{
-                f"/x{number:07}": item for number in range(min(room // one, 60_000))}}
+            around[place[-1]] = {
+                **value,
+                **{f"/x{number:07}": item for number in range(min(room // one, 60_000))},
+            }
         else:
             around[place[-1]] = value * min(times, 99_000 // len(value))
         yield f"many: {'/'.join(map(str, place[1:]))}", json.dumps(changed).encode()
@@ -114,8 +145,10 @@ def headers() -> Iterator[tuple[str, bytes]]:
         snapshot = usual()
         tree = data(snapshot, "cudnn")["trees"][0]
         rows = tree[key] or [{}]
-        tree[key] = [{**rows[0], "path": f"/usr/local/cuda-11.8/x{number}", "version": "1.0"}
-                     for number in range(count)]
+        tree[key] = [
+            {**rows[0], "path": f"/usr/local/cuda-11.8/x{number}", "version": "1.0"}
+            for number in range(count)
+        ]
         yield f"{count} different {key}", json.dumps(snapshot).encode()
 
 
@@ -133,8 +166,9 @@ def used(raw: bytes, send: Any) -> None:
     readers.arrived(other, hosts[0])
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     begin = time.process_time()
-    runs = [readers.arrived(each, host)
-            for each, host in zip((raw, other, other), hosts, strict=True)]
+    runs = [
+        readers.arrived(each, host) for each, host in zip((raw, other, other), hosts, strict=True)
+    ]
     seconds = time.process_time() - begin
     grown_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     send.send((seconds, grown_kib / 1000, [run.result["verdict"] for run in runs]))
@@ -160,18 +194,27 @@ def measure(rounds: int, console: Console) -> Table:
         with console.status(name):
             found = [cost(raw) for _ in range(rounds)]
         assert all(each[2][1:] == verdicts[1:] for each in found), name
-        rows.append((min(each[0] for each in found) - plain_s,
-                     min(each[1] for each in found) - plain_mb, name, found[0][2][0], len(raw)))
+        rows.append(
+            (
+                min(each[0] for each in found) - plain_s,
+                min(each[1] for each in found) - plain_mb,
+                name,
+                found[0][2][0],
+                len(raw),
+            )
+        )
     table = Table(title=f"{len(rows)} kinds of junk from one of three hosts")
     for heading in ("kind", "MiB", "its verdict", "more CPU, s", "more memory, MB"):
         table.add_column(heading)
     by: list[Callable[[Any], float]] = [lambda row: -row[0], lambda row: -row[1]]
     shown = dict.fromkeys(row for key in by for row in sorted(rows, key=key)[:SHOWN])
     for seconds, megabytes, name, verdict, size in shown:
-        table.add_row(name, f"{size / (1 << 20):.1f}", verdict, f"{seconds:.2f}",
-                      f"{megabytes:.0f}")
+        table.add_row(
+            name, f"{size / (1 << 20):.1f}", verdict, f"{seconds:.2f}", f"{megabytes:.0f}"
+        )
     table.caption = (
         f"At most {MOST_S:g} s and {MOST_MB} MB more; the median is"
         f" {statistics.median(row[0] for row in rows):.2f} s and"
-        f" {statistics.median(row[1] for row in rows):.0f} MB. Usual: {plain_s:.2f} s.")
+        f" {statistics.median(row[1] for row in rows):.0f} MB. Usual: {plain_s:.2f} s."
+    )
     return table

@@ -60,8 +60,9 @@ class Cost:
 
     def least(self, other: Cost) -> Cost:
         """The less of each."""
-        return Cost(min(self.sent, other.sent), min(self.cpu_s, other.cpu_s),
-                    min(self.wall_s, other.wall_s))
+        return Cost(
+            min(self.sent, other.sent), min(self.cpu_s, other.cpu_s), min(self.wall_s, other.wall_s)
+        )
 
 
 @dataclass(frozen=True)
@@ -81,8 +82,16 @@ class Site:
             "gpu_artifacts_cache": str(self.directory / "cache"),
             "gpu_artifacts_source": str(file.parent),
             "__artifacts_mirror": "{{ gpu_artifacts_source is match('https?://') }}",
-            "__artifacts_items": [{"file": file.name, "checksum": f"sha256:{digest}", "url": "",
-                                   "size_bytes": file.stat().st_size, "login_required": False}]}
+            "__artifacts_items": [
+                {
+                    "file": file.name,
+                    "checksum": f"sha256:{digest}",
+                    "url": "",
+                    "size_bytes": file.stat().st_size,
+                    "login_required": False,
+                }
+            ],
+        }
 
     def sent(self) -> int:
         """Bytes that this machine has sent to the hosts."""
@@ -125,9 +134,21 @@ def copied(site: Site, name: str = FILE) -> dict[str, object]:
 
 def mirrored_here(site: Site, stack: ExitStack) -> dict[str, object]:
     """The control machine serves, as `artifacts serve` does."""
-    stack.enter_context(server(
-        MIRROR_PORT, BIN / "python", "-m", "gpufleet", "artifacts", "serve", site.directory,
-        "--bind", site.gateway, "--port", str(MIRROR_PORT)))
+    stack.enter_context(
+        server(
+            MIRROR_PORT,
+            BIN / "python",
+            "-m",
+            "gpufleet",
+            "artifacts",
+            "serve",
+            site.directory,
+            "--bind",
+            site.gateway,
+            "--port",
+            str(MIRROR_PORT),
+        )
+    )
     return {**copied(site), "gpu_artifacts_source": f"http://{site.gateway}:{MIRROR_PORT}"}
 
 
@@ -143,20 +164,53 @@ def shared(site: Site, stack: ExitStack) -> dict[str, object]:
     """
     torrent = site.directory / "artifact.torrent"
     torrent.unlink(missing_ok=True)
-    command("mktorrent", "-l", "18", "-a",
-            f"http://{site.gateway}:{TRACKER_PORT}/announce", "-o", torrent, site.directory / FILE)
+    command(
+        "mktorrent",
+        "-l",
+        "18",
+        "-a",
+        f"http://{site.gateway}:{TRACKER_PORT}/announce",
+        "-o",
+        torrent,
+        site.directory / FILE,
+    )
     # Debian's tracker knows only the torrents that it is told of.
     listed = site.directory / "torrents"
-    listed.write_text(re.findall(r"Info Hash: (\w+)", command("aria2c", "-S", torrent))[0] + "\n",
-                      encoding="ascii")
+    listed.write_text(
+        re.findall(r"Info Hash: (\w+)", command("aria2c", "-S", torrent))[0] + "\n",
+        encoding="ascii",
+    )
     listed.chmod(0o644)
-    stack.enter_context(server(
-        TRACKER_PORT, "opentracker", "-i", site.gateway, "-p", str(TRACKER_PORT),
-        "-P", str(TRACKER_PORT), "-w", listed))
-    stack.enter_context(server(
-        SEED_PORT, "aria2c", f"--dir={site.directory}", "--enable-dht=false", "--enable-dht6=false",
-        f"--listen-port={SEED_PORT}", "--seed-ratio=0", "--check-integrity=true",
-        "--bt-max-peers=4", f"--bt-external-ip={site.gateway}", "--summary-interval=0", torrent))
+    stack.enter_context(
+        server(
+            TRACKER_PORT,
+            "opentracker",
+            "-i",
+            site.gateway,
+            "-p",
+            str(TRACKER_PORT),
+            "-P",
+            str(TRACKER_PORT),
+            "-w",
+            listed,
+        )
+    )
+    stack.enter_context(
+        server(
+            SEED_PORT,
+            "aria2c",
+            f"--dir={site.directory}",
+            "--enable-dht=false",
+            "--enable-dht6=false",
+            f"--listen-port={SEED_PORT}",
+            "--seed-ratio=0",
+            "--check-integrity=true",
+            "--bt-max-peers=4",
+            f"--bt-external-ip={site.gateway}",
+            "--summary-interval=0",
+            torrent,
+        )
+    )
     return {**copied(site), "torrent": str(torrent)}
 
 
@@ -200,8 +254,16 @@ def once(site: Site, name: str) -> Cost:
     with ExitStack() as stack:
         variables = site.directory / "variables.json"
         variables.write_text(json.dumps(WAYS[name](site, stack)), encoding="utf-8")
-        command(BIN / "ansible-playbook", "benchmarks/many_fresh.yml", "-i", INVENTORY,
-                "-e", f"@{variables}", "-e", "ansible_timeout=120")
+        command(
+            BIN / "ansible-playbook",
+            "benchmarks/many_fresh.yml",
+            "-i",
+            INVENTORY,
+            "-e",
+            f"@{variables}",
+            "-e",
+            "ansible_timeout=120",
+        )
         wall_s = time.perf_counter() - begin
     end_connections()
     return Cost(site.sent() - sent, cpu_s() - cpu, wall_s)
@@ -218,19 +280,40 @@ def prepared() -> Iterator[Site]:
     # The way to the hosts is read from the same lab.
     os.environ.update(ENVIRONMENT)
     addresses = {row["name"]: row["address"] for row in json.loads(lab("list", "--json"))}
-    network = json.loads(command(
-        "podman", "network", "inspect", f"gpufleet-{ENVIRONMENT['GPUFLEET_LAB']}"))[0]
+    network = json.loads(
+        command("podman", "network", "inspect", f"gpufleet-{ENVIRONMENT['GPUFLEET_LAB']}")
+    )[0]
     with tempfile.TemporaryDirectory() as name:
-        site = Site(Path(name), network["subnets"][0]["gateway"], network["network_interface"],
-                    addresses["lab2"])
+        site = Site(
+            Path(name),
+            network["subnets"][0]["gateway"],
+            network["network_interface"],
+            addresses["lab2"],
+        )
         site.directory.chmod(0o755)
         (site.directory / "wheels").mkdir()
         (site.directory / FILE).write_bytes(os.urandom(MIB << 20))
         (site.directory / "tiny.run").write_bytes(os.urandom(1 << 10))
-        command("sh", "-c", f'"$0" -m lab exec lab2 -- sh -c "mkdir -p /srv/mirror && cat'
-                f' >/srv/mirror/{FILE}" <"$1"', BIN / "python", site.directory / FILE)
-        lab("exec", "lab2", "--", "systemd-run", "--quiet", "--working-directory=/srv/mirror",
-            "python3", "-m", "http.server", str(MIRROR_PORT))
+        command(
+            "sh",
+            "-c",
+            f'"$0" -m lab exec lab2 -- sh -c "mkdir -p /srv/mirror && cat'
+            f' >/srv/mirror/{FILE}" <"$1"',
+            BIN / "python",
+            site.directory / FILE,
+        )
+        lab(
+            "exec",
+            "lab2",
+            "--",
+            "systemd-run",
+            "--quiet",
+            "--working-directory=/srv/mirror",
+            "python3",
+            "-m",
+            "http.server",
+            str(MIRROR_PORT),
+        )
         end_connections()
         yield site
 
@@ -247,13 +330,27 @@ def measure(rounds: int, console: Console) -> Table:
                 least[name] = found.least(least.get(name, found))
     copy = next(iter(least.values()))
     table = Table(title=f"{MIB} MiB to each of {HOSTS} fresh hosts", min_width=60)
-    for heading in ("way", "sent, MB", "copies", "control CPU, s", "wall, s", "sent, ratio",
-                    "CPU, ratio", "wall, ratio"):
+    for heading in (
+        "way",
+        "sent, MB",
+        "copies",
+        "control CPU, s",
+        "wall, s",
+        "sent, ratio",
+        "CPU, ratio",
+        "wall, ratio",
+    ):
         table.add_column(heading, justify="left" if heading == "way" else "right")
     for name, each in least.items():
         table.add_row(
-            name, f"{each.sent / 1e6:.1f}", f"{each.sent / (MIB << 20):.1f}", f"{each.cpu_s:.1f}",
-            f"{each.wall_s:.0f}", f"{each.sent / copy.sent:.3f}", f"{each.cpu_s / copy.cpu_s:.2f}",
-            f"{each.wall_s / copy.wall_s:.2f}")
+            name,
+            f"{each.sent / 1e6:.1f}",
+            f"{each.sent / (MIB << 20):.1f}",
+            f"{each.cpu_s:.1f}",
+            f"{each.wall_s:.0f}",
+            f"{each.sent / copy.sent:.3f}",
+            f"{each.cpu_s / copy.cpu_s:.2f}",
+            f"{each.wall_s / copy.wall_s:.2f}",
+        )
     table.caption = "ratio: its over that of the copying control machine. copies: sent / the size."
     return table

@@ -26,12 +26,14 @@ from .common import BIN, INVENTORY, command, lab, timed
 
 def probe(mode: str) -> Callable[[], None]:
     """One look by the probe."""
+
     def work() -> None:
         host = variables()
         config = {"host": "lab1", "mode": mode, "deadline_s": 60, "expect_gpus": 0}
         outcome = probe_targets([Target(connection_of("lab1", host), config)])["lab1"]
         if not outcome.snapshot:
             sys.exit(outcome.cause)
+
     return work
 
 

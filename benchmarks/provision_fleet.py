@@ -31,9 +31,21 @@ PATIENT = {"ANSIBLE_TIMEOUT": "60"}
 def once(*words: str) -> Cost:
     """A command, as a person starts it."""
     with tempfile.TemporaryDirectory() as reports:
-        return cost(BIN / "python", "-m", "gpufleet", *words, "-i", INVENTORY, "--limit",
-                    f"gpu_hosts[0:{HOSTS - 1}]", "--fanout", str(AT_ONCE), "--report", reports,
-                    **PATIENT)
+        return cost(
+            BIN / "python",
+            "-m",
+            "gpufleet",
+            *words,
+            "-i",
+            INVENTORY,
+            "--limit",
+            f"gpu_hosts[0:{HOSTS - 1}]",
+            "--fanout",
+            str(AT_ONCE),
+            "--report",
+            reports,
+            **PATIENT,
+        )
 
 
 CONTENDERS: dict[str, Callable[[], Cost]] = {
@@ -62,7 +74,12 @@ def measure(rounds: int, console: Console) -> Table:
     for heading in ("command", "wall, s", "control CPU, s", "wall, ratio", "CPU, ratio"):
         table.add_column(heading, justify="left" if heading == "command" else "right")
     for name, each in least.items():
-        table.add_row(name, f"{each.wall_s:.1f}", f"{each.cpu_s:.1f}",
-                      f"{each.wall_s / known.wall_s:.2f}", f"{each.cpu_s / known.cpu_s:.2f}")
+        table.add_row(
+            name,
+            f"{each.wall_s:.1f}",
+            f"{each.cpu_s:.1f}",
+            f"{each.wall_s / known.wall_s:.2f}",
+            f"{each.cpu_s / known.cpu_s:.2f}",
+        )
     table.caption = f"Ratios are to the bare run: at most {MOST_RATIO} where no host differs."
     return table

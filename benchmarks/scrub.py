@@ -42,10 +42,22 @@ TOO_SHORT_S = 0.5
 
 def components(at: int) -> list[dict[str, Any]]:
     """What a host has read of eight components."""
-    return [{"component": f"toolkit-{number}", "installed": "2026-11-20T12:00:00Z", "files": 400,
-             "bytes": 4 << 30, "first": at, "begun": at, "read": at,
-             "cursor": "targets/x86_64-linux/lib/libcufft.so.11.0.8.91", "complete": True,
-             "slow": [], "bad": []} for number in range(8)]
+    return [
+        {
+            "component": f"toolkit-{number}",
+            "installed": "2026-11-20T12:00:00Z",
+            "files": 400,
+            "bytes": 4 << 30,
+            "first": at,
+            "begun": at,
+            "read": at,
+            "cursor": "targets/x86_64-linux/lib/libcufft.so.11.0.8.91",
+            "complete": True,
+            "slow": [],
+            "bad": [],
+        }
+        for number in range(8)
+    ]
 
 
 def nightly(directory: Path, days: int) -> Cost:
@@ -54,22 +66,57 @@ def nightly(directory: Path, days: int) -> Cost:
     if days:
         now = int(time.time())
         snapshot["sections"]["receipts"]["data"]["scrub"] = {
-            "days": days, "seconds": 60, "at": now, "error": None, "components": components(now)}
+            "days": days,
+            "seconds": 60,
+            "at": now,
+            "error": None,
+            "components": components(now),
+        }
     answer = directory / "answer.json"
     answer.write_text(json.dumps(snapshot) + "\n", encoding="utf-8")
     python = directory / "python"
     python.write_text(f"#!/bin/sh\ncat >/dev/null\necho\ncat {answer}\n", encoding="utf-8")
     python.chmod(0o755)
-    (directory / "hosts.yml").write_text(json.dumps({"gpu_hosts": {"hosts": {
-        f"gpu{number:03}": {"ansible_connection": "local", "ansible_become": False,
+    (directory / "hosts.yml").write_text(
+        json.dumps(
+            {
+                "gpu_hosts": {
+                    "hosts": {
+                        f"gpu{number:03}": {
+                            "ansible_connection": "local",
+                            "ansible_become": False,
                             "ansible_python_interpreter": str(python),
-                            "gpu_expect": {"count": 0}} for number in range(HOSTS)}}}))
-    (directory / "nightly.yml").write_text(json.dumps({
-        "inventory": [str(directory / "hosts.yml")], "state_dir": str(directory / "state"),
-        "reports_dir": str(directory / "reports"), "scrub_days": days}))
+                            "gpu_expect": {"count": 0},
+                        }
+                        for number in range(HOSTS)
+                    }
+                }
+            }
+        )
+    )
+    (directory / "nightly.yml").write_text(
+        json.dumps(
+            {
+                "inventory": [str(directory / "hosts.yml")],
+                "state_dir": str(directory / "state"),
+                "reports_dir": str(directory / "reports"),
+                "scrub_days": days,
+            }
+        )
+    )
     # The hosts' snapshot is of another plan: that it fails is none of this benchmark's.
-    return cost("/bin/sh", "-c", '"$@"; test $? -le 3', "sh", BIN / "python", "-m", "gpufleet",
-                "nightly", "--config", directory / "nightly.yml")
+    return cost(
+        "/bin/sh",
+        "-c",
+        '"$@"; test $? -le 3',
+        "sh",
+        BIN / "python",
+        "-m",
+        "gpufleet",
+        "nightly",
+        "--config",
+        directory / "nightly.yml",
+    )
 
 
 def control(rounds: int, console: Console) -> Table:
@@ -94,15 +141,18 @@ def control(rounds: int, console: Console) -> Table:
 
 def planted(root: Path) -> dict[str, Any]:
     """A component on the disk."""
-    sizes = {"large.so": LARGE, **{f"lib{n:02}.so": LIBRARY for n in range(LIBRARIES)},
-             **{f"small/{n:04}.py": SMALL for n in range(SMALLS)}}
+    sizes = {
+        "large.so": LARGE,
+        **{f"lib{n:02}.so": LIBRARY for n in range(LIBRARIES)},
+        **{f"small/{n:04}.py": SMALL for n in range(SMALLS)},
+    }
     (root / "small").mkdir()
     block = os.urandom(LIBRARY)
     files = {}
     for name, size in sizes.items():
         with (root / name).open("wb") as stream:
             for at in range(0, size, len(block)):
-                stream.write(block[:size - at])
+                stream.write(block[: size - at])
         files[name] = (sha256_of(str(root / name)), size)
     os.sync()
     for name in files:
@@ -122,8 +172,9 @@ def cached_mib(path: Path) -> float:
         return sum(page & 1 for page in resident) * mmap.PAGESIZE / (1 << 20)
 
 
-def night(component: dict[str, Any], states: list[Any], days_on: int, seconds: float
-          ) -> tuple[list[Any], float, float]:
+def night(
+    component: dict[str, Any], states: list[Any], days_on: int, seconds: float
+) -> tuple[list[Any], float, float]:
     """(the states, wall-clock and processor seconds) of one night."""
     begin, before = time.monotonic(), _used_s()
     state, answer, error = in_child(_night, (component, states, days_on, seconds), 600)
@@ -145,8 +196,11 @@ def _used_s() -> float:
 
 def host(console: Console) -> Table:
     """Fourteen nights of a host, and one with too short a bound."""
-    table = Table(title=f"a host: {(LARGE + LIBRARIES * LIBRARY + SMALLS * SMALL) >> 20} MiB,"
-                  f" {1 + LIBRARIES + SMALLS} files, {DAYS} days", min_width=60)
+    table = Table(
+        title=f"a host: {(LARGE + LIBRARIES * LIBRARY + SMALLS * SMALL) >> 20} MiB,"
+        f" {1 + LIBRARIES + SMALLS} files, {DAYS} days",
+        min_width=60,
+    )
     for heading in ("night", "wall, s", "CPU, s", "of the large file cached, MiB"):
         table.add_column(heading, justify="left" if heading == "night" else "right")
     with tempfile.TemporaryDirectory(dir=ROOT) as place, console.status("nights of a host"):
@@ -158,10 +212,18 @@ def host(console: Console) -> Table:
             states, wall_s, cpu_s = night(component, states, number, 60)
             walls.append(wall_s)
             processors.append(cpu_s)
-        table.add_row("median of 14", f"{statistics.median(walls):.2f}",
-                      f"{statistics.median(processors):.2f}", "")
-        table.add_row("longest (the large file)", f"{max(walls):.2f}", f"{max(processors):.2f}",
-                      f"{before:.0f} before, {cached_mib(Path(place, 'large.so')):.0f} after")
+        table.add_row(
+            "median of 14",
+            f"{statistics.median(walls):.2f}",
+            f"{statistics.median(processors):.2f}",
+            "",
+        )
+        table.add_row(
+            "longest (the large file)",
+            f"{max(walls):.2f}",
+            f"{max(processors):.2f}",
+            f"{before:.0f} before, {cached_mib(Path(place, 'large.so')):.0f} after",
+        )
         _, wall_s, cpu_s = night(component, [], 0, TOO_SHORT_S)
         table.add_row(f"declared: {TOO_SHORT_S} s", f"{wall_s:.2f}", f"{cpu_s:.2f}", "")
         table.caption = ("read whole" if states[0]["read"] else "NOT read whole") + " after them"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import statistics
 import sys
+from functools import partial
 
 from rich.console import Console
 from rich.table import Table
@@ -28,12 +29,12 @@ COMMANDS = {
 def run(what: str, whose: str) -> None:
     """One command on one host, which must find nothing to change."""
     inventory, host = HOSTS[whose]
-    said = command(*COMMANDS[what], "-i", inventory, "--limit", host)
+    output = command(*COMMANDS[what], "-i", inventory, "--limit", host)
     ran = "ansible" in what or "--force" in what
-    if ran and "changed=0 " not in said:
-        sys.exit(f"Expected 'changed=0' in:\n{said}")
-    if not ran and "PLAY" in said:
-        sys.exit(f"Expected that nothing is run:\n{said}")
+    if ran and "changed=0 " not in output:
+        sys.exit(f"Expected 'changed=0' in:\n{output}")
+    if not ran and "PLAY" in output:
+        sys.exit(f"Expected that nothing is run:\n{output}")
 
 
 def measure(rounds: int, console: Console) -> Table:
@@ -52,7 +53,7 @@ def measure(rounds: int, console: Console) -> Table:
         with console.status(f"measuring: {what}"):
             for _ in range(rounds):
                 for whose, values in seconds.items():
-                    values.append(timed(lambda whose=whose, what=what: run(what, whose)))
+                    values.append(timed(partial(run, what, whose)))
         one, five = (statistics.median(values) for values in seconds.values())
         table.add_row(what, f"{one:.1f}", f"{five:.1f}", f"{five / one:.2f}")
     return table

@@ -16,12 +16,21 @@ from gpufleet.model.json_schema import json_schema, objects
 from gpufleet.model.shape import AnyOf, Choice, Key, ListOf, MappingOf, Object, Shape, shape_of
 
 TITLES = {
-    "plan": "Plan", "snapshot": "Snapshot", "receipt": "Receipt, journal and restart marker",
-    "verdict": "Verdicts, bundles and collected results", "nightly": "Nightly verification",
+    "plan": "Plan",
+    "snapshot": "Snapshot",
+    "receipt": "Receipt, journal and restart marker",
+    "verdict": "Verdicts, bundles and collected results",
+    "nightly": "Nightly verification",
     "mirror": "Offline mirror",
 }
-WORDS = {"text": "text", "integer": "integer", "number": "number", "flag": "true or false",
-         "null": "null", "any": "any"}
+WORDS = {
+    "text": "text",
+    "integer": "integer",
+    "number": "number",
+    "flag": "true or false",
+    "null": "null",
+    "any": "any",
+}
 INTRODUCTION = """\
 Plain JSON documents stand at every border, and everything else is made from them or makes them.
 
@@ -63,9 +72,11 @@ def page(table: Table, source: str) -> str:
 
 
 def schemas() -> Iterator[tuple[str, str]]:
-    """(file name, text) of each document's JSON Schema."""
+    """(file name, text) of each document's JSON Schema. It refers to those of other documents."""
+    files = {kind.__name__: f"{name}.json" for name, kind in DOCUMENTS.items()}
     for name, kind in DOCUMENTS.items():
-        yield f"{name}.json", json.dumps(json_schema(kind), indent=1, ensure_ascii=False) + "\n"
+        schema = json_schema(kind, files)
+        yield f"{name}.json", json.dumps(schema, indent=1, ensure_ascii=False) + "\n"
 
 
 def _part(part: Object, file: str, table: Table) -> str:

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gpufleet.catalog import facts, xids
-from gpufleet.catalog.records import Row
+from gpufleet.model.types import Row
 
 Table = Callable[[list[str], list[list[str]]], str]
-EFFECTS = {"fail": "fails", "inconclusive": "INCONCLUSIVE", "note": "note of the card",
-           "program": "note of a program"}
+EFFECTS = {
+    "fail": "fails",
+    "inconclusive": "INCONCLUSIVE",
+    "note": "note of the card",
+    "program": "note of a program",
+}
 HEAD = """\
 `kernel.log` and `kernel.application-errors` judge each Xid of a GPU and each SXid of an NVSwitch
 in the kernel log. NVIDIA's immediate action decides: what asks for a reset, a reboot, a look at
@@ -80,22 +84,56 @@ def page(table: Table, source: str) -> str:
     rows = []
     for code, row in codes["xids"].items():
         found = xids.meaning(code, "", xids.SECOND_ENCODING)
-        rows.append([str(code), found.name, "unused" if row["unused"] else row["immediate"] or "",
-                     row["investigate"] or "", row.get("via_154") or "", _effect(found)])
-    parts = [f"# The Xids\n{source}\n", HEAD,
-             table(["Xid", "Meaning", "Action", "Investigate", "154 from", "Here"], rows), CLEARED,
-             "\n## Where the catalogue needs a decision\n\n",
-             table(["Xid or action", "Decision", "Sources that disagree"], list(_decisions()))]
-    parts += [REGISTERS, _rules(table, judgement["registers"], "Bits"), NVLINK5, RECOVERY,
-              _rules(table, judgement["recovery"] | judgement["recovery_words"], "Action")]
+        rows.append(
+            [
+                str(code),
+                found.name,
+                "unused" if row["unused"] else row["immediate"] or "",
+                row["investigate"] or "",
+                row.get("via_154") or "",
+                _effect(found),
+            ]
+        )
+    parts = [
+        f"# The Xids\n{source}\n",
+        HEAD,
+        table(["Xid", "Meaning", "Action", "Investigate", "154 from", "Here"], rows),
+        CLEARED,
+        "\n## Where the catalogue needs a decision\n\n",
+        table(["Xid or action", "Decision", "Sources that disagree"], list(_decisions())),
+    ]
+    parts += [
+        REGISTERS,
+        _rules(table, judgement["registers"], "Bits"),
+        NVLINK5,
+        RECOVERY,
+        _rules(table, judgement["recovery"] | judgement["recovery_words"], "Action"),
+    ]
     rules = judgement["sxids"]
     fatal = ", ".join(map(str, rules["fatal_without_the_word"]))
-    parts += ["\n## SXids\n\n", *(f"- {text}\n" for text in (
-        *rules["decisions"], f"Fatal although no word is printed: {fatal}.",
-        "19084 comes beside a fatal one, and fails as that.",
-        "A number that no table of NVIDIA names is INCONCLUSIVE, with the word Fatal it fails."))]
-    parts += ["\n## Remedies\n\n", table(["Name", "Remedy"], [
-        [name.replace("_", " "), xids.remedy(name, "ADDRESS")] for name in judgement["remedies"]])]
+    parts += [
+        "\n## SXids\n\n",
+        *(
+            f"- {text}\n"
+            for text in (
+                *rules["decisions"],
+                f"Fatal although no word is printed: {fatal}.",
+                "19084 comes beside a fatal one, and fails as that.",
+                "A number that no table of NVIDIA names is INCONCLUSIVE, with the word Fatal it"
+                " fails.",
+            )
+        ),
+    ]
+    parts += [
+        "\n## Remedies\n\n",
+        table(
+            ["Name", "Remedy"],
+            [
+                [name.replace("_", " "), xids.remedy(name, "ADDRESS")]
+                for name in judgement["remedies"]
+            ],
+        ),
+    ]
     return "".join(parts)
 
 
@@ -107,18 +145,32 @@ def _decisions() -> list[list[str]]:
     codes = facts.document("xids/codes.yml")
     judgement = facts.document("xids/judgement.yml")
     disagree = {row["xid"]: row["text"] for row in codes["disagreements"]}
-    own = {str(key): rule for key, rule in (*judgement["xids"].items(),
-                                            *judgement["buckets"].items())}
+    own = {
+        str(key): rule for key, rule in (*judgement["xids"].items(), *judgement["buckets"].items())
+    }
     for number, rule in judgement["renumbered"].items():
         own[str(number)] = {"decision": f"below branch {rule['below']} as {rule['as']}"}
     names = [name for name, rule in own.items() if "decision" in rule or name in disagree]
     names += [name for name in disagree if name not in names]
-    return [[name, own.get(name, {}).get("decision") or "NVIDIA's action counts",
-             disagree.get(name, "")] for name in names]
+    return [
+        [
+            name,
+            own.get(name, {}).get("decision") or "NVIDIA's action counts",
+            disagree.get(name, ""),
+        ]
+        for name in names
+    ]
 
 
 def _rules(table: Table, rules: dict[object, Row], heading: str) -> str:
-    return table([heading, "Here"], [
-        [hex(name) if isinstance(name, int) else str(name).replace("_", " "),
-         EFFECTS[rule["effect"]] + (f": {rule['remedy'].replace('_', ' ')}" if "remedy" in rule
-                                    else "")] for name, rule in rules.items()])
+    return table(
+        [heading, "Here"],
+        [
+            [
+                hex(name) if isinstance(name, int) else str(name).replace("_", " "),
+                EFFECTS[rule["effect"]]
+                + (f": {rule['remedy'].replace('_', ' ')}" if "remedy" in rule else ""),
+            ]
+            for name, rule in rules.items()
+        ],
+    )

@@ -17,7 +17,7 @@ from lab import artifacts, hosts, many, pythons, toolkit_repository
 from lab.command import environment, missing
 from lab.errors import LabError
 from lab.progress import Progress
-from lab.settings import Lab, host_number
+from lab.settings import USER, Lab, host_number
 from lab.state import Host
 
 EXIT_FAILED, EXIT_USAGE = 1, 4
@@ -72,7 +72,8 @@ def show(lab: Lab, arguments: argparse.Namespace) -> int:
     need_root()
     found = hosts.listed(lab)
     if arguments.json:
-        print(json.dumps([asdict(host) for host in found], indent=2))
+        login = {"user": USER, "key": str(lab.key)}
+        print(json.dumps([{**asdict(host), **login} for host in found], indent=2))
     elif found:
         print(table(found))
     else:
@@ -142,8 +143,10 @@ def parser() -> argparse.ArgumentParser:
     made = verb("up", up, "start hosts, and wait until they answer over ssh")
     made.add_argument("--hosts", default="lab1,lab2", metavar="lab1,lab2", help="their names")
     made.add_argument(
-        "--suite", default="bookworm",
-        help="what they run: Debian's suite, or a stand-in such as ubuntu-22.04")
+        "--suite",
+        default="bookworm",
+        help="what they run: Debian's suite, or a stand-in such as ubuntu-22.04",
+    )
     made.add_argument(
         "--python",
         action="append",
@@ -154,7 +157,8 @@ def parser() -> argparse.ArgumentParser:
     )
     made = verb("many", fleet, "start one host that answers on many ports: a stand-in for a fleet")
     made.add_argument(
-        "--hosts", type=int, default=100, metavar="N", help="how many hosts it stands in for")
+        "--hosts", type=int, default=100, metavar="N", help="how many hosts it stands in for"
+    )
     verb("down", down, "remove this lab's hosts, network, keys and images")
     made = verb("list", show, "show this lab's hosts")
     made.add_argument("--json", action="store_true", help="one JSON list on standard output")
@@ -177,7 +181,8 @@ def parser() -> argparse.ArgumentParser:
         help="build the one with this file name; may be repeated",
     )
     made.add_argument(
-        "--all", action="store_true", help="build those of every release that the lab has")
+        "--all", action="store_true", help="build those of every release that the lab has"
+    )
     made.add_argument("--json", action="store_true", help="one JSON list on standard output")
     made = verb(
         "toolkit-repository",
@@ -186,8 +191,11 @@ def parser() -> argparse.ArgumentParser:
         " container toolkit; prints its key's fingerprint",
     )
     made.add_argument(
-        "directory", type=Path, metavar="DIR",
-        help="the directory to write; its content is replaced")
+        "directory",
+        type=Path,
+        metavar="DIR",
+        help="the directory to write; its content is replaced",
+    )
     return top
 
 

@@ -35,9 +35,9 @@ class Kind:
 KINDS = {
     "toolkit": Kind(toolkit.make, ("toolkit.py", "libraries.py", "elf.py", *_RUNFILE)),
     "cudnn": Kind(cudnn.make, ("cudnn.py", "libraries.py", "elf.py")),
-    "relic": Kind(legacy_toolkit.make, ("toolkit.py", *_STUBS, *_RUNFILE)),
-    "relic-patch": Kind(legacy_toolkit.make_patch, (*_STUBS, *_RUNFILE)),
-    "relic-cudnn": Kind(legacy_toolkit.make_cudnn, ("cudnn.py", *_STUBS)),
+    "legacy": Kind(legacy_toolkit.make, ("toolkit.py", *_STUBS, *_RUNFILE)),
+    "legacy-patch": Kind(legacy_toolkit.make_patch, (*_STUBS, *_RUNFILE)),
+    "legacy-cudnn": Kind(legacy_toolkit.make_cudnn, ("cudnn.py", *_STUBS)),
 }
 
 

@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
+from gpufleet.stopping import MARK
 from lab.errors import LabError
 
 PACKAGES = "podman runc netavark aardvark-dns iptables makeself mmdebstrap openssh-client xz-utils"
@@ -15,7 +16,9 @@ CONTAINERS_CONF = Path(__file__).parent / "host" / "containers.conf"
 
 
 def environment() -> dict[str, str]:
-    return {**os.environ, "CONTAINERS_CONF": str(CONTAINERS_CONF), "LC_ALL": "C"}
+    # Without the mark by which a stopped command finds what it has started: containers stay.
+    inherited = {name: value for name, value in os.environ.items() if name != MARK}
+    return {**inherited, "CONTAINERS_CONF": str(CONTAINERS_CONF), "LC_ALL": "C"}
 
 
 def run(
@@ -48,10 +51,10 @@ def run(
             "The machine may be busy; run the same command again.",
         ) from None
     if check and done.returncode != 0:
-        said = (done.stderr.strip() or done.stdout.strip() or "nothing").splitlines()[-12:]
+        output = (done.stderr.strip() or done.stdout.strip() or "nothing").splitlines()[-12:]
         raise LabError(
             f"`{' '.join(words[:4])} ...` failed with status {done.returncode}:\n  "
-            + "\n  ".join(said),
+            + "\n  ".join(output),
             "Fix the cause that its output names; `python -m lab down` removes a half-built lab.",
         )
     return done

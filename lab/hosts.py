@@ -215,7 +215,7 @@ def _trust(lab: Lab, hosts: list[Host]) -> None:
 
 def _reach(lab: Lab, host: Host) -> None:
     """Really log in and become root, as Ansible will."""
-    said = ""
+    output = ""
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         done = run(
@@ -226,10 +226,10 @@ def _reach(lab: Lab, host: Host) -> None:
         )
         if done.returncode == 0:
             return
-        said = done.stderr.strip()
+        output = done.stderr.strip()
         time.sleep(0.3)
     raise LabError(
-        f"{host.name} at {host.address} does not answer over ssh: {said}",
+        f"{host.name} at {host.address} does not answer over ssh: {output}",
         "Check whether a firewall of this machine blocks the containers' traffic;"
         f" `python -m lab exec {host.name} -- journalctl -u ssh` shows the host's log.",
     )

@@ -29,11 +29,22 @@ def up(lab: Lab, count: int, progress: Progress) -> None:
         raise LabError(f"the stand-in cannot have {count} hosts", f"Use a number from 1 to {MOST}.")
     found = {host.name: host for host in hosts.up(lab, [HOST], "bookworm", progress)}
     container = found[HOST].container
-    run("podman", "exec", "--interactive", container, "sh", "-c",
-        "cat >/etc/ssh/sshd_config.d/many.conf && systemctl reload ssh", stdin=SSHD)
+    run(
+        "podman",
+        "exec",
+        "--interactive",
+        container,
+        "sh",
+        "-c",
+        "cat >/etc/ssh/sshd_config.d/many.conf && systemctl reload ssh",
+        stdin=SSHD,
+    )
     _lead(container, f"{FIRST_PORT}:{FIRST_PORT + count - 1}")
-    files.write(lab.directory / "many.json", json.dumps(
-        {"schema": 1, "host": HOST, "first_port": FIRST_PORT, "count": count}) + "\n", mode=0o600)
+    files.write(
+        lab.directory / "many.json",
+        json.dumps({"schema": 1, "host": HOST, "first_port": FIRST_PORT, "count": count}) + "\n",
+        mode=0o600,
+    )
 
 
 def _lead(container: str, ports: str) -> None:
@@ -41,12 +52,32 @@ def _lead(container: str, ports: str) -> None:
     process = podman("inspect", "--format", "{{.State.Pid}}", container)
 
     def rule(*words: str, check: bool = True) -> None:
-        run("nsenter", "--target", process, "--net", "iptables", "--wait", "--table", "nat",
-            *words, check=check)
+        run(
+            "nsenter",
+            "--target",
+            process,
+            "--net",
+            "iptables",
+            "--wait",
+            "--table",
+            "nat",
+            *words,
+            check=check,
+        )
 
     rule("--new-chain", CHAIN, check=False)
     rule("--flush", CHAIN)
-    rule("--append", CHAIN, "--protocol", "tcp", "--dport", ports, "--jump", "REDIRECT",
-         "--to-ports", "22")
+    rule(
+        "--append",
+        CHAIN,
+        "--protocol",
+        "tcp",
+        "--dport",
+        ports,
+        "--jump",
+        "REDIRECT",
+        "--to-ports",
+        "22",
+    )
     rule("--delete", "PREROUTING", "--jump", CHAIN, check=False)
     rule("--append", "PREROUTING", "--jump", CHAIN)

@@ -30,7 +30,8 @@ def find(version: str, environment: Mapping[str, str], usual: Path = PLACE) -> P
     """The prefix of that version on this machine, the newest if there are several."""
     if not _VERSION.fullmatch(version):
         raise LabError(
-            f"{version!r} is not a version of Python", "Use a version such as --python 3.6")
+            f"{version!r} is not a version of Python", "Use a version such as --python 3.6"
+        )
     named = environment.get("GPUFLEET_PYTHONS", "").split(":")
     home = Path(environment.get("HOME", "/root"))
     places = [*(Path(name) for name in named if name), home / ".pyenv/versions", usual]

@@ -24,7 +24,9 @@ PACKAGES = {
     "libnvidia-container1": ([], ""),
     "libnvidia-container-tools": ([], "libnvidia-container1 (>= {})"),
     "nvidia-container-toolkit-base": (
-        ["nvidia-ctk", "nvidia-cdi-hook", "nvidia-container-runtime"], ""),
+        ["nvidia-ctk", "nvidia-cdi-hook", "nvidia-container-runtime"],
+        "",
+    ),
     "nvidia-container-toolkit": (
         ["nvidia-container-runtime-hook"],
         "libnvidia-container-tools ({1} {0}), nvidia-container-toolkit-base (= {0})",
@@ -75,17 +77,20 @@ def _package(name: str, version: str, work: Path, target: Path) -> None:
 
 
 def _maintainer_scripts(name: str, version: str, tree: Path) -> None:
-    """What the real packages do when they are installed and removed, and the units they bring."""
-    scripts = {path.name: path.read_text(encoding="utf-8")
-               for path in (PROGRAMS / "maintainer").iterdir()}
+    """What the real packages do when they are installed and removed, and the units in them."""
+    scripts = {
+        path.name: path.read_text(encoding="utf-8") for path in (PROGRAMS / "maintainer").iterdir()
+    }
     if name == TOOLKIT:
         _script(tree / "DEBIAN/postinst", scripts["toolkit-postinst"])
         _script(tree / "DEBIAN/postrm", scripts["toolkit-postrm"])
     if name != BASE:
         return
     with_units = version >= UNITS_SINCE
-    _script(tree / "DEBIAN/postinst",
-            scripts["base-postinst"] + with_units * scripts["base-postinst-units"])
+    _script(
+        tree / "DEBIAN/postinst",
+        scripts["base-postinst"] + with_units * scripts["base-postinst-units"],
+    )
     if with_units:
         environment = "etc/nvidia-container-toolkit/nvidia-cdi-refresh.env"
         directory = "lib/systemd/system" if version >= EXACT_SINCE else "etc/systemd/system"
@@ -97,7 +102,8 @@ def _maintainer_scripts(name: str, version: str, tree: Path) -> None:
         (tree / environment).write_text("# STAND-IN\n", encoding="utf-8")
         kept = [place for place in (*files, environment) if place.startswith("etc/")]
         (tree / "DEBIAN/conffiles").write_text(
-            "".join(f"/{place}\n" for place in kept), encoding="utf-8")
+            "".join(f"/{place}\n" for place in kept), encoding="utf-8"
+        )
 
 
 def _script(path: Path, text: str) -> None:

@@ -62,8 +62,10 @@ Type=forking
 ExecStart=/usr/bin/nvidia-persistenced --user nvidia-persistenced --no-persistence-mode --verbose
 ExecStopPost=/bin/rm -rf /var/run/nvidia-persistenced
 """
-_HOOKS = 'set -- {kernel} /boot/vmlinuz-{kernel}\nif [ -d /etc/kernel/{moment}.d ]; then\n' \
+_HOOKS = (
+    "set -- {kernel} /boot/vmlinuz-{kernel}\nif [ -d /etc/kernel/{moment}.d ]; then\n"
     '  run-parts --arg="$1" --arg="$2" /etc/kernel/{moment}.d\nfi'
+)
 
 Inside = dict[str, Any]
 
@@ -112,8 +114,10 @@ def _persistence(marks: dict[str, str]) -> Inside:
 def _headers(marks: dict[str, str]) -> Inside:
     kernel, compiler = marks["#"], marks.get("compiler", "gcc")
     top = f"/usr/src/linux-headers-{kernel}"
-    hooks = 'if [ -d /etc/kernel/header_postinst.d ]; then\n' \
+    hooks = (
+        "if [ -d /etc/kernel/header_postinst.d ]; then\n"
         f'  run-parts --arg="{kernel}" /etc/kernel/header_postinst.d\nfi'
+    )
     return {
         "files": {
             f"{top}/Makefile": _MAKEFILE.format(kernel=kernel, compiler=compiler),

@@ -32,6 +32,10 @@ PACKAGES = (
     *("initramfs-tools", "linux-headers-cloud-amd64", "linux-image-cloud-amd64"),
     *("make", "udev"),
 )
+# A machine on which SELinux enforces Debian's policy, and the kernel's options for that.
+SELINUX_PACKAGES = ("policycoreutils", "selinux-basics", "selinux-policy-default", "selinux-utils")
+SELINUX_OPTIONS = "security=selinux selinux=1 enforcing=1"
+CONTEXTS = "etc/selinux/default/contexts/files/file_contexts"
 # What this module needs beside the lab's own programs: {program: Debian package}.
 PROGRAMS = {
     "qemu-system-x86_64": "qemu-system-x86",
@@ -55,6 +59,7 @@ class Machine:
 
     port: int
     image: Path
+    kernel_options: str = ""
 
     @property
     def variables(self) -> dict[str, str | int]:
@@ -76,13 +81,15 @@ class Machine:
         return run("ssh", *words, shlex.join(["sudo", "sh", "-c", command]), check=check).stdout
 
 
-def image(lab: Lab, progress: Progress) -> Path:
+def image(lab: Lab, progress: Progress, selinux: bool = False) -> Path:
     """The directory with disk, kernel, initrd and keys, in the cache; made if it is not there."""
     recipe = Recipe(SUITE)
+    packages = (*PACKAGES, *(SELINUX_PACKAGES if selinux else ()))
     texts = [path.read_bytes() for path in sorted(GUEST.iterdir())]
-    parts = [recipe.digest.encode(), repr((PACKAGES, VERSIONS, DISK_MIB)).encode(), *texts]
+    parts = [recipe.digest.encode(), repr((packages, VERSIONS, DISK_MIB)).encode(), *texts]
     digest = hashlib.sha256(b"".join(parts)).hexdigest()[:12]
-    place = lab.images / f"vm-{digest}"
+    kind = "selinux-vm" if selinux else "vm"
+    place = lab.images / f"{kind}-{digest}"
     with lock(lab.locks, "image-vm", progress.say):
         if not place.exists():
             lab.images.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -91,32 +98,32 @@ def image(lab: Lab, progress: Progress) -> Path:
                 scratch(lab.cache, "image-vm") as work,
             ):
                 work.chmod(0o711)
-                _build(recipe, work)
-                partial = lab.images / f".vm-{digest}.partial"
+                _build(recipe, packages, work)
+                partial = lab.images / f".{kind}-{digest}.partial"
                 shutil.rmtree(partial, ignore_errors=True)
                 shutil.move(work / "made", partial)
-                for older in lab.images.glob("vm-*"):
+                for older in lab.images.glob(f"{kind}-*"):
                     shutil.rmtree(older)
                 partial.rename(place)
     return place
 
 
-def _build(recipe: Recipe, work: Path) -> None:
+def _build(recipe: Recipe, packages: tuple[str, ...], work: Path) -> None:
     root, overlay, made = work / "root", work / "overlay", work / "made"
     overlay.mkdir()
     made.mkdir(mode=0o700)
     recipe.network.write(overlay)
     hooks = [(HERE / "customize.sh", overlay), (GUEST / "customize.sh", GUEST, *VERSIONS)]
-    told = [" ".join(shlex.quote(str(word)) for word in words[1:]) for words in hooks]
+    reported = [" ".join(shlex.quote(str(word)) for word in words[1:]) for words in hooks]
     run(
         "mmdebstrap",
         "--format=directory",
         "--variant=minbase",
         f"--components={','.join(recipe.components)}",
-        f"--include={','.join([*recipe.packages, *PACKAGES])}",
+        f"--include={','.join([*recipe.packages, *packages])}",
         *(
             f'--customize-hook=sh {shlex.quote(str(words[0]))} "$1" {more}'
-            for words, more in zip(hooks, told, strict=True)
+            for words, more in zip(hooks, reported, strict=True)
         ),
         recipe.suite,
         root,
@@ -136,6 +143,11 @@ def _build(recipe: Recipe, work: Path) -> None:
     for name in ("vmlinuz", "initrd.img"):
         (found,) = root.glob(f"boot/{name}-*")
         shutil.copy(found, made / name)
+    if (root / CONTEXTS).exists():
+        # Labels are extended attributes, which any kernel can write, so that no boot relabels.
+        # setfiles needs /proc; mmdebstrap and the lines above write files after the hooks.
+        label = f'mount -t proc proc "$0/proc" && chroot "$0" setfiles -F /{CONTEXTS} /'
+        run("unshare", "--mount", "sh", "-c", label, root, timeout=600)
     disk = made / "disk.img"
     with disk.open("wb") as stream:
         stream.truncate(DISK_MIB << 20)
@@ -143,13 +155,14 @@ def _build(recipe: Recipe, work: Path) -> None:
 
 
 @contextmanager
-def running(lab: Lab, progress: Progress) -> Iterator[Machine]:
+def running(lab: Lab, progress: Progress, selinux: bool = False) -> Iterator[Machine]:
     """A machine that has booted; what it wrote is gone with it."""
-    made = image(lab, progress)
+    made = image(lab, progress, selinux)
     with lock(lab.locks, "vm", progress.say), scratch(lab.cache, "vm") as work:
         run("qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw", "-b", made / "disk.img",
             work / "disk.qcow2")  # fmt: skip
-        machine, console = Machine(_free_port(), made), work / "console"
+        options = SELINUX_OPTIONS if selinux else ""
+        machine, console = Machine(_free_port(), made, options), work / "console"
         with subprocess.Popen(_command(machine, work / "disk.qcow2", console)) as emulator:
             try:
                 with progress.step("Booting a virtual machine"):
@@ -172,7 +185,7 @@ def _command(machine: Machine, disk: Path, console: Path) -> list[str | Path]:
         *("setpriv", "--pdeathsig", "KILL"),
         *("qemu-system-x86_64", "-machine", "q35,accel=tcg", "-smp", "2", "-m", str(MEMORY_MIB)),
         *("-kernel", machine.image / "vmlinuz", "-initrd", machine.image / "initrd.img"),
-        *("-append", "root=/dev/vda rw quiet console=ttyS0"),
+        *("-append", f"root=/dev/vda rw quiet console=ttyS0 {machine.kernel_options}"),
         *("-drive", f"file={disk},if=virtio,format=qcow2,cache=unsafe"),
         *("-netdev", f"user,id=net,hostfwd=tcp:127.0.0.1:{machine.port}-:22"),
         *("-device", "virtio-net-pci,netdev=net", "-device", "virtio-rng-pci"),
@@ -188,7 +201,7 @@ def _wait(machine: Machine, emulator: subprocess.Popen[bytes], console: Path) ->
         if state in ("running", "degraded"):
             return
         time.sleep(0.5)
-    said = console.read_text(errors="replace")[-800:] if console.exists() else "nothing"
+    output = console.read_text(errors="replace")[-800:] if console.exists() else "nothing"
     raise LabError(
-        f"the virtual machine did not boot within {BOOT_LIMIT_S:.0f} s", f"Its console: {said}"
+        f"the virtual machine did not boot within {BOOT_LIMIT_S:.0f} s", f"Its console: {output}"
     )

@@ -6,6 +6,7 @@ waits for their images the other has what is fast.
 
 from __future__ import annotations
 
+import os
 from itertools import zip_longest
 from typing import Any
 
@@ -19,6 +20,8 @@ from tests.support.receivers import changes, configured, listener, post
 
 # Before any of our modules is imported by the collection's name.
 start_ansible()
+# Tests read the results of tasks that change nothing, too.
+os.environ.setdefault("ANSIBLE_DISPLAY_OK_HOSTS", "true")
 
 __all__ = ["changes", "configured", "fleet", "listener", "mirror", "plan", "post", "snapshot"]
 
@@ -46,12 +49,13 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     reports = [report for kind in ("passed", "failed") for report in terminalreporter.stats.get(
         kind, []) if report.when == "call"]  # fmt: skip
     properties = [each for report in reports for each in report.user_properties]
-    if told := [value for key, value in properties if key == "remedy"]:
+    if reported := [value for key, value in properties if key == "remedy"]:
         terminalreporter.section("remedies")
         terminalreporter.write_line(
-            f"remedies run: {sum(bool(row['ran']) for row in told)}, healthy after:"
-            f" {sum(bool(row['ran']) and row['healthy'] for row in told)}, a person named:"
-            f" {sum(row['person'] for row in told)}")
+            f"remedies run: {sum(bool(row['ran']) for row in reported)}, healthy after:"
+            f" {sum(bool(row['ran']) and row['healthy'] for row in reported)}, a person named:"
+            f" {sum(row['person'] for row in reported)}"
+        )
     rows = [value for key, value in properties if key == "fault"]
     if rows:
         numbers = {row["number"] for row in rows}
@@ -60,7 +64,8 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
             f"injected: {len(rows)} (of {len(numbers)} numbers); caught:"
             f" {sum(row['caught'] for row in rows)}; caught with the right cause and remedy:"
             f" {sum(row['right'] for row in rows)}; collateral failures:"
-            f" {sum(len(row['collateral']) for row in rows)}")
+            f" {sum(len(row['collateral']) for row in rows)}"
+        )
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

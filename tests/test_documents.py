@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
-import yaml
 
+from docs import screenshots
 from docs.generate import pages, plain, table
-from gpufleet.checks.judge import CHECK_IDS
 from gpufleet.inventory import HostSelector, inventory_hosts
+from gpufleet.judge.judge import CHECK_IDS
+from gpufleet.report import directory
 from tests.faults.catalogue import faults
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -29,6 +31,44 @@ def test_the_threat_model_names_tests_that_there_are() -> None:
         assert f"\ndef {name}(" in (ROOT / path).read_text(), f"{path}::{name}"
 
 
+HANDWRITTEN = [
+    path
+    for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/**/*.md")))
+    if path not in dict(pages())
+]
+WORDS_OF_A_CELL = 12
+
+
+@pytest.mark.parametrize("page", HANDWRITTEN, ids=lambda path: path.stem)
+def test_a_table_cell_is_at_most_a_dozen_words_long(page: Path) -> None:
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S)
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    cells = [cell.split() for row in rows for cell in re.split(r"(?<!\\)\|", row)]
+    assert [" ".join(cell) for cell in cells if len(cell) > WORDS_OF_A_CELL] == []
+
+
+@pytest.mark.parametrize("picture", screenshots.PICTURES)
+def test_a_screenshot_is_below_300_kb(picture: str) -> None:
+    assert 10_000 < (screenshots.DIRECTORY / f"{picture}.png").stat().st_size < 300_000
+
+
+def test_screenshots_are_stale_after_the_style_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    templates = tmp_path / "templates"
+    shutil.copytree(directory.TEMPLATES, templates)
+    monkeypatch.setattr(screenshots, "DIGEST", tmp_path / "pages.sha256")
+    monkeypatch.setattr(screenshots, "SAMPLES", ((1, 0),))
+    assert screenshots.stale()
+    screenshots.DIGEST.write_text(screenshots.digest())
+    assert not screenshots.stale()
+    monkeypatch.setattr(directory, "TEMPLATES", templates)
+    assert not screenshots.stale()
+    with (templates / "report.css").open("a") as style:
+        style.write("body {margin: 1px}")
+    assert screenshots.stale()
+
+
 def test_ansible_s_markup_becomes_markdown() -> None:
     assert plain("Use C(a: {b: (c)}) or\n  V(x).") == "Use `a: {b: (c)}` or `x`."
 
@@ -45,17 +85,8 @@ def test_every_host_of_the_example_inventory_can_be_planned() -> None:
     for host in hosts:
         plan = resolver.resolve(host.variables, None, host.name)
         assert plan["problems"] == [], host.name
-    relic = next(host for host in hosts if host.name.startswith("relic"))
-    assert "ProxyJump=deploy@bastion.ber.example.org" in " ".join(relic.connection.ssh_arguments)
-
-
-@pytest.mark.parametrize("role", sorted((ROOT / "roles").iterdir()), ids=lambda path: path.name)
-def test_every_default_of_a_role_is_specified(role: Path) -> None:
-    specification = yaml.safe_load((role / "meta" / "argument_specs.yml").read_text())
-    options = specification["argument_specs"]["main"]["options"]
-    defaults = role / "defaults" / "main.yml"
-    variables = yaml.safe_load(defaults.read_text()) if defaults.exists() else {}
-    assert set(variables) <= set(options)
+    legacy = next(host for host in hosts if host.name.startswith("relic"))
+    assert "ProxyJump=deploy@bastion.ber.example.org" in " ".join(legacy.connection.ssh_arguments)
 
 
 def test_faults_name_checks_that_there_are() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from gpufleet.errors import ConfigurationError
 from gpufleet.inventory import HostSelector, inventory_hosts
+from gpufleet.verification.judging import plan_of
 
 INVENTORY = """
 gpu_hosts:
@@ -48,8 +49,10 @@ def inventory(tmp_path: Path) -> Path:
 def test_variables_are_templated_and_plain(inventory: Path) -> None:
     hosts = {host.name: host for host in inventory_hosts(HostSelector([str(inventory)]))}
     assert list(hosts) == ["gpu01", "gpu02"]
-    assert hosts["gpu01"].variables == {"gpu_stacks": [{"tensorflow": "2.13.1"}],
-                                     "gpu_expect": {"count": 0}}
+    assert hosts["gpu01"].variables == {
+        "gpu_stacks": [{"tensorflow": "2.13.1"}],
+        "gpu_expect": {"count": 0},
+    }
     assert type(hosts["gpu01"].variables["gpu_stacks"][0]["tensorflow"]) is str
 
 
@@ -71,7 +74,8 @@ def test_extra_vars_are_templated_as_ansible_does_for_a_playbook(inventory: Path
     given = '{"gpu_pair_address": "{{ inventory_hostname }}.example.org"}'
     found = inventory_hosts(HostSelector([str(inventory)], extra_vars=[given]))
     assert {host.variables["gpu_pair_address"] for host in found} == {
-        f"{host.name}.example.org" for host in found}
+        f"{host.name}.example.org" for host in found
+    }
 
 
 def test_limit_and_extra_vars(inventory: Path) -> None:
@@ -109,27 +113,42 @@ def test_errors_name_the_location(
 
 
 MISTAKES: list[tuple[str, Any, str]] = [
-    ("ansible_become", "maybe", "true or false"), ("ansible_become", [1], "true or false"),
+    ("ansible_become", "maybe", "true or false"),
+    ("ansible_become", [1], "true or false"),
     ("ansible_ssh_common_args", "-o ProxyCommand='nc", "no closing quotation"),
-    ("ansible_ssh_args", "-o 'x", "a command line"), ("ansible_ssh_extra_args", "\n", "one line"),
-    ("ansible_port", "many", ""), ("ansible_port", 0, "1 to 65535"), ("ansible_port", 1e9, ""),
+    ("ansible_ssh_args", "-o 'x", "a command line"),
+    ("ansible_ssh_extra_args", "\n", "one line"),
+    ("ansible_port", "many", ""),
+    ("ansible_port", 0, "1 to 65535"),
+    ("ansible_port", 1e9, ""),
     ("ansible_port", [22], ""),
-    ("ansible_ssh_timeout", "soon", ""), ("ansible_ssh_timeout", -1, "seconds"),
-    ("ansible_host", "-oProxyCommand=id", "no dash first"), ("ansible_host", "a b", "blanks"),
+    ("ansible_ssh_timeout", "soon", ""),
+    ("ansible_ssh_timeout", -1, "seconds"),
+    ("ansible_host", "-oProxyCommand=id", "no dash first"),
+    ("ansible_host", "a b", "blanks"),
     ("ansible_host", "$(id)", "shell"),
-    ("ansible_host", ["a"], ""), ("ansible_host", "", "address"),
+    ("ansible_host", ["a"], ""),
+    ("ansible_host", "", "address"),
     ("ansible_host", "x" * 260, "..."),
-    ("ansible_user", "-l", "account"), ("ansible_user", "a;b", "account"),
+    ("ansible_user", "-l", "account"),
+    ("ansible_user", "a;b", "account"),
     ("ansible_user", {"a": 1}, ""),
-    ("ansible_become_user", "-s", "account"), ("ansible_become_user", ["root"], ""),
-    ("ansible_become_method", 7, "Use sudo"), ("ansible_become_method", ["sudo", "su"], "Use sudo"),
+    ("ansible_become_user", "-s", "account"),
+    ("ansible_become_user", ["root"], ""),
+    ("ansible_become_method", 7, "Use sudo"),
+    ("ansible_become_method", ["sudo", "su"], "Use sudo"),
     ("ansible_connection", {"ssh": 1}, "Use ssh or local"),
-    ("ansible_python_interpreter", 3, "text"), ("ansible_python_interpreter", "a\x1bb", "text"),
-    ("ansible_ssh_private_key_file", ["k"], ""), ("ansible_ssh_executable", {"a": 1}, ""),
-    ("gpu_locks_dir", 5, "one line"), ("gpu_locks_dir", ["a"], "one line"),
+    ("ansible_python_interpreter", 3, "text"),
+    ("ansible_python_interpreter", "a\x1bb", "text"),
+    ("ansible_ssh_private_key_file", ["k"], ""),
+    ("ansible_ssh_executable", {"a": 1}, ""),
+    ("gpu_locks_dir", 5, "one line"),
+    ("gpu_locks_dir", ["a"], "one line"),
     ("gpu_locks_dir", "~nobody-of-that-name/x", "account that exists"),
-    ("gpu_artifacts_source", 5, "text"), ("gpu_pip_index_url", ["a"], "text"),
-    ("gpu_pair_address", 5, "text"), ("gpu_node_name", {"a": 1}, "text"),
+    ("gpu_artifacts_source", 5, "text"),
+    ("gpu_pip_index_url", ["a"], "text"),
+    ("gpu_pair_address", 5, "text"),
+    ("gpu_node_name", {"a": 1}, "text"),
     ("artifacts_keep", "sometimes", "true or false"),
 ]
 
@@ -142,15 +161,18 @@ def test_a_value_of_a_wrong_type_is_refused_with_its_place(
     path.write_text(json.dumps({"gpu_hosts": {"hosts": {"gpu01": {variable: value}}}}))
     with pytest.raises(ConfigurationError) as caught:
         inventory_hosts(HostSelector([str(path)]))
-    assert caught.value.where.startswith("gpu01: ansible_*" if not wanted and "ansible_" in variable
-                                         and "ansible_*" in caught.value.where
-                                         else f"gpu01: {variable}")
+    assert caught.value.where.startswith(
+        "gpu01: ansible_*"
+        if not wanted and "ansible_" in variable and "ansible_*" in caught.value.where
+        else f"gpu01: {variable}"
+    )
     assert wanted in str(caught.value)
     assert caught.value.remedy
 
 
-@pytest.mark.parametrize("name", [
-    "x" * 260, "a\x1bb", "a\nb", "..", ".", "-oProxyCommand=id", "\u202eabc", "\x00", " "])
+@pytest.mark.parametrize(
+    "name", ["x" * 260, "a\x1bb", "a\nb", "..", ".", "-oProxyCommand=id", "\u202eabc", "\x00", " "]
+)
 def test_a_name_that_no_host_can_have_is_refused(tmp_path: Path, name: str) -> None:
     path = tmp_path / "hosts.json"
     path.write_text(json.dumps({"gpu_hosts": {"hosts": {name: {"ansible_host": "gpu01"}}}}))
@@ -163,19 +185,30 @@ def test_a_name_that_no_host_can_have_is_refused(tmp_path: Path, name: str) -> N
 def test_a_password_of_a_wrong_type_is_not_shown(tmp_path: Path) -> None:
     path = tmp_path / "hosts.json"
     for value in ("hunter2\nid", ["hunter2"], {"a": "hunter2"}):
-        path.write_text(json.dumps(
-            {"gpu_hosts": {"hosts": {"gpu01": {"ansible_become_password": value}}}}))
+        path.write_text(
+            json.dumps({"gpu_hosts": {"hosts": {"gpu01": {"ansible_become_password": value}}}})
+        )
         with pytest.raises(ConfigurationError) as caught:
             inventory_hosts(HostSelector([str(path)]))
         assert "hunter2" not in str(caught.value)
 
 
-@pytest.mark.parametrize(("variable", "value"), [
-    ("ansible_become", "yes"), ("ansible_become", 0), ("ansible_port", "2222"),
-    ("ansible_host", "fe80::1%eth0"), ("ansible_host", "10.0.0.1"), ("ansible_user", "a.b@EXAMPLE"),
-    ("ansible_become_password", 12345), ("ansible_ssh_timeout", "30"),
-    ("ansible_ssh_common_args", ""), ("gpu_locks_dir", "~/locks"), ("artifacts_keep", "no"),
-])
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("ansible_become", "yes"),
+        ("ansible_become", 0),
+        ("ansible_port", "2222"),
+        ("ansible_host", "fe80::1%eth0"),
+        ("ansible_host", "10.0.0.1"),
+        ("ansible_user", "a.b@EXAMPLE"),
+        ("ansible_become_password", 12345),
+        ("ansible_ssh_timeout", "30"),
+        ("ansible_ssh_common_args", ""),
+        ("gpu_locks_dir", "~/locks"),
+        ("artifacts_keep", "no"),
+    ],
+)
 def test_usual_ways_to_write_a_value_are_accepted(
     tmp_path: Path, variable: str, value: Any
 ) -> None:
@@ -195,9 +228,17 @@ def test_vaulted_values_are_decrypted_by_the_password_file(inventory: Path, tmp_
     vault = tmp_path / "group_vars" / "gpu_hosts.yml"
     vault.parent.mkdir()
     vault.write_text("secret: from the vault\n")
-    subprocess.run([str(Path(sys.executable).parent / "ansible-vault"), "encrypt",
-                    "--vault-password-file", str(key), str(vault)], check=True,
-                   capture_output=True)
+    subprocess.run(
+        [
+            str(Path(sys.executable).parent / "ansible-vault"),
+            "encrypt",
+            "--vault-password-file",
+            str(key),
+            str(vault),
+        ],
+        check=True,
+        capture_output=True,
+    )
     hosts = inventory_hosts(HostSelector([str(inventory)], vault_password_files=[str(key)]))
     assert hosts[0].connection.become.password == "from the vault"
     with pytest.raises(ConfigurationError, match="vault"):
@@ -218,3 +259,36 @@ def test_a_source_that_cannot_be_parsed_is_refused_also_in_a_directory(tmp_path:
     with pytest.raises(ConfigurationError, match=r"cannot be parsed|parse") as refused:
         inventory_hosts(HostSelector([str(fleet)]))
     assert "more.yml" in str(refused.value)
+
+
+def test_a_refused_value_has_its_file_and_line(tmp_path: Path) -> None:
+    path = tmp_path / "hosts.yml"
+    path.write_text(
+        """gpu_hosts:
+  hosts:
+    gpu01:
+  vars:
+    gpu_stacks:
+      - tensorflow: "2.13.1"
+      - tensorflow: "9.9"
+    gpu_expct: {count: 0}
+"""
+    )
+    (host,) = inventory_hosts(HostSelector([str(path)]))
+    assert host.origin("gpu_stacks[1].tensorflow") == f"{path}:7"
+    assert host.origin("gpu_stacks[1].cudnn") == f"{path}:7"
+    assert host.origin("gpu_expct") == f"{path}:8"
+    assert host.origin("gpu_accept_nvidia_eula") is None
+    files = {problem["where"]: problem.get("file") for problem in plan_of(host, None)["problems"]}
+    assert files["gpu_stacks[1].tensorflow"] == f"{path}:7"
+    assert files["gpu_accept_nvidia_eula"] is None
+
+
+def test_group_variables_that_are_no_yaml_are_refused_with_file_and_line(tmp_path: Path) -> None:
+    (tmp_path / "hosts.yml").write_text("gpu_hosts: {hosts: {gpu01: }}")
+    broken = tmp_path / "group_vars" / "gpu_hosts.yml"
+    broken.parent.mkdir()
+    broken.write_text("gpu_toolkits: []\ngpu_stacks: [\n  - x: }\n")
+    with pytest.raises(ConfigurationError) as caught:
+        inventory_hosts(HostSelector([str(tmp_path)]))
+    assert caught.value.where == f"{broken}:3"

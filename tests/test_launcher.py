@@ -131,8 +131,13 @@ def checkout(launcher: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
         with (tmp_path / "built").open("a") as stream:
             stream.write("x")
 
-    for name, value in {"ROOT": tmp_path, "VENV": venv, "BIN": venv / "bin",
-                        "LOCK": tmp_path / ".venv.lock", "build_venv": build}.items():
+    for name, value in {
+        "ROOT": tmp_path,
+        "VENV": venv,
+        "BIN": venv / "bin",
+        "LOCK": tmp_path / ".venv.lock",
+        "build_venv": build,
+    }.items():
         monkeypatch.setattr(launcher, name, value)
     released(launcher)
     return tmp_path
@@ -162,7 +167,9 @@ def test_an_environment_that_lost_a_program_is_built_again(
 
 
 def test_an_environment_in_use_is_not_removed(
-    launcher: ModuleType, checkout: Path, capsys: pytest.CaptureFixture[str],
+    launcher: ModuleType,
+    checkout: Path,
+    capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # As the launcher that became a program holds it.
@@ -195,8 +202,11 @@ def test_the_lock_is_held_by_the_program_that_the_launcher_becomes(
     with pytest.raises(BlockingIOError):
         fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
     os.close(other)
-    ours = [int(each.name) for each in Path("/proc/self/fd").iterdir()
-            if each.exists() and os.path.realpath(each) == str(checkout / ".venv.lock")]
+    ours = [
+        int(each.name)
+        for each in Path("/proc/self/fd").iterdir()
+        if each.exists() and os.path.realpath(each) == str(checkout / ".venv.lock")
+    ]
     assert [os.get_inheritable(each) for each in ours] == [True]
     assert (checkout / ".venv.lock").stat().st_mode & 0o777 == 0o600
 

@@ -1,12 +1,6 @@
 """GPUs in containers: engine, CDI, devices, and exact results."""
 
-from __future__ import annotations
+from gpufleet.verification.check_tests import generated_tests
 
-from gpufleet.verification.suite import require_pass
-
-AREA = "containers"  # the checks with an id `containers.*`, see docs/checks.md
-
-
-def test_check(entry: dict[str, str]) -> None:
-    """The check passes on the host; one that a declaration excludes is skipped."""
-    require_pass(entry)
+# A test for each check with an id `containers.*`, see docs/reference/checks.md.
+globals().update(generated_tests("containers", __file__))

@@ -26,8 +26,11 @@ def inventory():
     }
     # One host key for all ports: that of the host behind them.
     reached["ansible_ssh_common_args"] = " ".join(
-        filter(None, [reached.get("ansible_ssh_common_args"),
-                      f"-o HostKeyAlias={reached['ansible_host']}"]))
+        filter(
+            None,
+            [reached.get("ansible_ssh_common_args"), f"-o HostKeyAlias={reached['ansible_host']}"],
+        )
+    )
     document["_meta"]["hostvars"] = hostvars
     document["gpu_hosts"] = {"hosts": list(hostvars), "vars": reached}
     return document

@@ -26,3 +26,7 @@ for version; do
   echo | chroot "$root" gcc -x c -shared -Wl,-soname,libcuda.so.1 - \
     -o "$place/libcuda.so.$version"
 done
+
+if [ -e "$root/etc/selinux/config" ]; then
+  sed -i 's/^SELINUX=.*/SELINUX=enforcing/' "$root/etc/selinux/config"
+fi

@@ -161,9 +161,9 @@ def build(packages: Iterable[Rpm], folder: Path, work: Path) -> None:
 
 
 def finish(name: str, made: subprocess.Popen[str]) -> None:
-    said = made.communicate()[0]
+    output = made.communicate()[0]
     if made.returncode:
-        raise SystemExit(f"rpmbuild of {name} failed:\n{said}")
+        raise SystemExit(f"rpmbuild of {name} failed:\n{output}")
 
 
 def publish(folder: Path, label: str, work: Path, modules: str = "") -> str:
@@ -332,7 +332,7 @@ def streams(versions: list[str], packages: dict[str, list[Rpm]]) -> str:
 
 
 def kind_of(name: str) -> str:
-    """Which modules a kmod package brings."""
+    """Which modules a kmod package has."""
     kinds = {"kmod-nvidia-latest-dkms": "proprietary", "kmod-nvidia-open-dkms": "open"}
     return kinds.get(name, "precompiled")
 

@@ -43,8 +43,8 @@ def functions(stem: str, releases: list[str], numbers: Mapping[str, int]) -> dic
         for name in asked
         if re.fullmatch(known["names"], name)
     }
-    for name, said in known["functions"].items():
-        values = {key: numbers.get(value, value) for key, value in said.items()}
+    for name, output in known["functions"].items():
+        values = {key: numbers.get(value, value) for key, value in output.items()}
         found[name] = Function(**values)
     return found
 

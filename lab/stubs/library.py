@@ -49,9 +49,16 @@ class Function:
         register = _ARGUMENTS[self.to]
         if self.copied:
             # mov rdi, register; lea rsi, [text]; mov ecx, its length; rep movsb
-            return (bytes([0x48, 0x89, 0xC7 | register << 3]) + b"\x48\x8d\x35"
-                    + struct.pack("<i", 7 + len(end)) + b"\xb9" + struct.pack("<I", len(text))
-                    + b"\xf3\xa4" + end + text)
+            return (
+                bytes([0x48, 0x89, 0xC7 | register << 3])
+                + b"\x48\x8d\x35"
+                + struct.pack("<i", 7 + len(end))
+                + b"\xb9"
+                + struct.pack("<I", len(text))
+                + b"\xf3\xa4"
+                + end
+                + text
+            )
         if isinstance(self.writes, int):
             # mov dword [register], value
             store = bytes([0xC7, register]) + struct.pack("<I", self.writes)

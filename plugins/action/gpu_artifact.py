@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
+from ansible_collections.gpufleet.gpu.plugins.module_utils.download import signed
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import StateError
 from ansible_collections.gpufleet.gpu.plugins.modules.gpu_artifact import ARGUMENTS, answer
 
@@ -23,6 +24,9 @@ class ActionModule(ActionBase):
     def run(self, tmp=None, task_vars=None):
         result = super().run(tmp, task_vars)
         _, params = self.validate_argument_spec(argument_spec=ARGUMENTS)
+        declared = self._templar.template((task_vars or {}).get("gpu_artifacts") or {})
+        addresses = [str(row.get("url") or "") for row in declared.values()]
+        params = dict(params, url=signed(params["url"], addresses))
         here = SimpleNamespace(params=params, check_mode=self._task.check_mode)
         try:
             return dict(result, **answer(here))

@@ -7,6 +7,7 @@ Runs on the control machine. Changes nothing.
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
 
 from ansible.errors import AnsibleError
@@ -16,13 +17,37 @@ from ansible_collections.gpufleet.gpu.plugins.plugin_utils.control import requir
 
 try:
     from gpufleet.diff import changes, steps_of
+    from gpufleet.model.spec import KEYS, declares
     from gpufleet.paths import host_file_name
-    from gpufleet.resolver import resolve, with_locks
+    from gpufleet.resolver import resolve_declaration, with_locks
+    from gpufleet.spec.parse import declaration_of
     from gpufleet.spec.probe_settings import probe_settings, visible_gpus
 except ImportError as error:
     IMPORT_ERROR = error
 else:
     IMPORT_ERROR = None
+
+
+# What a role that is called alone needs, as a person writes it.
+DECLARATIONS = {
+    "gpu_containers": "{engine: docker}",
+    "gpu_driver": '{branch: "535"}',
+    "gpu_expect": "{count: 8}",
+    "gpu_stacks": '[{tensorflow: "2.13.1"}]',
+    "gpu_toolkits": '["12.4.1"]',
+    "tensorflow_gpu_version": '"2.13.1"',
+}
+
+
+def undeclared_message(names, host):
+    """What to declare for a role that has nothing to do on a host."""
+    examples = " or ".join(
+        f"{name}: {DECLARATIONS[name]}" for name in names if name in DECLARATIONS
+    )
+    return (
+        f"Nothing was changed on {host}: nothing is declared for this role. Remedy: declare "
+        f"{examples}, in the inventory or in vars of the play."
+    )
 
 
 def problems_message(problems):
@@ -58,11 +83,12 @@ class ActionModule(ActionBase):
     """Runs ``gpu_facts`` on the host and resolves its variables.
 
     Returns ``plan``, ``changes``, ``probe_options``, the options of a probe of this host, and
-    ``file_name``, its name in file names.
+    ``file_name``, its name in file names. Within a play the same declaration is resolved once:
+    then ``reused`` is true, and the result is that of the first time.
     """
 
     TRANSFERS_FILES = False
-    _VALID_ARGS = frozenset()
+    _VALID_ARGS = frozenset(["requires"])
 
     def run(self, tmp=None, task_vars=None):
         require_package(IMPORT_ERROR)
@@ -70,9 +96,19 @@ class ActionModule(ActionBase):
         variables = {
             name: self._templar.template(value)
             for name, value in task_vars.items()
-            if name.startswith("gpu_") and name not in ("gpu_plan", "gpu_changes", "gpu_repair")
+            if declares(name) and name != "gpu_repair"
         }
-        settings = probe_settings(variables)
+        name, requires = task_vars["inventory_hostname"], self._task.args.get("requires") or []
+        known = task_vars.get("__gpu_plan_result") or {}
+        identity = self.identity(variables)
+        # A playbook that makes the plan of all roles may call roles that a host does not need.
+        whole = known.get("whole", False) if identity["play"] == known.get("play") else not requires
+        if not whole and requires and not set(requires) & set(variables):
+            raise AnsibleError(undeclared_message(requires, name))
+        if requires and identity.items() <= known.items():
+            return dict(known, reused=True, changed=False)
+        declaration = declaration_of(variables)
+        settings = probe_settings(declaration.spec)
         # The module runs no stack.
         of_runs = {"compiles", "frameworks"}
         args = {name: value for name, value in settings.items() if name not in of_runs}
@@ -86,22 +122,35 @@ class ActionModule(ActionBase):
             result.update(facts, failed=True)
             return result
         snapshot = facts["snapshot"]
-        plan = resolve(variables, snapshot, task_vars["inventory_hostname"])
-        plan = with_locks(plan, lock_digests(variables["gpu_locks_dir"]))
+        digests = lock_digests(variables["gpu_locks_dir"])
+        plan = with_locks(resolve_declaration(declaration, snapshot, name, digests), digests)
         if plan["problems"]:
             raise AnsibleError(
                 "Nothing was changed on {}: its declaration cannot be fulfilled.\n{}".format(
-                    task_vars["inventory_hostname"], problems_message(plan["problems"])
+                    name, problems_message(plan["problems"])
                 )
             )
-        name = task_vars["inventory_hostname"]
         repair = steps_of(self._templar.template(task_vars.get("gpu_repair")), name, plan)
-        options = dict(settings, expect_gpus=visible_gpus(variables))
         result.update(
+            identity,
             changed=False,
+            reused=False,
+            whole=whole,
             plan=plan,
             changes=changes(plan, snapshot, repair),
-            probe_options=options,
-            file_name=host_file_name(task_vars["inventory_hostname"]),
+            probe_options=dict(settings, expect_gpus=visible_gpus(declaration.spec)),
+            file_name=host_file_name(name),
         )
         return result
+
+    def identity(self, variables):
+        """The play, and a digest of what is declared in it."""
+        declared = {
+            name: value
+            for name, value in variables.items()
+            # Empty texts are defaults of roles, which are known to some roles only.
+            if name in KEYS and value != ""
+        }
+        text = json.dumps(declared, sort_keys=True, default=str)
+        play = self._task.get_play()
+        return {"play": str(play._uuid), "declaration": hashlib.sha256(text.encode()).hexdigest()}

@@ -1,5 +1,5 @@
 # Apache-2.0, see LICENSE
-"""Print every few seconds which hosts a long task is waiting for."""
+"""Show which hosts a long task is waiting for, and the messages of roles."""
 
 from __future__ import annotations
 
@@ -8,20 +8,29 @@ name: progress
 type: aggregate
 short_description: Shows the progress of long tasks
 description:
-  - Ansible prints nothing while a task runs. This callback prints a line after every few seconds
-    for each task that has run longer than that, with the time since it started and the hosts that
-    have not answered yet. Hosts can be at different tasks.
+  - Ansible prints nothing while a task runs. On a terminal this callback keeps one line up to date,
+    with the task that has run longest, for how long, and the hosts that have not answered yet.
+    Elsewhere it prints a line after every few seconds for each task that has run longer than that.
+    Hosts can be at different tasks.
+  - Prints the messages of the module debug where C(display_ok_hosts) is off, which hides them.
 options:
   interval:
-    description: Seconds between two lines.
+    description: Seconds between two lines where the output is not a terminal.
     type: float
     default: 5
     env: [{name: GPUFLEET_PROGRESS_INTERVAL}]
     ini: [{section: callback_progress, key: interval}]
+  display_ok_hosts:
+    description: The setting of Ansible's default callback.
+    type: bool
+    default: true
+    env: [{name: ANSIBLE_DISPLAY_OK_HOSTS}]
+    ini: [{section: defaults, key: display_ok_hosts}]
 requirements: [enabled in the configuration]
 """
 
 import os
+import shutil
 import sys
 import threading
 import time
@@ -29,10 +38,13 @@ import time
 from ansible.plugins.callback import CallbackBase
 
 SHOWN_HOSTS = 6
+# Seconds between two updates of the line on a terminal, and how a terminal clears a line.
+UPDATE_INTERVAL = 1.0
+CLEAR_LINE = b"\r\x1b[K"
 
 
 class CallbackModule(CallbackBase):
-    """Remembers what each host is at; a thread prints what takes long."""
+    """Records which task each host runs; a thread shows the tasks that take long."""
 
     CALLBACK_VERSION = 2.0
     CALLBACK_TYPE = "aggregate"
@@ -43,22 +55,45 @@ class CallbackModule(CallbackBase):
         super().__init__()
         self._running = {}  # {host: (task, when it started)}
         self._ended = threading.Event()
+        self._in_place = sys.stdout.isatty()
+        self._line_shown = False
+        if self._in_place:
+            self._clear_before_display()
+
+    def _clear_before_display(self):
+        """Remove the line in place before anything else is printed; workers print through here."""
+        shown, process = self._display.display, os.getpid()
+
+        def display(msg, *args, **kwargs):
+            if self._line_shown and os.getpid() == process:
+                self._line_shown = False
+                os.write(sys.stdout.fileno(), CLEAR_LINE)
+            shown(msg, *args, **kwargs)
+
+        self._display.display = display
 
     def _tick(self):
-        while not self._ended.wait(self.get_option("interval")):
-            for line in self._lines(time.monotonic()):
-                # Not through the display: its lock could be held by this thread at a fork.
-                os.write(sys.stdout.fileno(), line.encode())
+        interval = UPDATE_INTERVAL if self._in_place else self.get_option("interval")
+        while not self._ended.wait(interval):
+            lines = list(self._lines(time.monotonic(), interval))
+            # Not through the display: its lock could be held by this thread at a fork.
+            if not self._in_place:
+                os.write(sys.stdout.fileno(), "".join(line + "\n" for line in lines).encode())
+            elif lines:
+                self._line_shown = True
+                width = shutil.get_terminal_size().columns - 1
+                os.write(sys.stdout.fileno(), CLEAR_LINE + lines[0][:width].encode())
 
-    def _lines(self, now):
-        long_ones = {}
+    def _lines(self, now, interval):
+        """A line for each task that has run for `interval` seconds, the longest first."""
+        tasks = {}
         for host, (name, started) in dict(self._running).items():
-            if now - started >= self.get_option("interval"):
-                long_ones.setdefault(name, []).append((started, host))
-        for name, waiting in long_ones.items():
+            if now - started >= interval:
+                tasks.setdefault(name, []).append((started, host))
+        for name, waiting in sorted(tasks.items(), key=lambda task: min(task[1])):
             hosts = sorted(host for _, host in waiting)
             more = " and {} more".format(len(hosts) - SHOWN_HOSTS) if hosts[SHOWN_HOSTS:] else ""
-            yield "   ... {:.0f} s: {} on {}{}\n".format(
+            yield "   ... {:.0f} s: {} on {}{}".format(
                 now - min(waiting)[0], name, ", ".join(hosts[:SHOWN_HOSTS]), more
             )
 
@@ -73,6 +108,16 @@ class CallbackModule(CallbackBase):
 
     def v2_runner_on_ok(self, result):
         self._answered(result)
+        if not self.get_option("display_ok_hosts"):
+            self._show_message(result)
+
+    def _show_message(self, result):
+        """Print the message of a debug task, whose result the default callback does not show."""
+        if result.task.action in {"debug", "ansible.builtin.debug"} and not result.is_changed():
+            answers = result.result.get("results", [result.result])
+            for message in [answer.get("msg") for answer in answers]:
+                if message:
+                    self._display.display("{}: {}".format(result.host.get_name(), message))
 
     def v2_runner_on_failed(self, result, ignore_errors=False):
         self._answered(result)

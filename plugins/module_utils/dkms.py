@@ -8,6 +8,7 @@ import glob
 import os
 import re
 
+from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.filesystems import free_space
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import remove_tree
 
 TREE = "/var/lib/dkms"
@@ -52,5 +53,4 @@ def nearest(path):
 
 def free_mib(path):
     """Return the free MiB at a directory, or at its nearest parent that exists."""
-    status = os.statvfs(nearest(path))
-    return status.f_bavail * status.f_frsize >> 20
+    return free_space(nearest(path))[0]

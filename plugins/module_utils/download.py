@@ -8,6 +8,7 @@ import errno
 import fcntl
 import json
 import os
+import re
 import shutil
 from http.client import HTTPException
 from urllib.error import HTTPError
@@ -95,8 +96,24 @@ def opened(url, **more):
         unredirected_headers=["Authorization"],
         # An archive stays compressed, also where a server declares its format as an encoding.
         decompress=False,
-        **more
+        **more,
     )
+
+
+def signed(url, declared):
+    """The declared address of which a plan shows ``url``, with its query, which a plan hides."""
+    begin = url[:-3] if url.endswith("?***") else None
+    return next((address for address in declared if begin and address.startswith(begin)), url)
+
+
+def public(text, url):
+    """A text without the secrets of an address: its login, and its query, which may be a
+    signature."""
+    query = url.partition("?")[2]
+    login = url.partition("//")[2].partition("/")[0].rpartition("@")[0]
+    for secret, form in ((query, "?{}"), (login, "{}@")):
+        text = text.replace(form.format(secret), form.format("***")) if secret else text
+    return text
 
 
 def ask(url, partial):
@@ -126,6 +143,15 @@ def copy(answer, stream, most, spare):
     return False
 
 
+def promised_bytes(answer):
+    """How many bytes a response has by its own account; 0 where it names no number.
+
+    What is no number may come from a proxy. The checksum decides whether the file is complete.
+    """
+    length = answer.headers.get("Content-Length") or ""
+    return int(length) if re.match("[0-9]{1,15}$", length) else 0
+
+
 def receive(name, answer, partial, size=None):
     """Append a response to the partial file; raises where it breaks off, and keeps the part.
 
@@ -134,13 +160,13 @@ def receive(name, answer, partial, size=None):
     """
     # 206: the server continues; anything else starts again.
     mode = "ab" if answer.status == PARTIAL_CONTENT else "wb"
-    promised, before = answer.headers.get("Content-Length"), 0
+    promised, before = promised_bytes(answer), 0
     most, spare = (MOST_BYTES, FREE_BYTES) if size is None else (size, 0)
     try:
         with open(partial, mode) as stream:
             before = stream.tell()
             ended = copy(answer, stream, most, spare)
-        broken = promised and os.path.getsize(partial) - before < int(promised)
+        broken = os.path.getsize(partial) - before < promised
         reason = "the connection was closed early"
     except (HTTPException, OSError) as error:
         if getattr(error, "errno", None) == errno.ENOSPC:
@@ -156,8 +182,10 @@ def receive(name, answer, partial, size=None):
         raise StateError(
             "The server sends more than the {} bytes that {} {}. It sends another file, or without "
             "end: see what answers at the address{}.".format(
-                most, name, "may have" if size is None else "has",
-                "" if size is None else ", or correct size_bytes in gpu_artifacts"
+                most,
+                name,
+                "may have" if size is None else "has",
+                "" if size is None else ", or correct size_bytes in gpu_artifacts",
             )
         )
     if broken:
@@ -176,8 +204,9 @@ def download(url, target, checksum, cache, size=None):
     name, partial = os.path.basename(target), target + ".partial"
     try:
         answer = ask(url, partial)
-    except (OSError, ValueError) as error:  # what urllib raises, time-outs included
-        raise UnreachableError("{} cannot be reached: {}".format(url, error)) from error
+    # What urllib raises, time-outs included, and what answers in no HTTP.
+    except (HTTPException, OSError, ValueError) as error:
+        raise UnreachableError(public("{} cannot be reached: {}".format(url, error), url)) from None
     if answer is not None:
         with answer:
             receive(name, answer, partial, size)

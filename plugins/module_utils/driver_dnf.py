@@ -127,9 +127,7 @@ class DnfDriver(DriverTransaction):
         if installs:
             self.check_space()
         if not check:
-            self.install_packages(
-                arguments, installs, dict(self.target(), version=version)
-            )
+            self.install_packages(arguments, installs, dict(self.target(), version=version))
         return version
 
     def previous(self, check):

@@ -125,9 +125,7 @@ class DriverSelection(DriverPackages):
             raise StateError(
                 "The driver's packages cannot be installed; nothing was changed. {} Check that "
                 "the repository's components are enabled (Debian needs contrib and non-free) and "
-                "that no other package is held (apt-mark showhold).{}".format(
-                    error, self.note
-                )
+                "that no other package is held (apt-mark showhold).{}".format(error, self.note)
             ) from None
 
     def refuse_other_branch(self, versions, installs):

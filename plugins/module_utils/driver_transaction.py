@@ -236,10 +236,12 @@ class DriverTransaction(DriverSelection):
     def former(self):
         """Return the previous driver of the receipt; raises where there is none."""
         former = (self.receipt or {}).get("previous")
+        if not self.receipt:
+            raise StateError("gpufleet installed no driver on this host: none can be rolled back.")
         if not former:
             raise StateError(
                 "There is no previous driver to roll back to: {} is the first that gpufleet "
-                "installed here.".format((self.receipt or {}).get("version", "none"))
+                "installed here.".format(self.receipt["version"])
             )
         return former
 
@@ -257,9 +259,7 @@ class DriverTransaction(DriverSelection):
         }
         return {
             "source": target["source"],
-            "manifest": manifest_of(
-                "/", [os.path.relpath(path, "/") for path in self.held_files]
-            ),
+            "manifest": manifest_of("/", [os.path.relpath(path, "/") for path in self.held_files]),
             # Dependencies that were installed with it: compiler tools and headers.
             "brought": sorted(brought | set((receipt or {}).get("brought", []))),
             "branch": target["branch"],

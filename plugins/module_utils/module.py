@@ -9,7 +9,9 @@ from __future__ import annotations
 import os
 import re
 
+from ansible_collections.gpufleet.gpu.plugins.module_utils.file_errors import fail
 from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.manifest import compare_manifest
+from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.session import end_with_session
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (
     StateError,
     digest_of,
@@ -151,6 +153,7 @@ def carry_out(module, found, install, foreign):
         answer["diff"] = difference(installation, state, why)
         if module.check_mode:
             module.exit_json(**answer)
+        end_with_session()
         with host_lock(module.params["state_dir"]) as lock:
             # Another run may have installed it while this one waited for the lock.
             installation, state, why = found()
@@ -158,4 +161,4 @@ def carry_out(module, found, install, foreign):
                 answer.update(install(installation, state, lock))
         module.exit_json(**answer)
     except (StateError, OSError) as error:
-        module.fail_json(msg=str(error))
+        fail(module, error)

@@ -84,8 +84,10 @@ def packets(content):
                 raise ValueError("an OpenPGP key with a packet of unknown length")
             size = 1 if first < 192 else 2 if first < 224 else 5
             length = (
-                first if size == 1
-                else ((first - 192) << 8) + (rest + b"\0")[1] + 192 if size == 2
+                first
+                if size == 1
+                else ((first - 192) << 8) + (rest + b"\0")[1] + 192
+                if size == 2
                 else int.from_bytes(rest[1:5], "big")
             )
         else:

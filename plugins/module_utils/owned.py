@@ -6,12 +6,15 @@ Reads the host.
 
 from __future__ import annotations
 
+import functools
 import os
 
+from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.python_start import (
+    program_code,
+)
 from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.trust import (
     RefusedError,
     account_for,
-    interpreter_code,
     walk,
 )
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import StateError
@@ -28,7 +31,7 @@ def refuse_foreign(words):
     try:
         for path in [word.rpartition("=")[2] for word in words]:
             if path.startswith("/") and os.path.isfile(path):
-                account_for(interpreter_code(path), as_owner=False)
+                account_for(functools.partial(program_code, path), as_owner=False)
             elif path.startswith("/") and os.path.isdir(path) and walk(path)[0]:
                 raise RefusedError("; ".join(walk(path)[0].values()))
     except RefusedError as error:

@@ -12,8 +12,12 @@ import os
 from urllib.parse import urlsplit
 
 from ansible_collections.gpufleet.gpu.plugins.module_utils.owned import refuse_foreign
+from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.manifest import records_of
 from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.text import natural
-from ansible_collections.gpufleet.gpu.plugins.module_utils.python_packages import pins_of
+from ansible_collections.gpufleet.gpu.plugins.module_utils.python_packages import (
+    locked_packages,
+    pins_of,
+)
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (
     StateError,
     remove_tree,
@@ -94,6 +98,16 @@ def index_variables(default, extra):
     return found
 
 
+# uv takes 3.6 as 3.6.0, which packages exclude (PyTorch 1.8.0 needs 3.6.2) and no supported
+# distribution has: the oldest there is 3.6.8, of RHEL 8.
+OLDEST_PATCH = {"3.6": "3.6.8"}
+
+
+def resolved_for(python):
+    """Return what uv is asked to resolve for, where a stack's Python is X.Y."""
+    return OLDEST_PATCH.get(python, python)
+
+
 def has_own_authorities(module, lock, python):
     """Whether the host's own settings of pip name the authorities, which variables would override.
 
@@ -164,6 +178,10 @@ def install_packages(module, lock, damaged):
         own = os.path.join(params["cache"], "pip.txt")
         write_atomically(own, pins_of("pip", params["lock"]))
         run(module, lock, [*command, "-r", own], **index)
+        for record in records_of(venv, locked_packages(params["lock"])):
+            # pip replaces no package without a record; an empty one is sufficient.
+            if damaged and not os.path.exists(record):
+                write_atomically(record, "")
         again = ["--force-reinstall"] if damaged else []
         run(module, lock, [*command, *again, "-r", params["lock"]], **index)
 

@@ -32,6 +32,7 @@ import shutil
 import tempfile
 import time
 
+from ansible_collections.gpufleet.gpu.plugins.module_utils.file_errors import kept_from_removal
 from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.manifest import blocks_of
 from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.receipts import why_unusable
 
@@ -89,9 +90,20 @@ def flush_folder(path):
         os.close(descriptor)
 
 
+def refuse_kept(path):
+    """Raise ``StateError`` where something keeps a directory from being removed whole."""
+    reason = kept_from_removal(path)
+    if reason:
+        raise StateError("{} cannot be removed: {}".format(path, reason))
+
+
 def remove_tree(path):
-    """Remove whatever stands at a path: file, link, pipe or tree; nothing there is fine."""
+    """Remove whatever stands at a path: file, link, pipe or tree; nothing there is fine.
+
+    Raises ``StateError`` before anything is removed where a tree cannot be removed whole.
+    """
     if os.path.isdir(path) and not os.path.islink(path):
+        refuse_kept(path)
         shutil.rmtree(path)
     elif os.path.lexists(path):
         os.unlink(path)

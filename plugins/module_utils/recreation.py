@@ -17,6 +17,7 @@ import time
 
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (
     make_folder,
+    refuse_kept,
     remove_tree,
     walk,
 )
@@ -51,6 +52,8 @@ class Recreation:
         if self.started:
             remove_tree(self.path)
         elif os.path.lexists(self.path):
+            # Known now, and not when the fresh tree is there: the remedy names the place that is.
+            refuse_kept(self.path)
             os.rename(self.path, self.old)
 
     def left(self, ours):

@@ -16,6 +16,7 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.manifest import
     compare_manifest,
     read_record,
     recorded_files,
+    records_of,
 )
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import walk
 
@@ -82,8 +83,7 @@ def own_names(venv, receipt):
     """Relative paths of what gpufleet installed, as far as records list it."""
     files = [entry["path"] for entry in receipt["manifest"]]
     files += [path for path, _, _ in recorded_files(venv, receipt["packages"])]
-    infos = {os.path.dirname(path) for path in files}
-    records = [os.path.join(info, "RECORD") for info in infos if info.endswith(".dist-info")]
+    records = [os.path.relpath(path, venv) for path in records_of(venv, receipt["packages"])]
     return {*files, *records}
 
 

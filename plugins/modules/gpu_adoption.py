@@ -71,6 +71,7 @@ import struct
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpufleet.gpu.plugins.module_utils.binding import libraries_in_order
+from ansible_collections.gpufleet.gpu.plugins.module_utils.file_errors import fail
 from ansible_collections.gpufleet.gpu.plugins.module_utils.module import of_cudnn
 from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.elf import elf_dynamic
 from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.manifest import manifest_of
@@ -168,7 +169,7 @@ def main():
                     installation.finish({"adopted": True}, manifest, **more)
         module.exit_json(**answer)
     except (StateError, OSError) as error:
-        module.fail_json(msg=str(error))
+        fail(module, error)
 
 
 if __name__ == "__main__":

@@ -76,8 +76,10 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.download import (
     UnreachableError,
     download,
     held,
+    public,
     verified,
 )
+from ansible_collections.gpufleet.gpu.plugins.module_utils.file_errors import fail
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import StateError
 
 ARGUMENTS = {
@@ -94,19 +96,21 @@ ARGUMENTS = {
 def obtain(module):
     """Return the path of the checked file, and whether it was downloaded."""
     params = module.params
+    shown = dict(params, url=public(params["url"], params["url"]))
     if params["source"]:
         # Not of type path: that would turn an empty source, which means none, into a directory.
         directory = pathlib.Path(params["source"]).expanduser()
         if not directory.is_absolute():
             raise StateError(
-                "gpu_artifacts_source is {source}: set it to the directory's absolute "
-                "path.".format(**params)
+                "gpu_artifacts_source is {source}: set it to the directory's absolute path.".format(
+                    **params
+                )
             )
         path = str(directory / params["file"])
         if not os.path.isfile(path):
             raise StateError(
                 "{file} is not in {source}, the directory of gpu_artifacts_source. Download it "
-                "from {url} into that directory.".format(**params)
+                "from {url} into that directory.".format(**shown)
             )
         verified(path, params["checksum"], params["cache"])
         return path, False
@@ -117,13 +121,11 @@ def obtain(module):
     if params["login_required"]:
         raise StateError(
             "{file} requires a login with NVIDIA. Download it from {url} into a directory, and set "
-            "gpu_artifacts_source to that directory.".format(**params)
+            "gpu_artifacts_source to that directory.".format(**shown)
         )
     if not module.check_mode:
         try:
-            download(
-                params["url"], path, params["checksum"], params["cache"], params["size"]
-            )
+            download(params["url"], path, params["checksum"], params["cache"], params["size"])
         except UnreachableError as error:
             raise StateError(
                 "{file} is not in the cache and {error}. Restore the connection, or put the file "
@@ -146,7 +148,7 @@ def main():
     try:
         module.exit_json(**answer(module))
     except (StateError, OSError) as error:
-        module.fail_json(msg=str(error))
+        fail(module, error)
 
 
 if __name__ == "__main__":

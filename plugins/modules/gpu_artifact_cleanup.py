@@ -54,6 +54,7 @@ import glob
 import os
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpufleet.gpu.plugins.module_utils.file_errors import fail
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (
     DOWNLOADS,
     UNPACKED,
@@ -93,7 +94,7 @@ def main():
         # The running installation removes them at its end.
         module.exit_json(changed=False, removed=[])
     except OSError as error:
-        module.fail_json(msg=str(error))
+        fail(module, error)
     module.exit_json(changed=True, removed=existing)
 
 

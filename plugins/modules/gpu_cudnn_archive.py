@@ -101,6 +101,7 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.cudnn_archive import 
     unpacked,
     wanted,
 )
+from ansible_collections.gpufleet.gpu.plugins.module_utils.links import make_link
 from ansible_collections.gpufleet.gpu.plugins.module_utils.module import (
     ABSENT,
     carry_out,
@@ -133,14 +134,6 @@ def settle(source, target, mode):
     os.rename(source, target)
 
 
-def link(target, path):
-    """Make a symbolic link in one step, replacing whatever stood there."""
-    partial = path + ".gpufleet-partial"
-    remove_tree(partial)
-    os.symlink(target, partial)
-    os.rename(partial, path)
-
-
 def place_libraries(folder, lib, default):
     """Rename libraries into ``lib`` and link each SONAME; returns the paths made."""
     made = []
@@ -166,7 +159,7 @@ def place_libraries(folder, lib, default):
         if default and bare != (soname or name):
             links.append((soname or name, bare))
         for target, alias in links:
-            link(target, os.path.join(lib, alias))
+            make_link(target, os.path.join(lib, alias))
             made.append(os.path.join(lib, alias))
     return made
 
@@ -177,7 +170,7 @@ def place_headers(folder, include):
     for name in sorted(os.listdir(folder)):
         source = os.path.join(folder, name)
         if os.path.islink(source):
-            link(os.readlink(source), os.path.join(include, name))
+            make_link(os.readlink(source), os.path.join(include, name))
         else:
             settle(source, os.path.join(include, name), 0o644)
         made.append(os.path.join(include, name))

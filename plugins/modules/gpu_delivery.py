@@ -64,6 +64,7 @@ import os
 import stat
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpufleet.gpu.plugins.module_utils.file_errors import fail
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (
     StateError,
     digest_of,
@@ -164,7 +165,7 @@ def main():
                 changed = own(path, int(file["mode"], 8)) or changed
         module.exit_json(changed=changed or bool(wanted), wanted=wanted, diff=diff)
     except (StateError, OSError) as error:
-        module.fail_json(msg=str(error))
+        fail(module, error)
 
 
 if __name__ == "__main__":

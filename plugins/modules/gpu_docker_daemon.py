@@ -10,7 +10,8 @@ short_description: Merge settings into Docker's daemon.json
 description:
   - Registers runtimes and sets values in Docker's configuration file. Other keys keep their value
     and position. A backup of the file is kept beside it. A file that is not valid JSON is refused
-    before anything changes.
+    before anything changes. A file with a byte order mark, which Docker reads, is written without
+    it, as UTF-8.
   - Does not restart or reload Docker; the result's C(restart) says which is necessary.
 options:
   path:
@@ -58,12 +59,14 @@ backup_file:
   returned: when an existing file was changed
 """
 
+import codecs
 import copy
 import json
 import os
 import re
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpufleet.gpu.plugins.module_utils.file_errors import fail
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (
     StateError,
     write_atomically,
@@ -72,6 +75,12 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (
 # Docker reads these once, when it starts (docs.docker.com/reference/cli/dockerd, "Configuration
 # reload behavior"; of the features, that of CDI registers its driver at the start).
 READ_AT_START = ("data-root", "features", "exec-opts", "storage-driver")
+
+
+def decoded(data):
+    """The text of a file's bytes: UTF-8, or what a byte order mark says, as Docker reads it."""
+    marked = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    return data.decode("utf-16" if marked else "utf-8-sig")
 
 
 def parsed(text, path):
@@ -157,8 +166,8 @@ def main():
     before = ""
     try:
         if os.path.exists(path):
-            with open(path, encoding="utf-8") as stream:
-                before = stream.read()
+            with open(path, "rb") as stream:
+                before = decoded(stream.read())
         settings = parsed(before, path)
         after = merged(settings, params["runtimes"], params["values"], params["without_runtimes"])
         changed = after != settings
@@ -176,7 +185,7 @@ def main():
             write_atomically(path, text, mode)
         module.exit_json(**answer)
     except (StateError, OSError, UnicodeDecodeError) as error:
-        module.fail_json(msg=str(error))
+        fail(module, error)
 
 
 if __name__ == "__main__":

@@ -75,6 +75,7 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.driver_rules import (
     REDHAT_HEADERS,
     without_headers,
 )
+from ansible_collections.gpufleet.gpu.plugins.module_utils.file_errors import fail
 from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.host import Host
 from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.sections.driver import dkms_of
 from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.sections.gpus import section_gpus
@@ -263,7 +264,7 @@ def main():
             diff={"before": "".join(each + "\n" for each in changes), "after": ""},
         )
     except (StateError, OSError) as error:
-        module.fail_json(msg=str(error))
+        fail(module, error)
 
 
 if __name__ == "__main__":

@@ -117,6 +117,7 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.driver_apt import (
     reasons,
 )
 from ansible_collections.gpufleet.gpu.plugins.module_utils.driver_dnf import DnfDriver
+from ansible_collections.gpufleet.gpu.plugins.module_utils.file_errors import fail
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import StateError, host_lock
 
 
@@ -172,7 +173,7 @@ def main():
         answer["diff"] = {"before": lines(before, because), "after": lines(after, [])}
         module.exit_json(**answer)
     except (StateError, OSError) as error:
-        module.fail_json(msg=str(error))
+        fail(module, error)
 
 
 if __name__ == "__main__":

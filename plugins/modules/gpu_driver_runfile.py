@@ -70,6 +70,7 @@ import glob
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpufleet.gpu.plugins.module_utils import pending
 from ansible_collections.gpufleet.gpu.plugins.module_utils.dkms import remove_half_added
+from ansible_collections.gpufleet.gpu.plugins.module_utils.file_errors import fail
 from ansible_collections.gpufleet.gpu.plugins.module_utils.module import check_artifact
 from ansible_collections.gpufleet.gpu.plugins.module_utils.owned import refuse_foreign
 from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.host import Host
@@ -143,9 +144,7 @@ class Runfile:
         version, path = self.params["version"], self.params["runfile"]
         check_artifact(path, self.params["checksum"])
         self.installation.begin(fresh=not stands(version), source="runfile")
-        pending.require(
-            "driver {} is being installed".format(version), self.installation.state_dir
-        )
+        pending.require("driver {} is being installed".format(version), self.installation.state_dir)
         remove_half_added()
         self.run(
             "sh",
@@ -236,7 +235,7 @@ def main():
                 getattr(Runfile(module), module.params["state"])()
         module.exit_json(**answer)
     except (StateError, OSError) as error:
-        module.fail_json(msg=str(error))
+        fail(module, error)
 
 
 if __name__ == "__main__":

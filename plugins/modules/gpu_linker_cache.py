@@ -51,6 +51,7 @@ because:
 import os
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpufleet.gpu.plugins.module_utils.file_errors import fail
 from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.elf import elf_dynamic
 from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.linker_cache import (
     parse_linker_cache,
@@ -87,9 +88,13 @@ def sonames(folder):
 def out_of_date(directories):
     """What the cache does not know of the directories, or knows wrongly, in words."""
     ours = {os.path.realpath(folder): folder for folder in directories}
+    try:
+        entries = cache_entries()
+    except ValueError as error:
+        return [str(error)]
     known = {folder: set() for folder in ours}
     stale = []
-    for soname, path in cache_entries():
+    for soname, path in entries:
         folder = os.path.realpath(os.path.dirname(path))
         if folder not in ours:
             continue
@@ -160,7 +165,7 @@ def main():
             )
         module.exit_json(**answer)
     except (StateError, OSError) as error:
-        module.fail_json(msg=str(error))
+        fail(module, error, CACHE)
 
 
 if __name__ == "__main__":

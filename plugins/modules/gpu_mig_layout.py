@@ -41,6 +41,7 @@ gpus:
 """
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpufleet.gpu.plugins.module_utils.file_errors import fail
 from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.mig import parse_mig
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import StateError
 
@@ -140,7 +141,7 @@ def main():
             },
         )
     except StateError as error:
-        module.fail_json(msg=str(error))
+        fail(module, error)
 
 
 if __name__ == "__main__":

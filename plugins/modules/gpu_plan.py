@@ -14,7 +14,15 @@ description:
   - The role P(gpufleet.gpu.gpu_plan#role) runs it and documents the variables.
 requirements:
   - the Python package gpufleet on the control machine, in the environment that runs Ansible
-options: {}
+options:
+  requires:
+    description:
+      - Variables of which at least one must be declared; the module fails without them, unless the
+        play has run it before without this option.
+      - With it, the result of the same play and the same declaration is returned again.
+    type: list
+    elements: str
+    default: []
 attributes:
   check_mode: {support: full}
   diff_mode: {support: none}
@@ -45,6 +53,10 @@ changes:
   description: The pending changes, each with C(what), C(id), C(action) and C(because).
   type: list
   elements: dict
+  returned: success
+reused:
+  description: Whether the result is that of an earlier task of the same play.
+  type: bool
   returned: success
 probe_options:
   description: The options of a probe of this host.

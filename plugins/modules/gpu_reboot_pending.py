@@ -46,6 +46,7 @@ marker:
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpufleet.gpu.plugins.module_utils import pending
+from ansible_collections.gpufleet.gpu.plugins.module_utils.file_errors import fail
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import StateError
 
 
@@ -73,7 +74,7 @@ def main():
         if changed and not module.check_mode:
             pending.write(after, folder)
     except (StateError, OSError) as error:
-        module.fail_json(msg=str(error))
+        fail(module, error)
     path = pending.marker_path(folder)
     diff = {"before": pending.text(before), "after": pending.text(after)}
     diff.update(before_header=path, after_header=path)

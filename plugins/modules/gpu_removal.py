@@ -65,10 +65,12 @@ import glob
 import os
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpufleet.gpu.plugins.module_utils.file_errors import fail
 from ansible_collections.gpufleet.gpu.plugins.module_utils.module import of_cudnn
 from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.host import Host
 from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.jit_cache import remove_cache
 from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.manifest import recorded_files
+from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.session import end_with_session
 from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.venvs import bound_to
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (
     Installation,
@@ -241,6 +243,7 @@ def main():
             answer["left"] = added(there[-1], gone)
         if there and not module.check_mode:
             wait_for_downloads(params["state_dir"])
+            end_with_session()
             with host_lock(params["state_dir"]):
                 # Once more: another run may have been here while this one waited for the lock.
                 for part in what_goes(params):
@@ -249,7 +252,7 @@ def main():
                         remove_cache(part.ident)
         module.exit_json(**answer)
     except (StateError, OSError) as error:
-        module.fail_json(msg=str(error))
+        fail(module, error)
 
 
 if __name__ == "__main__":

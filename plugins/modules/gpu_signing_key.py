@@ -59,6 +59,7 @@ import re
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpufleet.gpu.plugins.module_utils import openpgp
 from ansible_collections.gpufleet.gpu.plugins.module_utils.download import opened
+from ansible_collections.gpufleet.gpu.plugins.module_utils.file_errors import fail
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (
     StateError,
     write_atomically,
@@ -117,8 +118,15 @@ def main():
                     module.exit_json(changed=False, fingerprints=found)
             except StateError:
                 pass  # an older key of ours, or a damaged one: to be fetched again
-        answer = {"changed": True, "diff": {"before": "", "after": "{}: {}\n".format(
-            dest, ", ".join(wanted)), "before_header": dest, "after_header": dest}}
+        answer = {
+            "changed": True,
+            "diff": {
+                "before": "",
+                "after": "{}: {}\n".format(dest, ", ".join(wanted)),
+                "before_header": dest,
+                "after_header": dest,
+            },
+        }
         if module.check_mode:
             module.exit_json(**answer)
         if text is None:
@@ -128,7 +136,7 @@ def main():
         write_atomically(dest, text)
         module.exit_json(**answer)
     except (StateError, OSError, ValueError) as error:
-        module.fail_json(msg=str(error))
+        fail(module, error)
 
 
 if __name__ == "__main__":

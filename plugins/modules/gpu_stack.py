@@ -150,6 +150,7 @@ import os
 import shutil
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpufleet.gpu.plugins.module_utils.file_errors import fail
 from ansible_collections.gpufleet.gpu.plugins.module_utils.module import (
     ABSENT,
     CHANGED,
@@ -161,7 +162,9 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.module import (
 )
 from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.manifest import (
     compare_manifest,
+    is_record,
     manifest_of,
+    records_of,
 )
 from ansible_collections.gpufleet.gpu.plugins.module_utils.python_environment import (
     check_wheelhouse,
@@ -274,9 +277,15 @@ def install(module, installation, state, lock):
         manifest_of(
             params["venv"],
             [
-                *(os.path.relpath(path, params["venv"]) for path in files),
+                *(
+                    os.path.relpath(path, params["venv"])
+                    for path in [*files, *records_of(params["venv"], packages)]
+                    if os.path.exists(path)
+                ),
                 *own_files(
-                    params["venv"], site, receipt["manifest"],
+                    params["venv"],
+                    site,
+                    receipt["manifest"],
                     recreated or installation.journal["fresh"] or installation.receipt is None,
                 ),
             ],
@@ -358,6 +367,9 @@ def found(params):
         if compiled:
             count = "{} files".format(len(compiled))
             return installation, CHANGED, count + " of compiled Python may not be of their sources"
+        if not any(is_record(entry["path"]) for entry in installation.receipt["manifest"]):
+            # All files are as the records say: now the records themselves can be recorded.
+            return installation, CHANGED, "its receipt does not list its packages' records"
     if not same_python(installation.receipt["python"], params["python"]):
         return (
             installation,
@@ -416,7 +428,7 @@ def main():
         try:
             wait_for_downloads(params["state_dir"])
         except StateError as error:
-            module.fail_json(msg=str(error))
+            fail(module, error)
     carry_out(
         module,
         lambda: found(params),

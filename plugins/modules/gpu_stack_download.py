@@ -71,6 +71,10 @@ started:
 import os
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.session import (
+    Session,
+    end_with_session,
+)
 from ansible_collections.gpufleet.gpu.plugins.module_utils.python_environment import (
     check_wheelhouse,
     install_packages,
@@ -173,12 +177,15 @@ def main():
     answer = {"changed": False, "started": [each["name"] for each in stacks]}
     if module.check_mode or not stacks:
         module.exit_json(**answer)
+    session = Session()
     try:
         check_wheelhouse(params["wheelhouse"])
         # A process that an earlier run started may still be at work: it is left to it.
         with host_lock(params["state_dir"], patience_s=0, name=DOWNLOADS) as lock:
             if detach():
                 try:
+                    # The connection stays open until the playbook ends; the module ends now.
+                    end_with_session(session)
                     stand_back()
                     download(module, stacks, lock)
                 finally:

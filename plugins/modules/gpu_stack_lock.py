@@ -67,6 +67,7 @@ import os
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpufleet.gpu.plugins.module_utils.python_environment import (
     index_variables,
+    resolved_for,
 )
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (
     digest_of,
@@ -78,8 +79,8 @@ def resolve(module):
     """The lock's text."""
     params = module.params
     command = [params["uv"], "pip", "compile", "--generate-hashes", "--no-header"]
-    command += ["--no-emit-index-url", "--no-annotate", "--python-version", params["python"]]
-    command += ["--python-platform", "linux"]
+    command += ["--no-emit-index-url", "--no-annotate", "--python-platform", "linux"]
+    command += ["--python-version", resolved_for(params["python"])]
     index = index_variables(params["index_url"], params["index"])
     text = "\n".join(params["requirements"]) + "\n"
     status, out, err = module.run_command(

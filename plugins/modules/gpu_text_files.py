@@ -76,6 +76,7 @@ import hashlib
 import os
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpufleet.gpu.plugins.module_utils.file_errors import fail
 from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.manifest import (
     compare_manifest,
     manifest_of,
@@ -191,9 +192,7 @@ class Work:
             paths = [os.path.relpath(path, "/") for path in self.texts]
             entries = manifest_of("/", paths)
             digests = {resolved(path): row["sha256"] for path, row in self.texts.items()}
-            return [
-                dict(row, sha256=digests[os.path.join("/", row["path"])]) for row in entries
-            ]
+            return [dict(row, sha256=digests[os.path.join("/", row["path"])]) for row in entries]
         kept = {resolved(path) for path in self.texts}
         rows = self.installation.receipt["manifest"]
         return [row for row in rows if os.path.join("/", row["path"]) in kept]
@@ -269,7 +268,7 @@ def main():
                 Work(module.params).do()
         module.exit_json(**answer)
     except (StateError, OSError) as error:
-        module.fail_json(msg=str(error))
+        fail(module, error)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ def require_package(error):
     if error is not None:
         raise AnsibleError(
             "The collection gpufleet.gpu needs the Python package gpufleet in the environment that "
-            "runs Ansible, and it cannot be imported there ({}). Install it, for example: "
-            "{} -m pip install gpufleet".format(error, sys.executable)
+            "runs Ansible, and it cannot be imported there ({}). Install its wheel, which "
+            "./gpufleet build writes into dist/ in a checkout of gpufleet: "
+            "{} -m pip install dist/gpufleet-*.whl".format(error, sys.executable)
         )

@@ -57,12 +57,18 @@ def guarded(step: str, work: Callable[[], T], otherwise: Callable[[Defect], T]) 
 
 
 def _defect(step: str, error: Exception) -> Defect:
-    text = "".join(character if character.isprintable() else " "
-                   for character in _text(error)[:MOST_TEXT])
+    text = "".join(
+        character if character.isprintable() else " " for character in _text(error)[:MOST_TEXT]
+    )
     frames = traceback.extract_tb(error.__traceback__)[-MOST_FRAMES:]
-    return Defect(step, f"{type(error).__name__}: {text}", "\n".join(
-        f"{Path(*Path(frame.filename).parts[-2:])}:{frame.lineno} in {frame.name}"
-        for frame in frames))
+    return Defect(
+        step,
+        f"{type(error).__name__}: {text}",
+        "\n".join(
+            f"{Path(*Path(frame.filename).parts[-2:])}:{frame.lineno} in {frame.name}"
+            for frame in frames
+        ),
+    )
 
 
 def _text(error: Exception) -> str:

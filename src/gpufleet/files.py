@@ -19,15 +19,22 @@ def write_file(path: Path, text: str, mode: int) -> None:
     Raises `OSError`, also where the directory is a link.
     """
     if path.parent.is_symlink():
-        raise NotADirectoryError(errno.ENOTDIR, "A link is not followed; name the directory that it"
-                                 " leads to", str(path.parent))
+        raise NotADirectoryError(
+            errno.ENOTDIR,
+            "A link is not followed; name the directory that it leads to",
+            str(path.parent),
+        )
     # What becomes a link now is not followed either.
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         # As long as the longest name permits.
         partial = f".{secrets.token_hex(16)}.partial"
-        target = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-                         | os.O_CLOEXEC, 0o600, dir_fd=folder)
+        target = os.open(
+            partial,
+            os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC,
+            0o600,
+            dir_fd=folder,
+        )
         try:
             with os.fdopen(target, "w", encoding="utf-8", errors="backslashreplace") as stream:
                 stream.write(text)

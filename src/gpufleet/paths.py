@@ -14,6 +14,8 @@ _INSTALLED = PACKAGE.parent / "ansible_collections" / "gpufleet" / "gpu"
 IN_CHECKOUT = (_CHECKOUT / "ansible.cfg").exists()
 ROOT = _CHECKOUT if IN_CHECKOUT else _INSTALLED
 PLAYBOOKS = ROOT / "playbooks"
+# How a person calls gpufleet, in the commands that messages show.
+PROGRAM = "./gpufleet" if IN_CHECKOUT else "gpufleet"
 LAB_INVENTORY = ROOT / "inventory" / "lab"
 # A checkout keeps its reports; an installed gpufleet writes them into the current directory.
 REPORTS = (ROOT if IN_CHECKOUT else Path.cwd()) / "reports"
@@ -29,6 +31,7 @@ def host_file_name(host: str) -> str:
     Letters, digits, `_`, `-` and `.` stay; other characters, and a dot at the beginning, become `%`
     and the hexadecimal digits of their bytes. The rest of a longer name becomes a checksum.
     """
+
     def escaped(match: re.Match[str]) -> str:
         return "".join(f"%{byte:02X}" for byte in match[0].encode("utf-8", "surrogatepass"))
 
@@ -37,4 +40,4 @@ def host_file_name(host: str) -> str:
         return name
     digest = hashlib.sha256(host.encode("utf-8", "surrogatepass")).hexdigest()
     # "%." is no escape, so that no other name is written like this.
-    return f"{name.encode()[:_MOST_BYTES - 66].decode(errors='ignore')}%.{digest}"
+    return f"{name.encode()[: _MOST_BYTES - 66].decode(errors='ignore')}%.{digest}"

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.lab, pytest.mark.slow]
 
 BIN = ROOT / ".venv" / "bin"
 PACKAGES = ("ansible-runner==2.4.3", "ansible-builder==3.2.0")
-WISHES = {"gpu_stacks": [], "gpu_toolkits": ["11.8"]}
+DECLARED = {"gpu_stacks": [], "gpu_toolkits": ["11.8"]}
 BOTH = ("lab1", "lab2")
 # No environment, no reports: what a project's checkout has, links among it.
 BESIDE = shutil.ignore_patterns(".*", "reports", "__pycache__", "dist")
@@ -28,8 +28,12 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The package of this checkout."""
     folder = tmp_path_factory.mktemp("wheel")
     shutil.copytree(ROOT, folder / "source", symlinks=True, ignore=BESIDE)
-    subprocess.run([BIN / "python", "-m", "hatchling", "build", "-t", "wheel", "-d", folder],
-                   cwd=folder / "source", check=True, capture_output=True)
+    subprocess.run(
+        [BIN / "python", "-m", "hatchling", "build", "-t", "wheel", "-d", folder],
+        cwd=folder / "source",
+        check=True,
+        capture_output=True,
+    )
     shutil.rmtree(folder / "source")
     return next(folder.glob("*.whl"))
 
@@ -53,7 +57,7 @@ def private(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     shutil.copytree(ROOT, folder / "project", symlinks=True, ignore=BESIDE)
     shutil.copytree(ROOT / "inventory" / "lab", folder / "inventory")
     (folder / "env").mkdir()
-    (folder / "env" / "extravars").write_text(json.dumps(WISHES))
+    (folder / "env" / "extravars").write_text(json.dumps(DECLARED))
     yield folder
     shutil.rmtree(folder)
 
@@ -92,8 +96,10 @@ def runner(fleet: Fleet, tools: Path, private: Path) -> Runner:
 
 def test_check_mode_changes_nothing(fleet: Fleet, runner: Runner) -> None:
     before = fleet.state("lab1")
-    said = runner.run("check", "site.yml", "--limit", "lab1", "--cmdline", "--check --diff").stdout
-    assert f"toolkit 11.8: 11.8.0 in {TOOLKIT}" in said
+    output = runner.run(
+        "check", "site.yml", "--limit", "lab1", "--cmdline", "--check --diff"
+    ).stdout
+    assert f"toolkit 11.8: 11.8.0 in {TOOLKIT}" in output
     assert fleet.state("lab1") == before
 
 
@@ -106,15 +112,15 @@ def test_slices_are_all_hosts_and_each_once(fleet: Fleet, runner: Runner) -> Non
 
 
 def test_what_awx_made_is_what_the_launcher_would_make(fleet: Fleet, runner: Runner) -> None:
-    where = ("-e", json.dumps(WISHES))
+    where = ("-e", json.dumps(DECLARED))
     assert "No host differs from its plan" in fleet.gpufleet("provision", *where).stderr
     assert runner.run("again", "site.yml").stdout.count("changed=0") == len(BOTH)
 
 
 def test_the_suite_runs_there_and_its_status_is_kept(fleet: Fleet, runner: Runner) -> None:
-    variables = runner.private / "inventory" / "group_vars" / "gpu_hosts" / "wishes.json"
+    variables = runner.private / "inventory" / "group_vars" / "gpu_hosts" / "declared.json"
     variables.parent.mkdir(parents=True, exist_ok=True)
-    variables.write_text(json.dumps(WISHES))
+    variables.write_text(json.dumps(DECLARED))
     runner.run("verify", "verify.yml", "--cmdline=--check")
     fleet.on("lab1", f"rm {TOOLKIT}/bin/nvcc")
     runner.run("verify-broken", "verify.yml", status=2)
@@ -126,7 +132,10 @@ def test_the_image_s_definition_is_one(tools: Path, wheel: Path, tmp_path: Path)
     (definition.parent / "dist").mkdir(parents=True)
     shutil.copy(ROOT / "contrib/awx/execution-environment.yml", definition)
     shutil.copy(wheel, definition.parent / "dist")
-    subprocess.run([tools / "ansible-builder", "create", "--file", definition, "--context",
-                    context], check=True, capture_output=True)
+    subprocess.run(
+        [tools / "ansible-builder", "create", "--file", definition, "--context", context],
+        check=True,
+        capture_output=True,
+    )
     assert 'EE_BASE_IMAGE="fedora:' in (context / "Containerfile").read_text()
     assert (context / "_build" / "gpufleet" / wheel.name).exists()

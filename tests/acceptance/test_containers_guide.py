@@ -16,13 +16,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.gpu_containers import CARDS, wishes, words
+from tests.support.gpu_containers import CARDS, declared, words
 from tests.support.lab_fleet import ROOT, Fleet
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 UP = ("--hosts", "lab1,lab2")  # of which the second is for the other tests' fixture
 ARTIFACTS = ("--cuda", "8.0")
-__all__ = ["wishes"]
+__all__ = ["declared"]
 
 GUIDE = ROOT / "docs" / "how-to" / "containers.md"
 IMAGE = r"""
@@ -54,9 +54,9 @@ def blocks(place: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def host(fleet: Fleet, wishes: dict[str, object]) -> Fleet:
+def host(fleet: Fleet, declared: dict[str, object]) -> Fleet:
     """A host that is set up, with the image, and cards to be seen."""
-    fleet.gpufleet("provision", *words(wishes))
+    fleet.gpufleet("provision", *words(declared))
     fleet.on("lab1", IMAGE)
     fleet.on("lab1", CARDS)
     fleet.on("lab1", f"cat >/root/train.py <<'END'\n{TRAIN}\nEND")

@@ -33,9 +33,9 @@ class Host:
 
     def __init__(self, fleet: Fleet, work: Path) -> None:
         self.fleet, self.work = fleet, work
-        self.fingerprint = self.bring(PLACE)
+        self.fingerprint = self.deliver(PLACE)
 
-    def bring(self, place: str, **options: Any) -> str:
+    def deliver(self, place: str, **options: Any) -> str:
         """Make a repository and put it on the host; returns its key's fingerprint."""
         folder = self.work / Path(place).name
         fingerprint = driver_repository.build(folder, **options)
@@ -45,7 +45,7 @@ class Host:
         subprocess.run(words, cwd=ROOT, env=self.fleet.environment, input=packed.stdout, check=True)
         return fingerprint
 
-    def wishes(self, version: str, **more: Any) -> str:
+    def declared(self, version: str, **more: Any) -> str:
         """The inventory's variables for a version of the stand-ins' driver."""
         repository = {
             "uri": f"copy:{PLACE}",
@@ -68,24 +68,24 @@ class Host:
 
     def command(self, version: str, **more: Any) -> list[str | Path]:
         """The playbook, as the launcher calls it."""
-        wishes = self.wishes(version, **more)
-        return [ROOT / ".venv/bin/ansible-playbook", "playbooks/site.yml", "-e", wishes]
+        declared = self.declared(version, **more)
+        return [ROOT / ".venv/bin/ansible-playbook", "playbooks/site.yml", "-e", declared]
 
     def install(self, version: str, status: int = 0, **more: Any) -> Done:
         """Run the playbook."""
         return self.fleet.run(*self.command(version, **more), status=status)
 
-    def refused(self, version: str, *told: str, **more: Any) -> None:
+    def refused(self, version: str, *reported: str, **more: Any) -> None:
         """Run the playbook, which is to fail with one message that says all this."""
         done = self.install(version, status=2, **more)
-        said = " ".join(done.stdout.split())
-        assert said.count("FAILED!") == 1, said
-        for text in told:
-            assert text in said, f"{text!r} is not said in:\n{done.stdout}"
+        output = " ".join(done.stdout.split())
+        assert output.count("FAILED!") == 1, output
+        for text in reported:
+            assert text in output, f"{text!r} is not said in:\n{done.stdout}"
 
     def verdicts(self, version: str, status: int = 0) -> dict[str, dict[str, Any]]:
         """What verify says of the host."""
-        return self.fleet.verdicts(status, "-e", self.wishes(version))["lab1"]
+        return self.fleet.verdicts(status, "-e", self.declared(version))["lab1"]
 
     def works(self, version: str) -> None:
         """A version is installed, whole, held, with its module, and nothing is left half-done."""
@@ -161,23 +161,23 @@ def test_packages_that_others_hold_are_no_obstacle(host: Host) -> None:
 
 def test_missing_headers_are_brought_back(host: Host) -> None:
     host.on("dpkg -P --force-depends $(dpkg-query -W -f '${Package}\\n' 'linux-headers-*')")
-    told = host.verdicts(OLD, status=1)["driver.modules"]
-    assert told["verdict"] == "FAIL"
-    assert "no headers (linux-headers-" in told["cause"]
+    reported = host.verdicts(OLD, status=1)["driver.modules"]
+    assert reported["verdict"] == "FAIL"
+    assert "no headers (linux-headers-" in reported["cause"]
     host.install(OLD)
     host.works(OLD)
 
 
 def test_headers_that_nobody_offers_are_named(host: Host) -> None:
     host.on("cp -a /boot/vmlinuz-* /boot/vmlinuz-5.0.0-gone; mkdir -p /lib/modules/5.0.0-gone")
-    said = "kernel 5.0.0-gone: its headers are not installed"
-    host.refused(OLD, said, "linux-headers-5.0.0-gone")
+    output = "kernel 5.0.0-gone: its headers are not installed"
+    host.refused(OLD, output, "linux-headers-5.0.0-gone")
     host.on("rm -r /boot/vmlinuz-5.0.0-gone /lib/modules/5.0.0-gone")
     host.works(OLD)
 
 
-def test_a_rotated_key_is_told(host: Host) -> None:
-    other = host.bring(PLACE)
+def test_a_rotated_key_is_reported(host: Host) -> None:
+    other = host.deliver(PLACE)
     host.refused(NEW, "is not signed by the key in", "Nothing was installed from it")
     # Whoever vouches for the new key declares it, and it is fetched.
     host.fingerprint = other
@@ -197,19 +197,19 @@ def test_a_key_of_another_fingerprint_is_refused(host: Host) -> None:
 def test_two_repositories_that_would_be_mixed_are_refused(host: Host) -> None:
     """The declared one lacks a package, another one has it."""
     whole = host.fingerprint
-    host.bring("/srv/other", label="Other")
+    host.deliver("/srv/other", label="Other")
     host.on("echo 'deb [trusted=yes] copy:/srv/other ./' >/etc/apt/sources.list.d/test-other.list")
-    host.fingerprint = host.bring(PLACE, without=["libcuda1"])
+    host.fingerprint = host.deliver(PLACE, without=["libcuda1"])
     host.refused(NEW, "Two repositories are in conflict", "libcuda1", "would come from Other")
     host.on("rm /etc/apt/sources.list.d/test-other.list")
     assert whole != host.fingerprint
-    host.fingerprint = host.bring(PLACE)
+    host.fingerprint = host.deliver(PLACE)
     host.install(OLD)
     host.works(OLD)
 
 
 def test_of_two_repositories_the_declared_one_wins(host: Host) -> None:
-    host.bring("/srv/other", label="Other")
+    host.deliver("/srv/other", label="Other")
     host.on("echo 'deb [trusted=yes] copy:/srv/other ./' >/etc/apt/sources.list.d/test-other.list")
     host.install(NEW)
     kept = host.on("apt-cache policy libcuda1")
@@ -218,7 +218,7 @@ def test_of_two_repositories_the_declared_one_wins(host: Host) -> None:
     host.works(NEW)
 
 
-def test_a_lock_that_is_held_is_told_with_its_holder(host: Host) -> None:
+def test_a_lock_that_is_held_is_reported_with_its_holder(host: Host) -> None:
     hold = (
         "import fcntl,time; f=open('/var/lib/dpkg/lock-frontend','w');"
         " fcntl.lockf(f,fcntl.LOCK_EX); time.sleep(600)"
@@ -230,7 +230,7 @@ def test_a_lock_that_is_held_is_told_with_its_holder(host: Host) -> None:
     host.works(OLD)
 
 
-def test_too_little_space_is_told_before_anything_changes(host: Host) -> None:
+def test_too_little_space_is_reported_before_anything_changes(host: Host) -> None:
     before = host.on("dpkg-query -W; cat /etc/apt/preferences.d/gpufleet-driver")
     host.refused(
         NEW, "MiB are free at /usr", "Nothing was changed", nvidia_driver_space={"/usr": 99_000_000}
@@ -270,7 +270,8 @@ def test_a_reboot_is_noted_before_the_driver_changes_and_done_once(host: Host) -
     assert boot() == first
 
     host.refused(
-        NEW, "The driver does not run", "after the reboot that should have fixed it", **gpu)
+        NEW, "The driver does not run", "after the reboot that should have fixed it", **gpu
+    )
     second = boot()
     assert second != first
     assert json.loads(host.on(f"cat {RECEIPT}"))["version"] == NEW
@@ -278,7 +279,7 @@ def test_a_reboot_is_noted_before_the_driver_changes_and_done_once(host: Host) -
 
     host.refused(NEW, "after the reboot that should have fixed it", **gpu)
     assert boot() == second
-    checks = host.fleet.verdicts(1, "-e", host.wishes(NEW, **gpu))["lab1"]
+    checks = host.fleet.verdicts(1, "-e", host.declared(NEW, **gpu))["lab1"]
     assert "after the reboot that should have fixed it" in checks["driver.pending"]["cause"]
 
     host.install(NEW)
@@ -290,7 +291,7 @@ def test_a_reboot_is_noted_before_the_driver_changes_and_done_once(host: Host) -
 # What is on the host at the moment of the kill, in the order of an upgrade.
 MOMENTS = {
     "the lists are being refreshed": "pgrep -f '[a]pt-get.* update'",
-    "packages are being brought": f"ls {STATE}/driver/{NEW}/*.deb",
+    "packages are being copied": f"ls {STATE}/driver/{NEW}/*.deb",
     "a package is being unpacked": "pgrep -f '[p]reinst (install|upgrade)'",
     "the module is being built": f"test -d /var/lib/dkms/nvidia/{NEW}/build",
     "all stands but the receipt": f"dkms status nvidia/{NEW} | grep -q installed",
@@ -313,21 +314,21 @@ def test_a_killed_upgrade_is_finished_by_the_next_run(host: Host, moment: str) -
 def test_a_driver_comes_from_a_runfile_and_goes_again(host: Host) -> None:
     name = f"NVIDIA-Linux-x86_64-{NEW}.run"
     file = driver_repository.runfile(host.work / name, NEW)
-    wishes = {
+    declared = {
         "gpu_driver": {"branch": NEW, "source": "runfile", "module": "open"},
         "gpu_accept_nvidia_eula": True,
         "gpu_artifacts_source": str(host.work),
     }
     # Beside packages it is refused, and nobody's word on the file is none.
-    assert "NVIDIA-Linux" not in host.install(NEW, status=2, **wishes).stdout
+    assert "NVIDIA-Linux" not in host.install(NEW, status=2, **declared).stdout
     host.fleet.gpufleet("remove", "--driver")
-    host.refused(NEW, f"Nobody has published a checksum of {name}", **wishes)
-    wishes["gpu_artifacts"] = {name: {"sha256": hashlib.sha256(file.read_bytes()).hexdigest()}}
-    host.install(NEW, **wishes)
+    host.refused(NEW, f"Nobody has published a checksum of {name}", **declared)
+    declared["gpu_artifacts"] = {name: {"sha256": hashlib.sha256(file.read_bytes()).hexdigest()}}
+    host.install(NEW, **declared)
     assert "--dkms" in host.on("cat /var/log/stand-in-runfile")
-    assert "changed=0 " in host.install(NEW, **wishes).stdout
-    said = host.fleet.verdicts(0, "-e", host.wishes(NEW, **wishes))["lab1"]
-    assert said["driver.modules"]["verdict"] == said["driver.packages"]["verdict"] == "PASS"
+    assert "changed=0 " in host.install(NEW, **declared).stdout
+    output = host.fleet.verdicts(0, "-e", host.declared(NEW, **declared))["lab1"]
+    assert output["driver.modules"]["verdict"] == output["driver.packages"]["verdict"] == "PASS"
     host.fleet.gpufleet("remove", "--driver")
     assert (
         host.on("ls /usr/src | grep nvidia; dkms status; ls /var/lib/gpufleet/receipts", None) == ""

@@ -14,14 +14,14 @@ from tests.support.lab_fleet import STACK, TOOLKIT, Fleet
 pytestmark = pytest.mark.lab
 
 NAME = "tensorflow-2.13.1"
-WISHES = {
+DECLARED = {
     "gpu_stacks": [{"tensorflow": "2.13.1", "environment": {"TF_CPP_MIN_LOG_LEVEL": 1}}],
     "gpu_toolkits": [],
     "gpu_stack_environment": {"TF_FORCE_GPU_ALLOW_GROWTH": True},
     "gpu_profile": True,
     "gpu_jupyter_kernels": True,
 }
-WHERE = ("--limit", "lab1", "-e", json.dumps(WISHES))
+WHERE = ("--limit", "lab1", "-e", json.dumps(DECLARED))
 LOGIN = "env -i HOME=/root TERM=dumb"
 
 # A second toolkit to be in conflict with, as a site's own modulefile of the same family.
@@ -73,12 +73,15 @@ def modules(fleet: Fleet, package: str, shell: str) -> dict[str, str]:
         "dpkg --purge environment-modules lmod >/dev/null 2>&1; apt-get -q update >/dev/null;"
         f"apt-get install -q -y --no-install-recommends {package} >/dev/null 2>&1",
     )
-    fleet.on("lab1", f"mkdir -p {OTHER.rpartition('/')[0]}; cat >{OTHER} <<'E'\n"
-             "#%Module1.0\nconflict cuda\nsetenv CUDA_HOME /opt/99\nE")
+    fleet.on(
+        "lab1",
+        f"mkdir -p {OTHER.rpartition('/')[0]}; cat >{OTHER} <<'E'\n"
+        "#%Module1.0\nconflict cuda\nsetenv CUDA_HOME /opt/99\nE",
+    )
     fleet.on("lab1", f"cat >/tmp/session <<'E'\n. /etc/profile\n{SESSION}E")
-    said = fleet.on("lab1", f"{LOGIN} {shell} /tmp/session 2>/tmp/said; cat /tmp/said >&2")
-    lines = dict(line.split(": ", 1) for line in said.splitlines() if ": " in line)
-    assert f"{STACK}\n" in said
+    output = fleet.on("lab1", f"{LOGIN} {shell} /tmp/session 2>/tmp/said; cat /tmp/said >&2")
+    lines = dict(line.split(": ", 1) for line in output.splitlines() if ": " in line)
+    assert f"{STACK}\n" in output
     return {moment: " ".join(words.split()) for moment, words in lines.items()}
 
 
@@ -108,21 +111,21 @@ def test_activation_sets_the_variables_and_puts_back_what_was_there(
 ) -> None:
     fleet.on("lab1", f"cat >/tmp/activation <<'E'\n{ACTIVATION}E")
     given = "VIRTUAL_ENV_DISABLE_PROMPT=1 TF_CPP_MIN_LOG_LEVEL=3 PATH=/usr/bin:/bin"
-    said = fleet.on("lab1", f"env -i {given} {shell} /tmp/activation")
-    assert said == f"1 true {STACK}/bin/python\nrestored\n"
+    output = fleet.on("lab1", f"env -i {given} {shell} /tmp/activation")
+    assert output == f"1 true {STACK}/bin/python\nrestored\n"
 
 
 def test_the_kernel_starts_with_the_stack_s_python_libraries_and_variables(fleet: Fleet) -> None:
     fleet.on("lab1", f"cat >/tmp/kernel.py <<'E'\n{KERNEL}E")
-    said = fleet.on("lab1", f"{LOGIN} PATH=/usr/bin:/bin {STACK}/bin/python /tmp/kernel.py")
-    assert f"{STACK}/lib/python3.11/site-packages/tensorflow/__init__.py 1 true\n" in said
-    assert f"{TOOLKIT}/targets/x86_64-linux/lib/libcudart.so.11.8.89\n" in said
+    output = fleet.on("lab1", f"{LOGIN} PATH=/usr/bin:/bin {STACK}/bin/python /tmp/kernel.py")
+    assert f"{STACK}/lib/python3.11/site-packages/tensorflow/__init__.py 1 true\n" in output
+    assert f"{TOOLKIT}/targets/x86_64-linux/lib/libcudart.so.11.8.89\n" in output
 
 
 def test_the_profile_gives_the_default_and_disturbs_no_login(fleet: Fleet) -> None:
-    said = fleet.on("lab1", f"{LOGIN} bash -lc 'echo $CUDA_HOME; command -v nvcc; env'")
-    assert said.startswith("/usr/local/cuda\n/usr/local/cuda/bin/nvcc\n")
-    assert "LD_LIBRARY_PATH" not in said
+    output = fleet.on("lab1", f"{LOGIN} bash -lc 'echo $CUDA_HOME; command -v nvcc; env'")
+    assert output.startswith("/usr/local/cuda\n/usr/local/cuda/bin/nvcc\n")
+    assert "LD_LIBRARY_PATH" not in output
     verdicts = fleet.verdicts(0, *WHERE)["lab1"]
     assert verdicts["environment.login"]["verdict"] == "PASS"
     assert verdicts["environment.files"]["verdict"] == "PASS"
@@ -145,8 +148,11 @@ def test_a_changed_file_is_named_and_written_again(fleet: Fleet) -> None:
 
 
 def test_what_is_removed_takes_its_files_along_and_leaves_those_of_others(fleet: Fleet) -> None:
-    fleet.on("lab1", "mkdir -p /usr/local/share/jupyter/kernels/theirs;"
-             "echo {} >/usr/local/share/jupyter/kernels/theirs/kernel.json")
+    fleet.on(
+        "lab1",
+        "mkdir -p /usr/local/share/jupyter/kernels/theirs;"
+        "echo {} >/usr/local/share/jupyter/kernels/theirs/kernel.json",
+    )
     places = "/opt/gpufleet/modulefiles /opt/gpufleet/environment /usr/local/share/jupyter"
     find = f"find {places} /etc/profile.d/*gpufleet* -type f 2>/dev/null | sort"
     fleet.gpufleet("remove", "--stack", NAME, *WHERE)

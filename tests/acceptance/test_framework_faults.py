@@ -1,4 +1,4 @@
-"""Each fault on each framework: it is named for each of them, and the printed remedies mend all.
+"""Each fault on each framework: it is named for each of them, and the printed remedies repair all.
 
 One story on one host with five stacks: each kind of fault is done to all of them at once, verified,
 and repaired by the commands that the verification prints.
@@ -24,8 +24,16 @@ pytestmark = [pytest.mark.lab, pytest.mark.slow]
 ARTIFACTS = lab_frameworks.ARTIFACTS
 UP = lab_frameworks.UP
 
-TF, TORCH, OLD, JAX, LOCAL = (f"{ROOT}/{name}" for name in (
-    "tensorflow-2.18.1", "pytorch-2.6.0", "pytorch-1.13.1", "jax-0.5.3", "jax-0.5.3-local"))
+TF, TORCH, OLD, JAX, LOCAL = (
+    f"{ROOT}/{name}"
+    for name in (
+        "tensorflow-2.18.1",
+        "pytorch-2.6.0",
+        "pytorch-1.13.1",
+        "jax-0.5.3",
+        "jax-0.5.3-local",
+    )
+)
 TOOLKIT = "/usr/local/cuda-12.5/targets/x86_64-linux/lib"
 OTHER_TOOLKIT = "/usr/local/cuda-11.8/targets/x86_64-linux/lib"
 DECOY = "/opt/decoy"
@@ -56,7 +64,7 @@ class Kind:
     """
 
     inject: tuple[str, ...]
-    told: dict[str, tuple[str, ...]]
+    reported: dict[str, tuple[str, ...]]
     person: str = ""
 
 
@@ -138,12 +146,27 @@ def host(fleet: Fleet) -> Fleet:
 def give_cpu_wheel(host: Fleet) -> None:
     """Have PyTorch's build for the CPU on lab1, or skip where no index of this machine has it."""
     with tempfile.TemporaryDirectory() as folder:
-        words = (PROJECT / ".venv/bin/python", "-m", "pip", "download", "-q", "--no-deps",
-                 "--python-version", "3.11", "--only-binary", ":all:", "-d", folder, CPU_TORCH)
+        words = (
+            PROJECT / ".venv/bin/python",
+            "-m",
+            "pip",
+            "download",
+            "-q",
+            "--no-deps",
+            "--python-version",
+            "3.11",
+            "--only-binary",
+            ":all:",
+            "-d",
+            folder,
+            CPU_TORCH,
+        )
         done = subprocess.run(words, capture_output=True, text=True, check=False)
         if done.returncode:
-            pytest.skip(f"{done.stderr.strip().splitlines()[-1]}: declare PyTorch's index for it,"
-                        " PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu")
+            pytest.skip(
+                f"{done.stderr.strip().splitlines()[-1]}: declare PyTorch's index for it,"
+                " PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu"
+            )
         copy_to_host(host, Path(folder), CPU_WHEELS)
 
 
@@ -154,12 +177,17 @@ def test_a_fault_is_named_for_each_stack_and_its_remedy_repairs_all(host: Fleet,
         give_cpu_wheel(host)
     host.on("lab1", "set -e\n" + "\n".join(fault.inject))
     found = host.verdicts(1, *WHERE)["lab1"]
-    for check, parts in fault.told.items():
+    for check, parts in fault.reported.items():
         assert found[check]["verdict"] == "FAIL", check
         for part in parts:
             assert part in found[check]["cause"], (check, found[check]["cause"])
-    repairs = [repair for check in found.values() if "explained_by" not in check
-               if check["verdict"] not in {"PASS", "NOT-DECLARED"} for repair in check["repairs"]]
+    repairs = [
+        repair
+        for check in found.values()
+        if "explained_by" not in check
+        if check["verdict"] not in {"PASS", "NOT-DECLARED"}
+        for repair in check["repairs"]
+    ]
     # A person who comes after a command is for where that does not help.
     assert (repairs[0]["by"] == "person") is bool(fault.person)
     if fault.person:

@@ -24,7 +24,7 @@ ARTIFACTS = ("--cuda", "12.5")
 TORCH, JAX = f"{ROOT}/pytorch-2.6.0", f"{ROOT}/jax-0.5.3"
 TOOLKIT = "/usr/local/cuda-12.5"
 VARIABLE = "PYTORCH_CUDA_ALLOC_CONF"
-WISHES: dict[str, Any] = {
+DECLARED: dict[str, Any] = {
     "gpu_stacks": [
         {"pytorch": "2.6.0", "python": "3.11", "environment": {VARIABLE: "max_split_size_mb:512"}},
         # The cuDNN that the lab has for this toolkit.
@@ -57,7 +57,7 @@ manager.shutdown_kernel()
 @pytest.fixture(scope="module")
 def declared(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the host declares; its locks are not those of the inventory."""
-    return {**WISHES, "gpu_locks_dir": str(tmp_path_factory.mktemp("locks"))}
+    return {**DECLARED, "gpu_locks_dir": str(tmp_path_factory.mktemp("locks"))}
 
 
 @pytest.fixture(scope="module")
@@ -88,10 +88,10 @@ def test_what_somebody_else_put_there_is_refused_and_kept(
 ) -> None:
     fleet.on("lab1", f"mkdir -p {TORCH}/bin && echo theirs >{TORCH}/bin/python")
     before = fleet.state("lab1")
-    said = fleet.gpufleet("provision", *where, status=None)
-    assert said.returncode != 0
-    assert TORCH in said.stdout
-    assert "did not install it" in " ".join(said.stdout.split())
+    output = fleet.gpufleet("provision", *where, status=None)
+    assert output.returncode != 0
+    assert TORCH in output.stdout
+    assert "did not install it" in " ".join(output.stdout.split())
     assert fleet.state("lab1") == before
     fleet.on("lab1", f"rm -r {TORCH}")
 
@@ -107,8 +107,8 @@ def test_the_mirror_is_enough(fleet: Fleet, where: tuple[str, ...], directory: P
 
 def test_modules_load_the_stacks(fleet: Fleet) -> None:
     fleet.on("lab1", f"cat >/tmp/session <<'E'\n{SESSION}E")
-    said = fleet.on("lab1", "env -i HOME=/root TERM=dumb bash /tmp/session 2>&1")
-    assert said.split() == [TORCH, "max_split_size_mb:512", "none", JAX]
+    output = fleet.on("lab1", "env -i HOME=/root TERM=dumb bash /tmp/session 2>&1")
+    assert output.split() == [TORCH, "max_split_size_mb:512", "none", JAX]
 
 
 @pytest.mark.parametrize(("stack", "name", "module", "cudart"), [
@@ -120,16 +120,16 @@ def test_a_kernel_has_the_stack_s_libraries(
 ) -> None:
     program = KERNEL.format(name=name, module=module)
     fleet.on("lab1", f"cat >/tmp/kernel.py <<'E'\n{program}E")
-    said = fleet.on("lab1", "env -i HOME=/root TERM=dumb PATH=/usr/bin:/bin"
+    output = fleet.on("lab1", "env -i HOME=/root TERM=dumb PATH=/usr/bin:/bin"
                             f" {stack}/bin/python /tmp/kernel.py")  # fmt: skip
-    assert said.split() == [f"{stack}/{SITE}/{module}/__init__.py", cudart]
+    assert output.split() == [f"{stack}/{SITE}/{module}/__init__.py", cudart]
 
 
 def test_what_is_declared_no_longer_is_listed_and_then_removed(
     fleet: Fleet, where: tuple[str, ...]
 ) -> None:
     fleet.on("lab1", f"echo precious >{TORCH}/theirs")
-    fewer = ("-e", json.dumps({"gpu_stacks": WISHES["gpu_stacks"][1:], "gpu_prune": True}))
+    fewer = ("-e", json.dumps({"gpu_stacks": DECLARED["gpu_stacks"][1:], "gpu_prune": True}))
     before = fleet.state("lab1")
     assert "pytorch-2.6.0" in fleet.gpufleet("plan", *where, *fewer).stdout
     assert fleet.state("lab1") == before
@@ -144,9 +144,9 @@ def test_the_toolkit_of_a_jax_stack_is_not_removed_from_under_it(
     fleet: Fleet, where: tuple[str, ...]
 ) -> None:
     before = fleet.state("lab1")
-    said = fleet.gpufleet("remove", "--toolkit", "12.5", *where, status=None)
-    assert said.returncode != 0
-    assert "needed by jax-0.5.3" in " ".join(said.stdout.split())
+    output = fleet.gpufleet("remove", "--toolkit", "12.5", *where, status=None)
+    assert output.returncode != 0
+    assert "needed by jax-0.5.3" in " ".join(output.stdout.split())
     assert fleet.state("lab1") == before
 
 

@@ -84,14 +84,14 @@ for path in files():
     if re.search(r"/lib(cu[a-z]|nv|nccl)[^/]*\.so", path) and not re.search(
             r"/lib(cuda|nvidia-[^/]*)\.so", path):
         print(path)
-"""  # noqa: E501
+"""
 
 
 def mapped(fleet: Fleet, name: str, start: str) -> tuple[list[str], list[str]]:
     """What a stack says when it computes, and the files of CUDA that it maps then."""
     command = f"{start} {ROOT}/{name}/bin/python -W ignore - {OWN[name].framework}"
-    said = fleet.on("lab1", f"{command} <<'E' 2>/tmp/said || cat /tmp/said >&2\n{PROGRAM}E\n")
-    before, _, after = said.partition("mapped\n")
+    output = fleet.on("lab1", f"{command} <<'E' 2>/tmp/said || cat /tmp/said >&2\n{PROGRAM}E\n")
+    before, _, after = output.partition("mapped\n")
     return before.split(), after.split()
 
 
@@ -108,10 +108,10 @@ STARTS = {
 
 
 def test_one_provision_brings_all_five(fleet: Fleet) -> None:
-    said = " ".join(fleet.gpufleet("provision", *WHERE).stdout.split())
-    assert "all declared checks pass" in said
+    output = " ".join(fleet.gpufleet("provision", *WHERE).stdout.split())
+    assert "all declared checks pass" in output
     for stack in OWN:
-        assert f"{stack} multiplies matrices exactly on the CPU" in said
+        assert f"{stack} multiplies matrices exactly on the CPU" in output
 
 
 def test_a_second_run_changes_nothing(fleet: Fleet) -> None:
@@ -133,7 +133,7 @@ def test_a_stack_maps_its_own_libraries_only(fleet: Fleet, name: str, start: str
     decoys = ":".join(fleet.on("lab1", f"ls -d {stack.decoys}").split())
     try:
         fleet.on("lab1", before.format(decoys))
-        said, files = mapped(fleet, name, words)
+        output, files = mapped(fleet, name, words)
     finally:
         fleet.on("lab1", "rm -f /etc/profile.d/hostile.sh /etc/ld.so.conf.d/000-hostile.conf;"
                          " /sbin/ldconfig")  # fmt: skip
@@ -142,8 +142,10 @@ def test_a_stack_maps_its_own_libraries_only(fleet: Fleet, name: str, start: str
     names = [path.rpartition("/")[2] for path in files]
     assert len(names) == len(set(names))
     if stack.framework == "jax":  # where it finds ptxas and libdevice
-        assert (said[0] + "/").startswith(stack.places)
-        assert fleet.on("lab1", f"ls {said[0]}/bin/ptxas {said[0]}/nvvm/libdevice/libdevice.10.bc")
+        assert (output[0] + "/").startswith(stack.places)
+        assert fleet.on(
+            "lab1", f"ls {output[0]}/bin/ptxas {output[0]}/nvvm/libdevice/libdevice.10.bc"
+        )
 
 
 @pytest.mark.parametrize(("name", "other"), [
@@ -221,9 +223,9 @@ BY_PERSON = (
 
 def test_what_people_do_to_them_is_named_all_at_once(fleet: Fleet) -> None:
     wanted: list[tuple[str, str]] = []
-    for breakage, told in FAULTS.values():
+    for breakage, reported in FAULTS.values():
         fleet.on("lab1", f"set -e; {breakage}")
-        wanted += [(check, part) for check, parts in told.items() for part in parts]
+        wanted += [(check, part) for check, parts in reported.items() for part in parts]
     found = fleet.verdicts(1, *WHERE)["lab1"]
     for check, part in wanted:
         assert found[check]["verdict"] == "FAIL", check
@@ -241,6 +243,6 @@ def test_a_build_for_the_processor_is_named(fleet: Fleet) -> None:
 
 
 def test_the_printed_remedy_repairs_all_of_them(fleet: Fleet) -> None:
-    said = " ".join(fleet.gpufleet("provision", "--limit", "lab1", *WHERE).stdout.split())
-    assert "all declared checks pass" in said
+    output = " ".join(fleet.gpufleet("provision", "--limit", "lab1", *WHERE).stdout.split())
+    assert "all declared checks pass" in output
     fleet.verdicts(0, *WHERE)

@@ -32,8 +32,8 @@ def tree(
     fleet: Fleet, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Path, dict[str, Any]]]:
     """The topology; lab2 and lab3 know no way back to this machine, and let the gateway in."""
-    told = json.loads(fleet.run(ROOT / "inventory/lab/hosts.py", "--list").stdout)
-    found: dict[str, dict[str, str]] = told["_meta"]["hostvars"]
+    reported = json.loads(fleet.run(ROOT / "inventory/lab/hosts.py", "--list").stdout)
+    found: dict[str, dict[str, str]] = reported["_meta"]["hostvars"]
     fleet.on("lab1", GATEWAY)
     public = fleet.on("lab1", f"cat {KEY}.pub").strip()
     for name in INNER:
@@ -45,13 +45,16 @@ def tree(
     directory = tmp_path_factory.mktemp("tree")
     gateway, inner = found["lab1"]["ansible_host"], [found[name]["ansible_host"] for name in INNER]
     topology = directory / "topology.conf"
-    topology.write_text(f"[routes]\n{platform.node().partition('.')[0]}: {gateway}\n"
-                        f"{gateway}: {','.join(inner)}\n")
+    topology.write_text(
+        f"[routes]\n{platform.node().partition('.')[0]}: {gateway}\n{gateway}: {','.join(inner)}\n"
+    )
     # In the place of this machine's own ~/.ssh/config, which says how a gateway is reached.
     options = found["lab1"]["ansible_ssh_common_args"]
     ssh = directory / "ssh"
-    ssh.write_text(f"#!/bin/sh\nexec /usr/bin/ssh {options} -l deploy"
-                   f" -i {shlex.quote(found['lab1']['ansible_ssh_private_key_file'])} \"$@\"\n")
+    ssh.write_text(
+        f"#!/bin/sh\nexec /usr/bin/ssh {options} -l deploy"
+        f' -i {shlex.quote(found["lab1"]["ansible_ssh_private_key_file"])} "$@"\n'
+    )
     ssh.chmod(0o755)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", f"{directory}:{os.environ['PATH']}")
@@ -60,8 +63,16 @@ def tree(
 
 def verdicts(fleet: Fleet, status: int, *words: str | Path) -> dict[str, Any]:
     """What verify says of all three."""
-    done: Done = fleet.gpufleet("verify", "-i", "inventory/lab", "-e", '{"gpu_stacks": []}',
-                                "--json", *map(str, words), status=status)
+    done: Done = fleet.gpufleet(
+        "verify",
+        "-i",
+        "inventory/lab",
+        "-e",
+        '{"gpu_stacks": []}',
+        "--json",
+        *map(str, words),
+        status=status,
+    )
     hosts: dict[str, Any] = json.loads(done.stdout)["hosts"]
     return hosts
 
@@ -69,24 +80,37 @@ def verdicts(fleet: Fleet, status: int, *words: str | Path) -> dict[str, Any]:
 def test_only_the_gateway_gets_there(fleet: Fleet, tree: tuple[Path, dict[str, Any]]) -> None:
     found = verdicts(fleet, 1, "--deadline", "60")
     assert {name: host["verdict"] for name, host in found.items()} == {
-        "lab1": "PASS", "lab2": "UNREACHABLE", "lab3": "UNREACHABLE"}
+        "lab1": "PASS",
+        "lab2": "UNREACHABLE",
+        "lab3": "UNREACHABLE",
+    }
 
 
 def test_through_it_each_is_judged(fleet: Fleet, tree: tuple[Path, dict[str, Any]]) -> None:
-    fleet.on("lab3", "mkdir -p /var/lib/gpufleet/receipts;"
-             " echo '{' >/var/lib/gpufleet/receipts/toolkit-11.8.json")
+    fleet.on(
+        "lab3",
+        "mkdir -p /var/lib/gpufleet/receipts;"
+        " echo '{' >/var/lib/gpufleet/receipts/toolkit-11.8.json",
+    )
     found = verdicts(fleet, 1, "--topology", tree[0])
     assert {name: host["verdict"] for name, host in found.items()} == {
-        "lab1": "PASS", "lab2": "PASS", "lab3": "FAIL"}
+        "lab1": "PASS",
+        "lab2": "PASS",
+        "lab3": "FAIL",
+    }
     assert [check["id"] for check in found["lab3"]["checks"] if check["verdict"] == "FAIL"] == [
-        "install.complete"]
+        "install.complete"
+    ]
 
 
 def test_a_host_that_hangs_behind_it_has_its_deadline(
     fleet: Fleet, tree: tuple[Path, dict[str, Any]]
 ) -> None:
-    fleet.on("lab2", "printf '#!/bin/sh\\nexec sleep 600\\n' >/usr/local/bin/python3;"
-             " chmod +x /usr/local/bin/python3")
+    fleet.on(
+        "lab2",
+        "printf '#!/bin/sh\\nexec sleep 600\\n' >/usr/local/bin/python3;"
+        " chmod +x /usr/local/bin/python3",
+    )
     found = verdicts(fleet, 1, "--topology", tree[0], "--deadline", "40")
     cause = found["lab2"]["checks"][0]["cause"]
     assert "the probe gave no answer within 40 s" in cause
@@ -97,5 +121,8 @@ def test_a_gateway_that_is_away_is_named(fleet: Fleet, tree: tuple[Path, dict[st
     fleet.on("lab1", "apt-get remove -qq python3-clustershell >/dev/null")
     found = verdicts(fleet, 1, "--topology", tree[0], "--deadline", "60")
     assert {name: host["verdict"] for name, host in found.items()} == {
-        "lab1": "PASS", "lab2": "UNREACHABLE", "lab3": "UNREACHABLE"}
+        "lab1": "PASS",
+        "lab2": "UNREACHABLE",
+        "lab3": "UNREACHABLE",
+    }
     assert "gateway" in found["lab3"]["checks"][0]["cause"]

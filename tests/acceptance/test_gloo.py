@@ -19,8 +19,12 @@ ARTIFACTS = ("--cuda", "11.8")
 UP = ("--hosts", "lab1,lab2")
 
 STACKS = ("pytorch-2.6.0", "jax-0.5.3")
-WHERE = ("-i", "inventory/frameworks", "-e", json.dumps(
-    {"gpu_stacks": [dict([name.split("-")]) for name in STACKS], "gpu_toolkits": []}))
+WHERE = (
+    "-i",
+    "inventory/frameworks",
+    "-e",
+    json.dumps({"gpu_stacks": [dict([name.split("-")]) for name in STACKS], "gpu_toolkits": []}),
+)
 PAIR = (*WHERE, "--pair", "lab1,lab2")
 GRAPH, REDUCE, NCCL = "pair.parameter-server", "pair.all-reduce", "pair.nccl"
 
@@ -40,15 +44,20 @@ def test_two_hosts_compute_together_in_both_frameworks(fleet: Fleet) -> None:
     fleet.gpufleet("provision", *WHERE)
     for host in HOSTS:
         # In place: it is mounted.
-        fleet.on(host, "grep -v \"$(hostname)\" /etc/hosts >/tmp/hosts;"
-                       " printf '127.0.1.1 %s\\n' \"$(hostname)\" >>/tmp/hosts;"
-                       " cat /tmp/hosts >/etc/hosts")
+        fleet.on(
+            host,
+            'grep -v "$(hostname)" /etc/hosts >/tmp/hosts;'
+            " printf '127.0.1.1 %s\\n' \"$(hostname)\" >>/tmp/hosts;"
+            " cat /tmp/hosts >/etc/hosts",
+        )
         assert fleet.on(host, "getent hosts $(hostname)").split()[0] == "127.0.1.1"
     verdicts = fleet.verdicts(0, *PAIR)
     exact(verdicts)
     for checks in verdicts.values():
         assert (checks[NCCL]["verdict"], checks[NCCL]["cause"]) == (
-            "NOT-DECLARED", "gpu_expect: {count: 0}")
+            "NOT-DECLARED",
+            "gpu_expect: {count: 0}",
+        )
         assert "has no parameter servers" in checks[GRAPH]["cause"]
     assert gone(fleet) == ""
 
@@ -77,8 +86,9 @@ def test_a_closed_port_is_named_with_both_hosts(fleet: Fleet) -> None:
 
 
 def test_the_host_whose_stacks_are_broken_is_blamed_and_not_the_other(fleet: Fleet) -> None:
-    packages = [f"/opt/gpufleet/stacks/{name}/lib/python3.11/site-packages/numpy"
-                for name in STACKS]
+    packages = [
+        f"/opt/gpufleet/stacks/{name}/lib/python3.11/site-packages/numpy" for name in STACKS
+    ]
     fleet.on("lab2", "; ".join(f"mv {path} {path}.away" for path in packages))
     verdicts = fleet.verdicts(1, *PAIR)
     fleet.on("lab2", "; ".join(f"mv {path}.away {path}" for path in packages))
@@ -93,9 +103,10 @@ def test_the_host_whose_side_is_killed_is_blamed_and_not_the_other(
     process = f"[s]tacks/{stack}.* -I -c"
     with half_met(fleet, (*PAIR, "--pair-stack", stack), process) as run:
         fleet.on("lab2", f"pkill -KILL -f '{process}'")
-        said = json.loads(run.communicate(timeout=DEADLINE_S)[0])
-    verdicts = {host: {check["id"]: check for check in said["hosts"][host]["checks"]}
-                for host in HOSTS}
+        output = json.loads(run.communicate(timeout=DEADLINE_S)[0])
+    verdicts = {
+        host: {check["id"]: check for check in output["hosts"][host]["checks"]} for host in HOSTS
+    }
     mine, theirs = (verdicts[host][REDUCE] for host in HOSTS)
     assert run.returncode == 1
     assert theirs["verdict"] == "FAIL"

@@ -27,11 +27,11 @@ BOTH = {"PASS", "NOT-DECLARED"}
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of host: its Debian, its wishes beside the inventory's, and what it has besides."""
+    """A kind of host: its Debian, its variables beside the inventory's, and what it has besides."""
 
     suite: str
     inventory: str = "inventory/lab"
-    wishes: str = "{}"
+    declared: str = "{}"
     prepare: str = "true"
     up: tuple[str, ...] = ()
     artifacts: tuple[str, ...] = ()
@@ -39,26 +39,32 @@ class Kind:
     @property
     def words(self) -> tuple[str, ...]:
         """What every verb is told."""
-        return "-i", self.inventory, "-e", self.wishes
+        return "-i", self.inventory, "-e", self.declared
 
 
 # Debian 13 has no Python that the lab's usual release was built for.
 STACKS = {"trixie": [{"tensorflow": "2.21.0"}]}
-# The libraries and programs as the distribution brings them, with no module: `gpu_driver` that is
+# The libraries and programs as the distribution has them, with no module: `gpu_driver` that is
 # managed is in molecule's scenario `branches`, which builds the modules for a quarter of an hour.
 DRIVER = " apt-get update -qq; apt-get install -qq --no-install-recommends libcuda1 nvidia-smi"
 
 
 def kind(suite: str, prepare: str = "true") -> Kind:
     """One stack that the suite's Python can run."""
-    wishes = {"gpu_stacks": STACKS[suite]} if suite in STACKS else {}
-    return Kind(suite, wishes=json.dumps(wishes), prepare=prepare,
-                artifacts=("--all",) if wishes else ())
+    declared = {"gpu_stacks": STACKS[suite]} if suite in STACKS else {}
+    return Kind(
+        suite,
+        declared=json.dumps(declared),
+        prepare=prepare,
+        artifacts=("--all",) if declared else (),
+    )
 
 
 KINDS = {f"{suite}-one-stack": kind(suite) for suite in ("bookworm", "bullseye", "trixie")}
-KINDS |= {f"{suite}-one-stack-driver": kind(suite, prepare=DRIVER)
-          for suite in ("bookworm", "bullseye", "trixie")}
+KINDS |= {
+    f"{suite}-one-stack-driver": kind(suite, prepare=DRIVER)
+    for suite in ("bookworm", "bullseye", "trixie")
+}
 # What Debian 12 and 13 have no Python for is given to them. Those that are there to give need not
 # run on Debian 11, whose libc is older: it has five stacks that its own Python can run.
 FIVE = {
@@ -67,7 +73,7 @@ FIVE = {
 }  # fmt: skip
 KINDS |= {f"{suite}-five-stacks{name}": Kind(
     suite, "inventory/side-by-side", prepare=prepare,
-    wishes=json.dumps({"gpu_stacks": FIVE[suite]} if suite in FIVE else {}),
+    declared=json.dumps({"gpu_stacks": FIVE[suite]} if suite in FIVE else {}),
     up=tuple(word for each in given for word in ("--python", each)), artifacts=("--all",))
     for suite, given in {"bookworm": ("3.6",), "bullseye": (), "trixie": ("3.6", "3.11")}.items()
     for name, prepare in {"": "true", "-driver": DRIVER}.items()}  # fmt: skip
@@ -82,8 +88,10 @@ def host(
     # A lock that is made today is not to stay beside the inventory.
     if wanted.suite != "bookworm":
         locks = tmp_path_factory.mktemp("locks")
-        wanted = replace(wanted, wishes=json.dumps(
-            {**json.loads(wanted.wishes), "gpu_locks_dir": str(locks)}))
+        wanted = replace(
+            wanted,
+            declared=json.dumps({**json.loads(wanted.declared), "gpu_locks_dir": str(locks)}),
+        )
     for version in set(wanted.up) - {"--python"}:
         try:
             pythons.find(version, os.environ)
@@ -101,8 +109,9 @@ def runs(fleet: Fleet, wanted: Kind, count: int) -> None:
     """Verify that often; each time everything that is declared must hold."""
     for number in range(1, count + 1):
         checks = fleet.verdicts(0, *wanted.words)["lab1"]
-        wrong = {name: check["cause"] for name, check in checks.items()
-                 if check["verdict"] not in BOTH}
+        wrong = {
+            name: check["cause"] for name, check in checks.items() if check["verdict"] not in BOTH
+        }
         assert not wrong, f"run {number} of {count}"
 
 

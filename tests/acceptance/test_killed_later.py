@@ -23,7 +23,7 @@ ARTIFACTS = ("--cuda", "8.0", "--cuda", "11.8", "--file", NEWER)
 UP = ("--hosts", "lab1")
 
 STATE = "/var/lib/gpufleet"
-RELIC = "/usr/local/cuda-8.0"
+LEGACY = "/usr/local/cuda-8.0"
 LIB = f"{TOOLKIT}/targets/x86_64-linux/lib"
 CONF = "/etc/ld.so.conf.d/gpufleet-cuda.conf"
 INVENTORY = str(ROOT / "inventory" / "lab")
@@ -36,31 +36,38 @@ ONE = {**BOTH, "gpu_toolkits": BOTH["gpu_toolkits"][:1]}
 STATE_SCRIPT = (ROOT / "molecule" / "shared" / "state.sh").read_text()
 
 
-def playbook(wishes: dict[str, Any], name: str = "site", **more: Any) -> list[str | Path]:
-    """The native command that brings a host to wishes."""
+def playbook(declared: dict[str, Any], name: str = "site", **more: Any) -> list[str | Path]:
+    """The native command that provisions a host as declared."""
     program = ROOT / ".venv" / "bin" / "ansible-playbook"
-    return [program, f"playbooks/{name}.yml", "-i", INVENTORY, "-e", json.dumps({**wishes, **more})]
+    return [
+        program,
+        f"playbooks/{name}.yml",
+        "-i",
+        INVENTORY,
+        "-e",
+        json.dumps({**declared, **more}),
+    ]
 
 
 @pytest.fixture
 def start(fleet: Fleet) -> None:
-    """Both toolkits; the relic's receipt lists thousands of files, and one is somebody's own."""
+    """Both toolkits; the legacy toolkit's receipt lists thousands of files, and one is somebody's own."""
     fleet.run(*playbook(BOTH))
-    if "many" in fleet.on("lab1", f"ls {RELIC}"):
+    if "many" in fleet.on("lab1", f"ls {LEGACY}"):
         return
     fleet.on(
         "lab1",
-        f"mkdir {RELIC}/many && cd {RELIC}/many && seq -w 20000 | xargs touch"
+        f"mkdir {LEGACY}/many && cd {LEGACY}/many && seq -w 20000 | xargs touch"
         f" && rm {STATE}/receipts/toolkit-8.0.json",
     )
     fleet.run(*playbook(BOTH))
-    fleet.on("lab1", f"mkdir -p /opt/theirs && echo precious | tee {RELIC}/theirs >/opt/theirs/it")
+    fleet.on("lab1", f"mkdir -p /opt/theirs && echo precious | tee {LEGACY}/theirs >/opt/theirs/it")
 
 
 def state(fleet: Fleet, kept: str, besides: str) -> None:
     """The first time remember what stands at some places; the second time compare."""
     script = f"cat >/root/state.sh <<'E'\n{STATE_SCRIPT}E\n"
-    places = f"{kept} {RELIC}/theirs /opt/theirs"
+    places = f"{kept} {LEGACY}/theirs /opt/theirs"
     fleet.on("lab1", f"{script}sh /root/state.sh /root/state '{besides}' {places}")
 
 
@@ -68,7 +75,7 @@ def finished(
     fleet: Fleet,
     command: list[str | Path],
     condition: str,
-    wishes: dict[str, Any],
+    declared: dict[str, Any],
     kept: str,
     *,
     besides: str = "",
@@ -79,16 +86,16 @@ def finished(
     fleet.killed(condition, *command)
     fleet.run(*command)
     state(fleet, kept, besides)
-    where = ("-i", INVENTORY, "-e", json.dumps(wishes))
+    where = ("-i", INVENTORY, "-e", json.dumps(declared))
     verdicts = fleet.verdicts(0, *where)["lab1"]
     assert {row["verdict"] for row in verdicts.values()} == {"PASS", "NOT-DECLARED"}
     # An adoption alone has made no journal.
     assert fleet.on("lab1", f"find {STATE} -path '*/journal/*'") == ""
-    assert "changed=0 " in fleet.run(*playbook(wishes)).stdout
+    assert "changed=0 " in fleet.run(*playbook(declared)).stdout
 
 
 GOING = {
-    "files are going": f"! test -e {RELIC}/many/00100",
+    "files are going": f"! test -e {LEGACY}/many/00100",
     "it is gone, the linker's file still names it": f"! test -e {STATE}/receipts/toolkit-8.0.json",
 }
 
@@ -98,17 +105,17 @@ GOING = {
 def test_remove(fleet: Fleet, moment: str) -> None:
     command = playbook({}, "remove", gpu_remove_toolkits=["8.0"])
     finished(fleet, command, GOING[moment], ONE, TOOLKIT)
-    assert fleet.on("lab1", f"find {RELIC} -not -type d") == f"{RELIC}/theirs\n"
-    fleet.on("lab1", f"rm -r {RELIC}")
+    assert fleet.on("lab1", f"find {LEGACY} -not -type d") == f"{LEGACY}/theirs\n"
+    fleet.on("lab1", f"rm -r {LEGACY}")
 
 
 @pytest.mark.usefixtures("start")
 @pytest.mark.parametrize("moment", some_slow(GOING, []))
 def test_prune(fleet: Fleet, moment: str) -> None:
-    wishes = {**ONE, "gpu_prune": True}
-    finished(fleet, playbook(wishes), GOING[moment], wishes, TOOLKIT)
-    assert fleet.on("lab1", f"find {RELIC} -not -type d") == f"{RELIC}/theirs\n"
-    fleet.on("lab1", f"rm -r {RELIC}")
+    declared = {**ONE, "gpu_prune": True}
+    finished(fleet, playbook(declared), GOING[moment], declared, TOOLKIT)
+    assert fleet.on("lab1", f"find {LEGACY} -not -type d") == f"{LEGACY}/theirs\n"
+    fleet.on("lab1", f"rm -r {LEGACY}")
 
 
 @pytest.mark.usefixtures("start")
@@ -118,15 +125,15 @@ def test_a_killed_removal_of_what_is_declared_no_longer_is_finished_without_prun
     command = playbook({}, "remove", gpu_remove_toolkits=["8.0"])
     fleet.killed(GOING["files are going"], *command)
     assert fleet.on("lab1", f"ls {STATE}/journal") == "toolkit-8.0.json\n"
-    said = fleet.run(*playbook(ONE)).stdout
-    assert f"Kept in {RELIC}, not installed by gpufleet: {RELIC}/theirs" in said
-    assert fleet.on("lab1", f"ls -A {STATE}/journal; find {RELIC} -not -type d") == (
-        f"{RELIC}/theirs\n"
+    output = fleet.run(*playbook(ONE)).stdout
+    assert f"Kept in {LEGACY}, not installed by gpufleet: {LEGACY}/theirs" in output, output
+    assert fleet.on("lab1", f"ls -A {STATE}/journal; find {LEGACY} -not -type d") == (
+        f"{LEGACY}/theirs\n"
     )
-    fleet.on("lab1", f"rm -r {RELIC}")
+    fleet.on("lab1", f"rm -r {LEGACY}")
 
 
-BRINGING = {
+INSTALLING = {
     "new libraries stand beside the old": f"test -e {LIB}/libcudnn_adv_infer.so.8.7.0",
     "the archive is being unpacked": f"test -d {TOOLKIT}/.gpufleet-cudnn-11.8-8",
     "the old ones are gone, the receipt is theirs": f"! test -e {LIB}/libcudnn.so.8.6.0",
@@ -140,19 +147,19 @@ def cudnn(fleet: Fleet) -> set[str]:
 
 
 @pytest.mark.usefixtures("start")
-@pytest.mark.parametrize("moment", some_slow(BRINGING, [next(iter(BRINGING))]))
+@pytest.mark.parametrize("moment", some_slow(INSTALLING, [next(iter(INSTALLING))]))
 def test_upgrade(fleet: Fleet, moment: str) -> None:
-    wishes = {**BOTH, "gpu_toolkits": [{"cuda": "11.8", "cudnn": ["8.7"]}, "8.0"]}
-    kept = f"{RELIC} {TOOLKIT}"
-    finished(fleet, playbook(wishes), BRINGING[moment], wishes, kept, besides="*cudnn*")
+    declared = {**BOTH, "gpu_toolkits": [{"cuda": "11.8", "cudnn": ["8.7"]}, "8.0"]}
+    kept = f"{LEGACY} {TOOLKIT}"
+    finished(fleet, playbook(declared), INSTALLING[moment], declared, kept, besides="*cudnn*")
     assert cudnn(fleet) == {"8.7.0"}
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("start")
-def test_an_upgrade_that_was_killed_and_is_wished_no_more(fleet: Fleet) -> None:
-    wishes = {**BOTH, "gpu_toolkits": [{"cuda": "11.8", "cudnn": ["8.7"]}, "8.0"]}
-    fleet.killed(BRINGING["new libraries stand beside the old"], *playbook(wishes))
+def test_an_upgrade_that_was_killed_and_is_declared_no_longer(fleet: Fleet) -> None:
+    declared = {**BOTH, "gpu_toolkits": [{"cuda": "11.8", "cudnn": ["8.7"]}, "8.0"]}
+    fleet.killed(INSTALLING["new libraries stand beside the old"], *playbook(declared))
     fleet.run(*playbook(BOTH))
     assert cudnn(fleet) == {"8.6.0"}
     fleet.verdicts(0, "-i", INVENTORY, "-e", json.dumps(BOTH))
@@ -169,15 +176,15 @@ ADOPTING = {
 def test_adopt(fleet: Fleet, moment: str) -> None:
     fleet.on("lab1", f"rm -r {STATE}")
     command = playbook(BOTH, gpu_artifacts_source="/nowhere")
-    finished(fleet, command, ADOPTING[moment], BOTH, f"{RELIC} {LIB}")
+    finished(fleet, command, ADOPTING[moment], BOTH, f"{LEGACY} {LIB}")
     receipts = fleet.on("lab1", f"grep -l adopted {STATE}/receipts/*").split()
     assert len(receipts) == 3
 
 
 @pytest.mark.usefixtures("start")
 def test_switch(fleet: Fleet) -> None:
-    wishes = {**BOTH, "gpu_cuda_default": "8.0"}
-    condition = f"test /usr/local/cuda -ef {RELIC}"
-    kept = f"{RELIC} {TOOLKIT} {STATE}/receipts/toolkit-*"
-    finished(fleet, playbook(wishes), condition, wishes, kept)
-    assert fleet.on("lab1", f"grep -m1 ^/ {CONF}") == f"{RELIC}/lib64\n"
+    declared = {**BOTH, "gpu_cuda_default": "8.0"}
+    condition = f"test /usr/local/cuda -ef {LEGACY}"
+    kept = f"{LEGACY} {TOOLKIT} {STATE}/receipts/toolkit-*"
+    finished(fleet, playbook(declared), condition, declared, kept)
+    assert fleet.on("lab1", f"grep -m1 ^/ {CONF}") == f"{LEGACY}/lib64\n"

@@ -21,23 +21,40 @@ OLD_STACK = "/opt/gpufleet/stacks/.gpufleet-old-tensorflow-2.13.1"
 OLD_TOOLKIT = "/usr/local/.gpufleet-old-cuda-11.8"
 LIBRARY = f"{TOOLKIT}/lib64/libcufft.so.10"
 # Size and time stay: a comparison of contents alone finds it.
-ROT = (f"f=$(readlink -f {LIBRARY}); t=$(stat -c %y $f); printf x | dd of=$f bs=1 seek=4096"
-       ' conv=notrunc 2>/dev/null; touch -d "$t" $f')
+ROT = (
+    f"f=$(readlink -f {LIBRARY}); t=$(stat -c %y $f); printf x | dd of=$f bs=1 seek=4096"
+    ' conv=notrunc 2>/dev/null; touch -d "$t" $f'
+)
 
 # {moment: (component, step, what is on the host then)}
 MOMENTS = {
     "contents of the toolkit are restored": (
-        SHORT, "contents", f"test -e {STATE}/journal/toolkit-11.8.json"),
+        SHORT,
+        "contents",
+        f"test -e {STATE}/journal/toolkit-11.8.json",
+    ),
     "the toolkit is reinstalled": (
-        SHORT, "reinstall", f"test -e {STATE}/journal/toolkit-11.8.json"),
+        SHORT,
+        "reinstall",
+        f"test -e {STATE}/journal/toolkit-11.8.json",
+    ),
     "the toolkit was moved aside": (SHORT, "recreate", f"test -d {OLD_TOOLKIT}"),
     "the new toolkit is being written": (
-        SHORT, "recreate", f"test -d {OLD_TOOLKIT} && test -d {TOOLKIT}/targets"),
+        SHORT,
+        "recreate",
+        f"test -d {OLD_TOOLKIT} && test -d {TOOLKIT}/targets",
+    ),
     "the stack is reinstalled": (
-        NAME, "reinstall", f"test -e {STATE}/journal/stack-tensorflow-2.13.1.json"),
+        NAME,
+        "reinstall",
+        f"test -e {STATE}/journal/stack-tensorflow-2.13.1.json",
+    ),
     "the stack was moved aside": (NAME, "recreate", f"test -d {OLD_STACK}"),
     "the new stack is being written": (
-        NAME, "recreate", f"test -d {OLD_STACK} && test -e {STACK}/bin/python"),
+        NAME,
+        "recreate",
+        f"test -d {OLD_STACK} && test -e {STACK}/bin/python",
+    ),
 }
 
 

@@ -19,11 +19,13 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from gpufleet.checks import judge
 from gpufleet.inventory import HostSelector, inventory_hosts
+from gpufleet.judge import judge
 from gpufleet.report import terminal
 from gpufleet.transport.fanout import Outcome
-from gpufleet.verification.session import ProbeOptions, Session, verify
+from gpufleet.verification.options import ProbeOptions
+from gpufleet.verification.probing import verify
+from gpufleet.verification.session import Session
 from tests.support.lab_fleet import ROOT, Fleet, lab
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
@@ -39,9 +41,9 @@ MORE_S = 5
 # In the place of Python: what is done before it, in a mount namespace of its own.
 BREAKS = {
     "full": "mount -t tmpfs -o size=1m tmpfs /var/lib/gpufleet;"
-            " head -c 2M /dev/zero >/var/lib/gpufleet/filler 2>/dev/null",
+    " head -c 2M /dev/zero >/var/lib/gpufleet/filler 2>/dev/null",
     "damaged": "mount -t tmpfs tmpfs /var/lib/gpufleet; mkdir /var/lib/gpufleet/receipts;"
-               " echo '{' >/var/lib/gpufleet/receipts/toolkit-11.8.json",
+    " echo '{' >/var/lib/gpufleet/receipts/toolkit-11.8.json",
     "endless": "exec sleep 600",
 }
 PYTHON = """mkdir -p /var/lib/gpufleet
@@ -68,11 +70,16 @@ class Night:
     ended: dict[str, float] = field(default_factory=dict)
 
     @property
-    def told(self) -> dict[str, dict[str, str]]:
+    def reported(self) -> dict[str, dict[str, str]]:
         """{host: {check: cause}} of whatever is not right."""
-        found = {host.name: {check["id"]: check["cause"] for check in host.result["checks"]
-                             if check["verdict"] not in {"PASS", "NOT-DECLARED"}}
-                 for host in self.session.hosts}
+        found = {
+            host.name: {
+                check["id"]: check["cause"]
+                for check in host.result["checks"]
+                if check["verdict"] not in {"PASS", "NOT-DECLARED"}
+            }
+            for host in self.session.hosts
+        }
         return {name: checks for name, checks in found.items() if checks}
 
 
@@ -94,8 +101,9 @@ def odd(fleet: Fleet) -> Iterator[dict[str, Host]]:
     lab(fleet, "many", "--hosts", str(COUNT))
     for name, words in BREAKS.items():
         fleet.on("lab1", PYTHON.format(name=name, words=words))
-    address = json.loads(fleet.run(ROOT / "inventory/many/hosts.py", "--list").stdout)[
-        "gpu_hosts"]["vars"]["ansible_host"]
+    address = json.loads(fleet.run(ROOT / "inventory/many/hosts.py", "--list").stdout)["gpu_hosts"][
+        "vars"
+    ]["ansible_host"]
     nobody = f"{address.rpartition('.')[0]}.250"
     with socket.create_server(("0.0.0.0", 0)) as mute:
         yield {
@@ -128,20 +136,30 @@ def inventory(directory: Path, hosts: dict[str, Host]) -> Path:
 
 
 def test_all_ten_are_named_and_the_others_judged(first: Night) -> None:
-    told = first.told
-    assert sorted(told) == ["host001", "host002", "host020", "host030", "host040", "host050",
-                            "host060", "host070", "host080", "host100"]
-    reached = {name: checks.get("host.reachable", "") for name, checks in told.items()}
+    reported = first.reported
+    assert sorted(reported) == [
+        "host001",
+        "host002",
+        "host020",
+        "host030",
+        "host040",
+        "host050",
+        "host060",
+        "host070",
+        "host080",
+        "host100",
+    ]
+    reached = {name: checks.get("host.reachable", "") for name, checks in reported.items()}
     assert "timed out during banner exchange" in reached["host001"]
     assert f"gave no answer within {DEADLINE_S} s" in reached["host002"]
     for name in ("host020", "host040", "host060"):
         assert "Connection refused" in reached[name]
     for name in ("host080", "host100"):
         assert "No route to host" in reached[name] or "timed out" in reached[name]
-    assert "No space is left in /var/lib/gpufleet" in told["host030"].pop("host.disk")
-    assert "toolkit-11.8.json cannot be read" in told["host050"].pop("install.complete")
-    assert "toolkit.present" in told["host070"]
-    assert not told["host030"] and not told["host050"]
+    assert "No space is left in /var/lib/gpufleet" in reported["host030"].pop("host.disk")
+    assert "toolkit-11.8.json cannot be read" in reported["host050"].pop("install.complete")
+    assert "toolkit.present" in reported["host070"]
+    assert not reported["host030"] and not reported["host050"]
     assert judge.exit_status(first.session.document) == 1
     judged = {host.name: len(host.result["checks"]) for host in first.session.hosts}
     assert len(judged) == COUNT
@@ -170,7 +188,7 @@ def test_the_next_night_says_what_changed_and_nothing_else(
     first: Night, odd: dict[str, Host], tmp_path: Path
 ) -> None:
     history = pytest.importorskip("gpufleet.nightly.history")
-    later = {name: said for name, said in odd.items() if name not in {"host001", "host030"}}
+    later = {name: output for name, output in odd.items() if name not in {"host001", "host030"}}
     later["host010"] = broken("full")
     with history.History(tmp_path / "history.sqlite") as nights:
         nights.record(first.session)
@@ -182,6 +200,10 @@ def test_the_next_night_says_what_changed_and_nothing_else(
         ("recovery", "host001", "host.reachable"),
         ("recovery", "host030", "host.disk"),
     }
-    assert found["hosts_before"] == {**found["hosts_before"], "PASS": 90, "FAIL": 3,
-                                     "UNREACHABLE": 7}
+    assert found["hosts_before"] == {
+        **found["hosts_before"],
+        "PASS": 90,
+        "FAIL": 3,
+        "UNREACHABLE": 7,
+    }
     assert found["hosts"] == {**found["hosts"], "PASS": 91, "FAIL": 3, "UNREACHABLE": 6}

@@ -21,8 +21,12 @@ from tests.support.lab_fleet import ROOT, TOOLKIT, Done, Fleet
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 
-WISHES = {"gpu_stacks": [], "gpu_toolkits": [{"cuda": "11.8", "cudnn": ["8.6"]}],
-          "gpu_expect": {"count": 0}, "gpu_accept_nvidia_eula": True}
+DECLARED = {
+    "gpu_stacks": [],
+    "gpu_toolkits": [{"cuda": "11.8", "cudnn": ["8.6"]}],
+    "gpu_expect": {"count": 0},
+    "gpu_accept_nvidia_eula": True,
+}
 HOME, ETC = "/var/lib/gpufleet-nightly", "/etc/gpufleet"
 # As docs/how-to/nightly.md has it.
 SUDOERS = 'gpufleet ALL=(root) NOPASSWD: /usr/bin/true "", /usr/bin/python3 -I -S -'
@@ -105,14 +109,23 @@ class Nightly:
     def playbook(self, *words: str) -> Done:
         """The playbook."""
         return self.fleet.run(
-            ROOT / ".venv/bin/ansible-playbook", "playbooks/nightly.yml", "-i", "inventory/lab",
-            "-i", self.inventory, "-e", f"@{self.variables}", *words)
+            ROOT / ".venv/bin/ansible-playbook",
+            "playbooks/nightly.yml",
+            "-i",
+            "inventory/lab",
+            "-i",
+            self.inventory,
+            "-e",
+            f"@{self.variables}",
+            *words,
+        )
 
     def run(self, status: int) -> None:
         """One night, by its unit."""
         self.fleet.on("lab1", "systemctl start gpufleet-nightly")
         assert self.unit("ExecMainStatus") == str(status), self.fleet.on(
-            "lab1", "journalctl -u gpufleet-nightly -n 30")
+            "lab1", "journalctl -u gpufleet-nightly -n 30"
+        )
 
     def unit(self, name: str, unit: str = "gpufleet-nightly.service") -> str:
         """A property of a unit."""
@@ -126,22 +139,29 @@ class Nightly:
 
     def hooks(self) -> list[dict[str, Any]]:
         """What the web server has heard."""
-        return [json.loads(line) for line in self.fleet.on(
-            "lab1", "cat /var/tmp/hooks 2>/dev/null || :").splitlines()]
+        return [
+            json.loads(line)
+            for line in self.fleet.on("lab1", "cat /var/tmp/hooks 2>/dev/null || :").splitlines()
+        ]
 
     def nights(self) -> int:
         """How many nights the history holds; it must be whole."""
-        asked = (f"import sqlite3; base = sqlite3.connect('{HOME}/history.sqlite');"
-                 " assert base.execute('PRAGMA integrity_check').fetchall() == [('ok',)];"
-                 " print(base.execute('SELECT count(*) FROM nights').fetchone()[0])")
+        asked = (
+            f"import sqlite3; base = sqlite3.connect('{HOME}/history.sqlite');"
+            " assert base.execute('PRAGMA integrity_check').fetchall() == [('ok',)];"
+            " print(base.execute('SELECT count(*) FROM nights').fetchone()[0])"
+        )
         return int(self.fleet.on("lab1", f'runuser -u gpufleet -- python3 -c "{asked}"'))
 
     def ask(self, what: str) -> list[dict[str, Any]]:
         """A query to Prometheus."""
-        said = self.fleet.on("lab1", "python3 - <<'E'\nimport urllib.request, urllib.parse\n"
-                             "print(urllib.request.urlopen('http://127.0.0.1:9090/api/v1/query?' +"
-                             f" urllib.parse.urlencode({{'query': {what!r}}})).read().decode())\nE")
-        return list(json.loads(said)["data"]["result"])
+        output = self.fleet.on(
+            "lab1",
+            "python3 - <<'E'\nimport urllib.request, urllib.parse\n"
+            "print(urllib.request.urlopen('http://127.0.0.1:9090/api/v1/query?' +"
+            f" urllib.parse.urlencode({{'query': {what!r}}})).read().decode())\nE",
+        )
+        return list(json.loads(output)["data"]["result"])
 
 
 def until(condition: Callable[[], bool], within_s: float = 120) -> None:
@@ -166,30 +186,59 @@ def night(fleet: Fleet, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ni
     ):
         give(fleet, path, text)
     fleet.on("lab1", SERVERS)
-    address = next(host["address"] for host in json.loads(fleet.run(
-        ROOT / ".venv/bin/python", "-m", "lab", "list", "--json").stdout) if host["name"] == "lab2")
+    address = next(
+        host["address"]
+        for host in json.loads(
+            fleet.run(ROOT / ".venv/bin/python", "-m", "lab", "list", "--json").stdout
+        )
+        if host["name"] == "lab2"
+    )
     known = fleet.on("lab2", "cat /etc/ssh/ssh_host_ed25519_key.pub").split()
-    (place / "fleet.yml").write_text(json.dumps({"gpu_hosts": {"hosts": {"lab2": {
-        "ansible_host": address, "ansible_user": "gpufleet"}}, "vars": WISHES}}))
+    (place / "fleet.yml").write_text(
+        json.dumps(
+            {
+                "gpu_hosts": {
+                    "hosts": {"lab2": {"ansible_host": address, "ansible_user": "gpufleet"}},
+                    "vars": DECLARED,
+                }
+            }
+        )
+    )
     (place / "control.yml").write_text("gpu_control: {hosts: {lab1: }}")
-    (place / "variables.yml").write_text(json.dumps({
-        "nightly_verify_inventory": str(place / "fleet.yml"),
-        "nightly_verify_known_hosts": [f"{address} {known[0]} {known[1]}"],
-        "nightly_verify_secrets": {"hook": "http://127.0.0.1:8080/s3cret"},
-        "nightly_verify_textfile_dir": "/var/lib/prometheus/node-exporter",
-        "nightly_verify_settings": {
-            "reports_url": "https://gpu.example.org/reports",
-            "mail": {"host": "lab1", "port": 25, "from": "gpufleet@lab1", "to": ["ops@lab1"]},
-            "webhooks": [{"url_file": f"{ETC}/secrets/hook"}]},
-    }))
+    (place / "variables.yml").write_text(
+        json.dumps(
+            {
+                "nightly_verify_inventory": str(place / "fleet.yml"),
+                "nightly_verify_known_hosts": [f"{address} {known[0]} {known[1]}"],
+                "nightly_verify_secrets": {"hook": "http://127.0.0.1:8080/s3cret"},
+                "nightly_verify_textfile_dir": "/var/lib/prometheus/node-exporter",
+                "nightly_verify_settings": {
+                    "reports_url": "https://gpu.example.org/reports",
+                    "mail": {
+                        "host": "lab1",
+                        "port": 25,
+                        "from": "gpufleet@lab1",
+                        "to": ["ops@lab1"],
+                    },
+                    "webhooks": [{"url_file": f"{ETC}/secrets/hook"}],
+                },
+            }
+        )
+    )
     made = Nightly(fleet, place / "control.yml", place / "variables.yml")
     yield made
 
 
 def provision(fleet: Fleet) -> None:
     """Have lab2 as it is declared."""
-    fleet.run(ROOT / ".venv/bin/ansible-playbook", "playbooks/site.yml", "--limit", "lab2",
-              "-e", json.dumps(WISHES))
+    fleet.run(
+        ROOT / ".venv/bin/ansible-playbook",
+        "playbooks/site.yml",
+        "--limit",
+        "lab2",
+        "-e",
+        json.dumps(DECLARED),
+    )
 
 
 def give(fleet: Fleet, path: str, text: str) -> None:
@@ -214,12 +263,18 @@ def test_check_mode_changes_nothing_and_the_role_is_idempotent(night: Nightly) -
 
 
 def test_the_timer_fires_and_everyone_hears_of_the_first_night(night: Nightly) -> None:
-    give(night.fleet, "/etc/systemd/system/gpufleet-nightly.timer.d/soon.conf",
-         "[Timer]\nOnCalendar=\nOnActiveSec=1s\nRandomizedDelaySec=0\nAccuracySec=100ms")
+    give(
+        night.fleet,
+        "/etc/systemd/system/gpufleet-nightly.timer.d/soon.conf",
+        "[Timer]\nOnCalendar=\nOnActiveSec=1s\nRandomizedDelaySec=0\nAccuracySec=100ms",
+    )
     night.fleet.on("lab1", "systemctl daemon-reload; systemctl restart gpufleet-nightly.timer")
     until(lambda: night.unit("ExecMainExitTimestampMonotonic") not in {"", "0"})
-    night.fleet.on("lab1", "rm -r /etc/systemd/system/gpufleet-nightly.timer.d;"
-                   " systemctl daemon-reload; systemctl restart gpufleet-nightly.timer")
+    night.fleet.on(
+        "lab1",
+        "rm -r /etc/systemd/system/gpufleet-nightly.timer.d;"
+        " systemctl daemon-reload; systemctl restart gpufleet-nightly.timer",
+    )
     journal = night.fleet.on("lab1", "journalctl -u gpufleet-nightly")
     assert night.unit("Result") == "success", journal
     assert "1 host healthy: all declared checks pass." in journal
@@ -238,7 +293,7 @@ def test_the_timer_fires_and_everyone_hears_of_the_first_night(night: Nightly) -
     assert night.unit("NextElapseUSecRealtime", "gpufleet-nightly.timer")
 
 
-def test_what_breaks_is_told_once_with_cause_and_remedy(night: Nightly) -> None:
+def test_what_breaks_is_reported_once_with_cause_and_remedy(night: Nightly) -> None:
     night.fleet.on("lab2", f"rm {TOOLKIT}/lib64/libcudnn.so.8")
     night.run(1)
     mail = night.mails()[1]
@@ -255,9 +310,12 @@ def test_what_breaks_is_told_once_with_cause_and_remedy(night: Nightly) -> None:
 def test_a_killed_run_leaves_history_whole_and_the_next_one_tells(night: Nightly) -> None:
     provision(night.fleet)
     before = night.nights()
-    night.fleet.on("lab1", "systemctl start --no-block gpufleet-nightly;"
-                   " until pgrep -u gpufleet ssh; do :; done;"
-                   " systemctl kill --signal KILL gpufleet-nightly")
+    night.fleet.on(
+        "lab1",
+        "systemctl start --no-block gpufleet-nightly;"
+        " until pgrep -u gpufleet ssh; do :; done;"
+        " systemctl kill --signal KILL gpufleet-nightly",
+    )
     until(lambda: night.unit("ActiveState") == "failed")
     assert night.nights() == before
     assert night.fleet.on("lab1", "pgrep -u gpufleet || :") == ""
@@ -283,13 +341,18 @@ def test_the_unit_is_hardened(night: Nightly) -> None:
     assert figure < 2
 
 
-def test_it_can_be_taken_away_and_the_history_stays_until_it_is_told_to_go(
+def test_it_can_be_taken_away_and_the_history_stays_until_it_is_reported_to_go(
     night: Nightly,
 ) -> None:
     night.playbook("-e", "nightly_verify_state=absent")
-    assert night.fleet.on(
-        "lab1", f"ls -d /opt/gpufleet-nightly {ETC}/* /etc/systemd/system/gpufleet-nightly.*"
-        " /var/lib/prometheus/node-exporter/gpufleet.prom 2>/dev/null || :") == ""
+    assert (
+        night.fleet.on(
+            "lab1",
+            f"ls -d /opt/gpufleet-nightly {ETC}/* /etc/systemd/system/gpufleet-nightly.*"
+            " /var/lib/prometheus/node-exporter/gpufleet.prom 2>/dev/null || :",
+        )
+        == ""
+    )
     assert night.nights()
     forget = ("-e", "nightly_verify_state=absent", "-e", "nightly_verify_forget=true")
     night.playbook(*forget)

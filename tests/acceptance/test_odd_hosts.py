@@ -92,9 +92,16 @@ def frozen(fleet: Fleet, tmp_path: Path) -> Iterator[None]:
     pid = fleet.run("podman", "inspect", "--format", "{{.State.Pid}}", name).stdout.strip()
     number = device.removeprefix("/dev/loop")
     try:
-        fleet.run("nsenter", "--target", pid, "--mount", "sh", "-ec",
-                  f"mkdir -p /srv/frozen; mknod /dev/frozen b 7 {number};"
-                  " mount /dev/frozen /srv/frozen; rm /dev/frozen")
+        fleet.run(
+            "nsenter",
+            "--target",
+            pid,
+            "--mount",
+            "sh",
+            "-ec",
+            f"mkdir -p /srv/frozen; mknod /dev/frozen b 7 {number};"
+            " mount /dev/frozen /srv/frozen; rm /dev/frozen",
+        )
         fleet.on("lab1", FREEZE)
         yield
     finally:
@@ -130,6 +137,7 @@ def cutting(address: str, most_bytes: int) -> Callable[[socket.socket], None]:
 
     def lead(near: socket.socket) -> None:
         with near, socket.create_connection((address, 22)) as far:
+
             def back() -> None:
                 try:
                     while data := far.recv(65536):
@@ -152,15 +160,18 @@ def cutting(address: str, most_bytes: int) -> Callable[[socket.socket], None]:
 @pytest.fixture
 def inventory(fleet: Fleet, tmp_path: Path) -> Iterator[Path]:
     """The healthy host and all the odd ones."""
-    said = fleet.run(ROOT / "inventory/lab/hosts.py", "--list").stdout
-    known: dict[str, Any] = json.loads(said)["_meta"]["hostvars"]
+    output = fleet.run(ROOT / "inventory/lab/hosts.py", "--list").stdout
+    known: dict[str, Any] = json.loads(output)["_meta"]["hostvars"]
     lab1, lab2 = known["lab1"], known["lab2"]
     address = lab1["ansible_host"]
     for name, login in LOGINS.items():
         fleet.on("lab1", ACCOUNT.format(name=name, login=login))
-    fleet.on("lab1", "yes 'All is logged here.' | head -200 >/etc/issue.long; printf"
-             " 'Match User banner\\n  Banner /etc/issue.long\\n' >/etc/ssh/sshd_config.d/long.conf;"
-             " systemctl reload ssh")
+    fleet.on(
+        "lab1",
+        "yes 'All is logged here.' | head -200 >/etc/issue.long; printf"
+        " 'Match User banner\\n  Banner /etc/issue.long\\n' >/etc/ssh/sshd_config.d/long.conf;"
+        " systemctl reload ssh",
+    )
     fleet.on("lab2", FULL)
     silent, silent_port = serve(mute)
     cut, cut_port = serve(cutting(address, 60000))
@@ -178,11 +189,15 @@ def inventory(fleet: Fleet, tmp_path: Path) -> Iterator[Path]:
         "cut": {**near, "ansible_port": cut_port, "ansible_ssh_common_args": alias},
         **{name: {**lab1, "ansible_user": name} for name in LOGINS},
     }
-    hosts["frozen"] |= {"gpu_prefix": "/srv/frozen", "gpu_stack_root": "/srv/frozen/stacks",
-                        "gpu_tmpdir": "/srv/frozen/tmp"}
+    hosts["frozen"] |= {
+        "gpu_prefix": "/srv/frozen",
+        "gpu_stack_root": "/srv/frozen/stacks",
+        "gpu_tmpdir": "/srv/frozen/tmp",
+    }
     path = tmp_path / "odd.yml"
-    path.write_text(json.dumps(
-        {"gpu_hosts": {"hosts": hosts, "vars": {"gpu_expect": {"count": 0}}}}))
+    path.write_text(
+        json.dumps({"gpu_hosts": {"hosts": hosts, "vars": {"gpu_expect": {"count": 0}}}})
+    )
     yield path
     silent.close()
     cut.close()
@@ -196,20 +211,31 @@ def test_each_is_judged_rightly_in_time_and_none_disturbs_another(
     fleet.gpufleet("resolve", "--tensorflow", "2.13.1")
     begin = time.monotonic()
     ended = fleet.gpufleet(
-        "verify", "--json", "-i", str(inventory), "--deadline", str(DEADLINE_S), "--report",
-        str(tmp_path / "reports"), status=1)
+        "verify",
+        "--json",
+        "-i",
+        str(inventory),
+        "--deadline",
+        str(DEADLINE_S),
+        "--report",
+        str(tmp_path / "reports"),
+        status=1,
+    )
     seconds = time.monotonic() - begin
     hosts = json.loads(ended.stdout)["hosts"]
-    told = {name: next(check for check in host["checks"] if check["verdict"] == host["verdict"])
-            for name, host in hosts.items()}
-    assert {name: (host["verdict"], told[name]["id"]) for name, host in hosts.items()} == {
+    reported = {
+        name: next(check for check in host["checks"] if check["verdict"] == host["verdict"])
+        for name, host in hosts.items()
+    }
+    assert {name: (host["verdict"], reported[name]["id"]) for name, host in hosts.items()} == {
         "healthy": ("PASS", "host.probe"),
         "banner": ("PASS", "host.probe"),
         "full": ("FAIL", "host.disk"),
         "frozen": ("HUNG", "host.probe"),
         **dict.fromkeys(
             ("down", "refused", "mute", "cut", "flood", "complaint", "endless", "waiting", "bare"),
-            ("UNREACHABLE", "host.reachable")),
+            ("UNREACHABLE", "host.reachable"),
+        ),
     }
     for name, (cause, remedy) in {
         "full": ("No space is left in /tmp (0 MiB", "find what fills it"),
@@ -224,14 +250,15 @@ def test_each_is_judged_rightly_in_time_and_none_disturbs_another(
         "waiting": (f"No answer within {DEADLINE_S} s", "profile files"),
         "bare": ("python3 was not found on bare", "ansible_python_interpreter"),
     }.items():
-        assert cause in told[name]["cause"], told[name]
-        assert remedy in told[name]["remedy"], told[name]
-    assert "The login environment cannot be read" in told["frozen"]["cause"]
+        assert cause in reported[name]["cause"], reported[name]
+        assert remedy in reported[name]["remedy"], reported[name]
+    assert "The login environment cannot be read" in reported["frozen"]["cause"]
     # An unreachable host is one check, also in JUnit.
     cases = ET.parse(tmp_path / "reports/latest/junit.xml").getroot()[0]
-    per_host = [str(case.get("name")).partition("//")[2].partition("-")[0] for case in cases]
+    per_host = [str(case.get("name")).partition("[")[2].removesuffix("]") for case in cases]
     assert {name: per_host.count(name) for name in hosts} == {
-        name: len(host["checks"]) for name, host in hosts.items()}
+        name: len(host["checks"]) for name, host in hosts.items()
+    }
     assert seconds < DEADLINE_S + MORE_S, f"the run took {seconds:.1f} s"
 
 

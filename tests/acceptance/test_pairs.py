@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from gpufleet.verification.suite import name_of_test
 from lab import pythons
 from lab.errors import LabError
 from tests.support.lab_fleet import DEADLINE_S, ROOT, Fleet
@@ -29,8 +30,12 @@ ARTIFACTS = ("--cuda", "8.0", "--cuda", "11.8")
 UP = ("--hosts", "lab1,lab2", "--python", "3.6")
 
 STACKS = [{"tensorflow": "1.4.0"}, {"tensorflow": "2.13.1"}]
-WHERE = ("-i", "inventory/side-by-side", "-e",
-         json.dumps({"gpu_stacks": STACKS, "gpu_toolkits": []}))
+WHERE = (
+    "-i",
+    "inventory/side-by-side",
+    "-e",
+    json.dumps({"gpu_stacks": STACKS, "gpu_toolkits": []}),
+)
 PAIR = (*WHERE, "--pair", "lab1,lab2")
 GRAPH, REDUCE, NCCL = "pair.parameter-server", "pair.all-reduce", "pair.nccl"
 
@@ -56,21 +61,36 @@ def test_two_hosts_compute_together_in_both_releases(fleet: Fleet) -> None:
     assert gone(fleet) == ""
 
 
-def test_without_a_pair_nothing_is_said_of_pairs(fleet: Fleet) -> None:
+def test_without_a_pair_nothing_is_printed_of_pairs(fleet: Fleet) -> None:
     for checks in fleet.verdicts(0, *WHERE).values():
         assert not {GRAPH, REDUCE, NCCL} & set(checks)
 
 
 def test_pytest_itself_has_hosts_meet(fleet: Fleet, tmp_path: Path) -> None:
     junit = tmp_path / "junit.xml"
-    fleet.run(ROOT / ".venv/bin/pytest", "verify/", "--ansible-inventory=inventory/side-by-side",
-              "--gpu-extra-vars", WHERE[-1], "--gpu-pair", "lab1,lab2", "--gpu-pair-stack",
-              "tensorflow-2.13.1", "-q", "-p", "no:cacheprovider", f"--junitxml={junit}")
-    passed = {str(case.get("name")) for case in ET.parse(junit).getroot().iter("testcase")
-              if not len(case)}
-    assert {name for name in passed if "pair." in name} == {
-        f"test_check[ansible://{host}-{check}]"
-        for host in ("lab1", "lab2") for check in (GRAPH, REDUCE)}
+    fleet.run(
+        ROOT / ".venv/bin/pytest",
+        "verify/",
+        "--ansible-inventory=inventory/side-by-side",
+        "--gpu-extra-vars",
+        WHERE[-1],
+        "--gpu-pair",
+        "lab1,lab2",
+        "--gpu-pair-stack",
+        "tensorflow-2.13.1",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        f"--junitxml={junit}",
+    )
+    passed = {
+        str(case.get("name"))
+        for case in ET.parse(junit).getroot().iter("testcase")
+        if not len(case) and case.get("classname") == "verify.test_pair"
+    }
+    assert passed == {
+        f"{name_of_test(check)}[{host}]" for host in ("lab1", "lab2") for check in (GRAPH, REDUCE)
+    }
 
 
 def test_a_closed_port_is_named_with_both_hosts(fleet: Fleet, firewall: None) -> None:
@@ -114,9 +134,9 @@ def test_a_side_that_stands_still_is_hung_within_the_deadline(fleet: Fleet) -> N
     stop = "pkill -STOP -f '[s]tacks/tensorflow.* -I -c'"
     more = ("--pair-stack", "tensorflow-2.13.1", "--deadline", "60")
     with meeting(fleet, (*PAIR, *more), stop) as run:
-        said = json.loads(run.communicate(timeout=4 * DEADLINE_S)[0])
+        output = json.loads(run.communicate(timeout=4 * DEADLINE_S)[0])
     fleet.on("lab2", "pkill -CONT -f '[s]tacks/tensorflow.* -I -c'; :")
-    checks = {check["id"]: check for check in said["hosts"]["lab2"]["checks"]}
+    checks = {check["id"]: check for check in output["hosts"]["lab2"]["checks"]}
     assert run.returncode == 1
     assert checks[GRAPH]["verdict"] == "HUNG"
     assert "no answer within 60 s" in checks[GRAPH]["cause"]

@@ -22,11 +22,11 @@ def test_an_unknown_release_is_refused_before_any_host_is_touched(fleet: Fleet) 
     done = fleet.gpufleet(
         "provision", "-e", json.dumps({"gpu_stacks": [{"tensorflow": "9.9"}]}), status=4
     )
-    said = " ".join((done.stdout + done.stderr).split())
-    assert "gpu_stacks[0].tensorflow" in said
-    assert "9.9" in said
-    assert "Nothing was changed on any host." in said
-    assert "PLAY" not in said
+    output = " ".join((done.stdout + done.stderr).split())
+    assert "gpu_stacks[0].tensorflow" in output
+    assert "9.9" in output
+    assert "Nothing was changed on any host." in output
+    assert "PLAY" not in output
 
 
 def test_an_artifact_that_is_missing_from_its_directory(fleet: Fleet, tmp_path: Path) -> None:
@@ -43,7 +43,7 @@ def test_check_mode_on_fresh_hosts_lists_what_it_would_do_and_changes_nothing(
     fleet: Fleet,
 ) -> None:
     before = [fleet.state(host) for host in BOTH]
-    said = fleet.gpufleet("provision", "--check", "--diff").stdout
+    output = fleet.gpufleet("provision", "--check", "--diff").stdout
     for promise in (
         "toolkit 11.8: 11.8.0 in /usr/local/cuda-11.8",
         "cudnn 11.8-8: 8.6.0.163 in /usr/local/cuda-11.8",
@@ -51,16 +51,16 @@ def test_check_mode_on_fresh_hosts_lists_what_it_would_do_and_changes_nothing(
         "+/usr/local/cuda-11.8/lib64",
         "Would install libxml2",
     ):
-        assert promise in said
-    assert "failed=0" in said
+        assert promise in output
+    assert "failed=0" in output
     assert [fleet.state(host) for host in BOTH] == before
 
 
 def test_provision_ends_with_what_holds_what_was_not_provable_and_the_report(
     fleet: Fleet,
 ) -> None:
-    said = fleet.gpufleet("provision").stdout
-    end = " ".join(said[said.rindex("2 hosts healthy:") :].split())
+    output = fleet.gpufleet("provision").stdout
+    end = " ".join(output[output.rindex("2 hosts healthy:") :].split())
     assert "all declared checks pass" in end
     assert "multiplies matrices exactly on the CPU, not on a GPU" in end
     assert "Skipped by declaration gpu_expect: {count: 0}" in end
@@ -115,8 +115,8 @@ def test_a_removed_library_fails_exactly_its_checks_on_its_host(fleet: Fleet) ->
 
 
 def test_provision_repairs_it(fleet: Fleet) -> None:
-    said = fleet.gpufleet("provision").stdout
-    assert "all declared checks pass" in " ".join(said.split())
+    output = fleet.gpufleet("provision").stdout
+    assert "all declared checks pass" in " ".join(output.split())
     fleet.verdicts(0)
 
 

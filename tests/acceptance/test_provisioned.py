@@ -24,16 +24,16 @@ def provisioned(fleet: Fleet) -> None:
     fleet.gpufleet("provision")
 
 
-def test_only_the_host_that_differs_is_provisioned_and_told_why(fleet: Fleet) -> None:
+def test_only_the_host_that_differs_is_provisioned_and_has_the_reason(fleet: Fleet) -> None:
     before = fleet.state("lab2")
     entered = fleet.on("lab2", ANSIBLE)
     assert int(entered) > 0
     # Damage, and what a run leaves that is killed at its last moment: all stands, uncleared.
     fleet.on("lab1", f"truncate -s 9 {TOOLKIT}/version.json; mkdir -p /var/cache/gpufleet/python")
     done = fleet.gpufleet("provision")
-    (told,) = [line for line in done.stderr.splitlines() if "Ansible runs on" in line]
-    assert told.startswith("Ansible runs on lab1: repair toolkit 11.8: changed since")
-    assert "version.json (size)" in told
+    (reported,) = [line for line in done.stderr.splitlines() if "Ansible runs on" in line]
+    assert reported.startswith("Ansible runs on lab1: repair toolkit 11.8: changed since")
+    assert "version.json (size)" in reported
     assert "1 of 2 hosts match their plans and are left alone." in done.stderr
     assert "--limit lab1\n" in done.stderr
     assert "lab2" not in done.stdout.partition("✓ lab1")[0]
@@ -55,7 +55,7 @@ def test_a_host_that_could_not_be_judged_is_run_and_not_skipped(fleet: Fleet) ->
 
 # Each has a row in the table of faults as well.
 @pytest.mark.parametrize(
-    ("breakage", "checks", "told"),
+    ("breakage", "checks", "reported"),
     [
         (
             f"truncate -s 1000 {TOOLKIT}/targets/x86_64-linux/lib/libcublas.so.11.*",
@@ -64,7 +64,9 @@ def test_a_host_that_could_not_be_judged_is_run_and_not_skipped(fleet: Fleet) ->
             "libcublas",
         ),
         pytest.param(
-            "ln -sfn /nowhere /usr/local/cuda", {"toolkit.default-link"}, "/nowhere",
+            "ln -sfn /nowhere /usr/local/cuda",
+            {"toolkit.default-link"},
+            "/nowhere",
             marks=pytest.mark.slow,
         ),
         pytest.param(
@@ -82,8 +84,18 @@ def test_a_host_that_could_not_be_judged_is_run_and_not_skipped(fleet: Fleet) ->
         ),
         (
             "mkdir -p /var/lib/gpufleet/journal; echo '"
-            + json.dumps({"kind": "cudnn", "id": "11.8-8", "path": TOOLKIT, "state": "installing",
-                          "version": "8.6.0.163", "fresh": False, "started": "x", "schema": 1})
+            + json.dumps(
+                {
+                    "kind": "cudnn",
+                    "id": "11.8-8",
+                    "path": TOOLKIT,
+                    "state": "installing",
+                    "version": "8.6.0.163",
+                    "fresh": False,
+                    "started": "x",
+                    "schema": 1,
+                }
+            )
             + "' >/var/lib/gpufleet/journal/cudnn-11.8-8.json",
             {"install.complete"},
             "11.8-8",
@@ -91,14 +103,14 @@ def test_a_host_that_could_not_be_judged_is_run_and_not_skipped(fleet: Fleet) ->
     ],
     ids=["truncated library", "default link", "unreadable header", "pip install", "half-installed"],
 )
-def test_other_breakages_are_named_and_mended(
-    fleet: Fleet, breakage: str, checks: set[str], told: str
+def test_other_breakages_are_named_and_repaired(
+    fleet: Fleet, breakage: str, checks: set[str], reported: str
 ) -> None:
     fleet.on("lab2", breakage)
     verdicts = fleet.verdicts(1, "--limit", "lab2")["lab2"]
     failed = {name for name, row in verdicts.items() if row["verdict"] == "FAIL"}
     assert failed == checks
-    assert any(told in verdicts[name]["cause"] for name in checks)
+    assert any(reported in verdicts[name]["cause"] for name in checks)
     assert all(verdicts[name]["remedy"] for name in checks)
     fleet.gpufleet("provision", "--limit", "lab2")
 
@@ -126,8 +138,8 @@ def test_remove_takes_exactly_what_was_installed_on_that_host(fleet: Fleet) -> N
     before = fleet.state("lab2")
     fleet.on("lab1", f"echo precious >{TOOLKIT}/lib64/theirs")
     what = ("--stack", "tensorflow-2.13.1", "--toolkit", "11.8")
-    said = fleet.gpufleet("remove", *what, "--limit", "lab1").stdout
-    assert f"{TOOLKIT}/targets/x86_64-linux/lib/theirs" in said
+    output = fleet.gpufleet("remove", *what, "--limit", "lab1").stdout
+    assert f"{TOOLKIT}/targets/x86_64-linux/lib/theirs" in output
     left = fleet.on("lab1", "find /usr/local/cuda* /opt/gpufleet/stacks -type f -o -type l")
     assert left == f"{TOOLKIT}/targets/x86_64-linux/lib/theirs\n"
     assert TOOLKIT not in fleet.on("lab1", "/sbin/ldconfig -p")

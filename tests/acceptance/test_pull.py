@@ -15,21 +15,38 @@ pytestmark = [pytest.mark.lab, pytest.mark.slow]
 ARTIFACTS = ("--cuda", "8.0")
 UP = ("--hosts", "lab1")
 RESULT, METRICS = "/var/lib/gpufleet-pull/lab1.json", "/var/lib/textfiles/gpufleet.prom"
-WISHES = json.dumps({"gpu_stacks": [], "pull_verify_textfile_dir": "/var/lib/textfiles"})
+DECLARED = json.dumps({"gpu_stacks": [], "pull_verify_textfile_dir": "/var/lib/textfiles"})
 RUN = "systemctl start gpufleet-pull.service"
 
 
 def play(fleet: Fleet, *words: str) -> str:
     """Run the playbook on lab1."""
-    return fleet.run(ROOT / ".venv/bin/ansible-playbook", "playbooks/pull.yml", "-i",
-                     "inventory/lab", "-e", WISHES, *words).stdout
+    return fleet.run(
+        ROOT / ".venv/bin/ansible-playbook",
+        "playbooks/pull.yml",
+        "-i",
+        "inventory/lab",
+        "-e",
+        DECLARED,
+        *words,
+    ).stdout
 
 
 def pulled(fleet: Fleet, directory: Path, status: int) -> dict[str, Any]:
     """What the control machine makes of the collected results."""
-    done: Done = fleet.gpufleet("verify", "-i", "inventory/lab", "-e", WISHES, "--pulled",
-                                str(directory), "--report", str(directory / "reports"), "--json",
-                                status=status)
+    done: Done = fleet.gpufleet(
+        "verify",
+        "-i",
+        "inventory/lab",
+        "-e",
+        DECLARED,
+        "--pulled",
+        str(directory),
+        "--report",
+        str(directory / "reports"),
+        "--json",
+        status=status,
+    )
     found: dict[str, Any] = json.loads(done.stdout)["hosts"]["lab1"]
     return found
 
@@ -47,14 +64,19 @@ def test_a_healthy_host_says_so_without_any_ssh(fleet: Fleet, tmp_path: Path) ->
     fleet.on("lab1", RUN)
     assert 'gpufleet_host_healthy{host="lab1"} 1' in fleet.on("lab1", f"cat {METRICS}")
     assert fleet.on("lab1", f"stat -c %a:%U {RESULT} /var/lib/gpufleet-pull").split() == [
-        "640:root", "2750:root"]
+        "640:root",
+        "2750:root",
+    ]
     (tmp_path / "lab1.json").write_text(fleet.on("lab1", f"cat {RESULT}"))
     assert pulled(fleet, tmp_path, 0)["verdict"] == "PASS"
 
 
 def test_a_broken_host_says_what_is_wrong_with_it(fleet: Fleet, tmp_path: Path) -> None:
-    fleet.on("lab1", "mkdir -p /var/lib/gpufleet/receipts;"
-             " echo '{' >/var/lib/gpufleet/receipts/toolkit-11.8.json")
+    fleet.on(
+        "lab1",
+        "mkdir -p /var/lib/gpufleet/receipts;"
+        " echo '{' >/var/lib/gpufleet/receipts/toolkit-11.8.json",
+    )
     fleet.on("lab1", RUN)
     fleet.on("lab1", "rm /var/lib/gpufleet/receipts/toolkit-11.8.json")
     metrics = fleet.on("lab1", f"cat {METRICS}")
@@ -64,7 +86,8 @@ def test_a_broken_host_says_what_is_wrong_with_it(fleet: Fleet, tmp_path: Path) 
     (tmp_path / "lab1.json").write_text(fleet.on("lab1", f"cat {RESULT}"))
     host = pulled(fleet, tmp_path, 1)
     assert [check["id"] for check in host["checks"] if check["verdict"] == "FAIL"] == [
-        "install.complete"]
+        "install.complete"
+    ]
 
 
 def test_an_old_result_is_no_result(fleet: Fleet, tmp_path: Path) -> None:
@@ -78,6 +101,12 @@ def test_an_old_result_is_no_result(fleet: Fleet, tmp_path: Path) -> None:
 
 def test_it_goes_as_it_came(fleet: Fleet) -> None:
     play(fleet, "-e", "pull_verify_state=absent")
-    assert fleet.on("lab1", "ls -d /opt/gpufleet/pull /etc/gpufleet/pull.json"
-                    " /var/lib/gpufleet-pull /etc/systemd/system/gpufleet-pull.*"
-                    f" {METRICS} 2>/dev/null || :") == ""
+    assert (
+        fleet.on(
+            "lab1",
+            "ls -d /opt/gpufleet/pull /etc/gpufleet/pull.json"
+            " /var/lib/gpufleet-pull /etc/systemd/system/gpufleet-pull.*"
+            f" {METRICS} 2>/dev/null || :",
+        )
+        == ""
+    )

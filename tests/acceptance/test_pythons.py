@@ -30,16 +30,14 @@ def python(fleet: Fleet) -> str:
 
 
 @pytest.mark.parametrize("user", ["root", "deploy"])
-def test_the_document_is_the_same(
-    fleet: Fleet, tmp_path: Path, python: str, user: str
-) -> None:
+def test_the_document_is_the_same(fleet: Fleet, tmp_path: Path, python: str, user: str) -> None:
     config = {"host": "lab1", "deadline_s": 20}
     script = tmp_path / "probe.py"
     script.write_text(f"CONFIG = {json.dumps(config)!r}\n{payload.probe()}")
     fleet.run("podman", "cp", script, f"gpufleet-{fleet.instance}-lab1:/tmp/probe.py")
     fleet.on("lab1", "chmod 644 /tmp/probe.py")
-    said = fleet.on("lab1", f"su -s /bin/sh {user} -c '{python} -I -S - </tmp/probe.py'")
-    snapshot: dict[str, Any] = json.loads(said.splitlines()[-1])
+    output = fleet.on("lab1", f"su -s /bin/sh {user} -c '{python} -I -S - </tmp/probe.py'")
+    snapshot: dict[str, Any] = json.loads(output.splitlines()[-1])
     assert python == "/usr/bin/python3.14"
     assert (snapshot["euid"] == 0) == (user == "root")
     assert validator.mark_damaged(snapshot) == snapshot

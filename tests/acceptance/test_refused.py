@@ -87,8 +87,8 @@ def test_an_inventory_without_hosts(fleet: Fleet, tmp_path: Path, inventory: str
 def test_an_unreachable_host_does_not_keep_the_others_from_going_on(fleet: Fleet) -> None:
     fleet.on("lab1", "systemctl stop ssh.socket ssh.service; pkill -x sshd || :")
     done = fleet.gpufleet("provision", status=1)
-    said = " ".join((done.stdout + done.stderr).split())
-    assert "unreachable=1" in said
+    output = " ".join((done.stdout + done.stderr).split())
+    assert "unreachable=1" in output
     verdicts = json.loads(fleet.gpufleet("verify", "--json", status=1).stdout)["hosts"]
     assert [check["id"] for check in verdicts["lab1"]["checks"]] == ["host.reachable"]
     assert verdicts["lab1"]["verdict"] == "UNREACHABLE"

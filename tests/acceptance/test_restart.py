@@ -61,7 +61,7 @@ def play(tmp_path: Path) -> Path:
     return path
 
 
-def wishes(reboot: str = "auto", count: int = 1) -> str:
+def declared(reboot: str = "auto", count: int = 1) -> str:
     """A host with a managed driver, and with a GPU of which nothing is to be seen."""
     return json.dumps(
         {
@@ -74,14 +74,14 @@ def wishes(reboot: str = "auto", count: int = 1) -> str:
     )
 
 
-def words(play: Path, **wished: Any) -> list[str | Path]:
+def words(play: Path, **wanted: Any) -> list[str | Path]:
     program = ROOT / ".venv" / "bin" / "ansible-playbook"
-    return [program, play, "-i", str(ROOT / "inventory" / "lab"), "-e", wishes(**wished)]
+    return [program, play, "-i", str(ROOT / "inventory" / "lab"), "-e", declared(**wanted)]
 
 
-def restart(fleet: Fleet, play: Path, **wished: Any) -> tuple[Done, str]:
+def restart(fleet: Fleet, play: Path, **wanted: Any) -> tuple[Done, str]:
     """The run, and what it said on one line."""
-    done = fleet.run(*words(play, **wished), status=None)
+    done = fleet.run(*words(play, **wanted), status=None)
     return done, " ".join(done.stdout.split())
 
 
@@ -103,8 +103,8 @@ def fresh(fleet: Fleet) -> int:
 
 def test_check_mode_says_that_it_would_reload_and_does_nothing(host: Fleet, play: Path) -> None:
     before = fresh(host)
-    said = host.run(*words(play), "--check", "--diff").stdout
-    assert f"+kernel module nvidia {VERSION}" in said
+    output = host.run(*words(play), "--check", "--diff").stdout
+    assert f"+kernel module nvidia {VERSION}" in output
     assert len(boots(host)) == before
     assert host.on("lab1", f"ls {MARKER} 2>/dev/null || :") == ""
 
@@ -113,21 +113,23 @@ def test_one_reboot_and_none_after_it_when_the_driver_still_does_not_load(
     host: Fleet, play: Path
 ) -> None:
     before = fresh(host)
-    done, said = restart(host, play)
+    done, output = restart(host, play)
     assert done.returncode
-    assert "The driver does not run: the kernel module is not loaded, after the reboot that" in said
-    assert "modprobe nvidia" in said, "what loading it said is the cause"
-    assert "Remedy: on lab1: modprobe nvidia; journalctl -k" in said
+    assert (
+        "The driver does not run: the kernel module is not loaded, after the reboot that" in output
+    )
+    assert "modprobe nvidia" in output, "what loading it said is the cause"
+    assert "Remedy: on lab1: modprobe nvidia; journalctl -k" in output
     ids = boots(host)
     assert len(ids) == before + 1
-    told = marker(host)
-    assert (told["boot_id"], told["tried"]) == (ids[-2], True)
-    assert told["failed"]["boot_id"] == ids[-1]
+    reported = marker(host)
+    assert (reported["boot_id"], reported["tried"]) == (ids[-2], True)
+    assert reported["failed"]["boot_id"] == ids[-1]
 
     for _ in range(2):
-        done, said = restart(host, play)
+        done, output = restart(host, play)
         assert done.returncode
-        assert "after the reboot that should have fixed it" in said
+        assert "after the reboot that should have fixed it" in output
     assert boots(host) == ids
 
     # Told to have no GPU, it needs no driver that runs.
@@ -146,26 +148,26 @@ def test_a_run_that_was_killed_before_the_reboot_is_taken_up_once(host: Fleet, p
     assert len(boots(host)) == before
     noted = marker(host)
 
-    done, said = restart(host, play)
+    done, output = restart(host, play)
     assert done.returncode
-    assert "after the reboot that should have fixed it" in said
+    assert "after the reboot that should have fixed it" in output
     assert len(boots(host)) == before + 1
-    told = marker(host)
-    assert (told["since"], told["boot_id"]) == (noted["since"], noted["boot_id"])
+    reported = marker(host)
+    assert (reported["since"], reported["boot_id"]) == (noted["since"], noted["boot_id"])
 
 
 def test_never_means_never_and_the_verification_names_what_is_pending(
     host: Fleet, play: Path
 ) -> None:
     before = fresh(host)
-    done, said = restart(host, play, reboot="never")
+    done, output = restart(host, play, reboot="never")
     assert done.returncode == 0
     pending = "A reboot is pending: the kernel module is not loaded; loading it reports: modprobe"
-    assert pending in said
-    assert "gpu_driver_reboot: never" in said
+    assert pending in output
+    assert "gpu_driver_reboot: never" in output
     assert len(boots(host)) == before
 
-    found = host.verdicts(1, "-e", wishes("never"))["lab1"]["driver.pending"]
+    found = host.verdicts(1, "-e", declared("never"))["lab1"]["driver.pending"]
     assert found["verdict"] == "FAIL"
     assert f"provisioning does not reboot, since {marker(host)['since']}" in found["cause"]
     assert found["remedy"] == "reboot lab1 at a suitable time"
@@ -176,9 +178,9 @@ def test_the_machine_that_ansible_runs_on_is_not_rebooted(host: Fleet, play: Pat
     # With the machine's own boot id, the host looks like the control node that it shares it with.
     host.on("lab1", "umount /proc/sys/kernel/random/boot_id")
     try:
-        done, said = restart(host, play)
+        done, output = restart(host, play)
         assert done.returncode == 0
-        assert "Ansible itself runs on this host, so it is not rebooted" in said
+        assert "Ansible itself runs on this host, so it is not rebooted" in output
     finally:
         host.on("lab1", "mount --bind /dev/.boot_id /proc/sys/kernel/random/boot_id")
     assert len(boots(host)) == before

@@ -26,7 +26,7 @@ HOSTS = [f"lab{number}" for number in range(1, 7)]
 UP = ("--hosts", ",".join(HOSTS))
 ARTIFACTS = ("--cuda", "8.0")
 # The smallest toolkit there is, since the course of things is what is tried here.
-WISHES = {"gpu_stacks": [], "gpu_toolkits": ["8.0.61"], "gpu_expect": {"count": 0}}
+DECLARED = {"gpu_stacks": [], "gpu_toolkits": ["8.0.61"], "gpu_expect": {"count": 0}}
 TOOLKIT = "/usr/local/cuda-8.0"
 INSTALLED = f"test -e {TOOLKIT}/lib64/libcublas.so.8.0"
 BATCHES = [["lab1"], ["lab2", "lab3"], ["lab4", "lab5"], ["lab6"]]
@@ -35,7 +35,7 @@ BATCHES = [["lab1"], ["lab2", "lab3"], ["lab4", "lab5"], ["lab6"]]
 @pytest.fixture(scope="module")
 def words(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
     folder = tmp_path_factory.mktemp("rollout")
-    return ("rollout", "-e", json.dumps(WISHES), "--state", str(folder), "--report", str(folder))
+    return ("rollout", "-e", json.dumps(DECLARED), "--state", str(folder), "--report", str(folder))
 
 
 def noted(words: tuple[str, ...]) -> dict[str, Any]:
@@ -56,14 +56,21 @@ def under_way(
     # The batch before it comes first.
     host, deadline = BATCHES[batch][0], time.monotonic() + 3 * DEADLINE_S
     with subprocess.Popen(
-        [ROOT / "gpufleet", *words, "--resume"], cwd=ROOT, env=fleet.environment,
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+        [ROOT / "gpufleet", *words, "--resume"],
+        cwd=ROOT,
+        env=fleet.environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
     ) as running:
         while not (noted(words)["done"] == batch and noted(words)["step"] == "provision"):
             assert time.monotonic() < deadline
             time.sleep(0.1)
-        fleet.on(host, f"timeout {DEADLINE_S} sh -c"
-                 " 'until ls /var/lib/gpufleet/journal/toolkit-8.0.json; do :; done' 2>/dev/null")
+        fleet.on(
+            host,
+            f"timeout {DEADLINE_S} sh -c"
+            " 'until ls /var/lib/gpufleet/journal/toolkit-8.0.json; do :; done' 2>/dev/null",
+        )
         yield running
 
 
@@ -73,19 +80,19 @@ def test_a_canary_that_breaks_stops_it_and_five_hosts_are_untouched(
     # A tree that somebody made by hand is refused, not overwritten.
     fleet.on("lab1", f"mkdir -p {TOOLKIT} && touch {TOOLKIT}/by-hand")
     before = {host: fleet.state(host) for host in HOSTS[1:]}
-    said = fleet.gpufleet(*words, "--batch", "2", status=1).stdout
-    assert "Stopped: lab1 not healthy" in said
-    assert "5 hosts were not touched: lab2 lab3 lab4 lab5 lab6" in said
-    assert "by hand" in said or TOOLKIT in said
+    output = fleet.gpufleet(*words, "--batch", "2", status=1).stdout
+    assert "Stopped: lab1 not healthy" in output
+    assert "5 hosts were not touched: lab2 lab3 lab4 lab5 lab6" in output
+    assert "by hand" in output or TOOLKIT in output
     assert {host: fleet.state(host) for host in HOSTS[1:]} == before
     assert installed(fleet) == []
     assert [batch["hosts"] for batch in noted(words)["batches"]] == BATCHES
 
 
 def test_another_one_is_refused_meanwhile(fleet: Fleet, words: tuple[str, ...]) -> None:
-    said = fleet.gpufleet(*words, status=4).stdout
-    assert "0 of 6 hosts are done" in said
-    assert "--resume" in said
+    output = fleet.gpufleet(*words, status=4).stdout
+    assert "0 of 6 hosts are done" in output
+    assert "--resume" in output
 
 
 def test_the_control_process_killed_in_the_middle_is_continued(
@@ -114,11 +121,11 @@ def test_killed_with_all_that_it_had_started_it_is_continued(
 
 def test_resumed_everybody_is_done_and_nobody_twice(fleet: Fleet, words: tuple[str, ...]) -> None:
     before = fleet.state("lab1")
-    said = fleet.gpufleet(*words, "--resume").stdout
-    assert "6 hosts are rolled out and healthy" in said
-    assert "Batch 3 of 4" in said
-    assert "Batch 2 of 4" not in said
+    output = fleet.gpufleet(*words, "--resume").stdout
+    assert "6 hosts are rolled out and healthy" in output
+    assert "Batch 3 of 4" in output
+    assert "Batch 2 of 4" not in output
     assert fleet.state("lab1") == before
     assert installed(fleet) == HOSTS
     assert noted(words)["status"] == "done"
-    fleet.verdicts(0, "-e", json.dumps(WISHES))
+    fleet.verdicts(0, "-e", json.dumps(DECLARED))

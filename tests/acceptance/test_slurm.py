@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 from gpufleet.inventory import HostSelector
-from gpufleet.model.verdict import Verdict
+from gpufleet.model.verdict import LETTERS, Verdict
 from gpufleet.nightly.drain import after_night
-from gpufleet.nightly.drift import LETTERS
 from gpufleet.rollout.schedulers import PROMISE
 from tests.support import slurm_hosts as slurm
 from tests.support.fleet_stand_ins import RunHistory
@@ -27,7 +26,7 @@ HOSTS = ("lab1", "lab2", "lab3")
 UP = ("--hosts", ",".join(HOSTS))
 ARTIFACTS = ("--cuda", "8.0")
 # Nothing to install, so that what takes time is Slurm.
-WISHES = {"gpu_stacks": [], "gpu_expect": {"count": 0}, "gpu_scheduler_host": "lab1"}
+DECLARED = {"gpu_stacks": [], "gpu_expect": {"count": 0}, "gpu_scheduler_host": "lab1"}
 JOURNAL = "/var/lib/gpufleet/journal"
 HALF = f"mkdir -p {JOURNAL}; echo '{{}}' >{JOURNAL}/toolkit-1.0.json"
 HEALTH = "/usr/local/sbin/gpufleet-health"
@@ -42,26 +41,38 @@ class Nights(RunHistory):
 
     def night(self) -> list[str]:
         """One more night; what it did."""
-        said = self.fleet.gpufleet("verify", "--json", *wishes(), status=None).stdout
-        hosts = json.loads(said)["hosts"]
+        output = self.fleet.gpufleet("verify", "--json", *declared(), status=None).stdout
+        hosts = json.loads(output)["hosts"]
         for name, host in hosts.items():
             for check in host["checks"]:
                 self.checks[name][check["id"]] += LETTERS[Verdict(check["verdict"])]
-        selector = HostSelector([str(ROOT / "inventory" / "lab")], extra_vars=[json.dumps(WISHES)])
+        selector = HostSelector(
+            [str(ROOT / "inventory" / "lab")], extra_vars=[json.dumps(DECLARED)]
+        )
         done, failed = after_night(
-            self, {"hook": "slurm", "selector": selector, "most_percent": 50})
+            self, {"hook": "slurm", "selector": selector, "most_percent": 50}
+        )
         assert failed == []
         return done
 
 
-def wishes() -> list[str]:
-    return ["-e", json.dumps(WISHES)]
+def declared() -> list[str]:
+    return ["-e", json.dumps(DECLARED)]
 
 
 def rollout(fleet: Fleet, folder: Path, *words: str, status: int = 0) -> str:
     return fleet.gpufleet(
-        "rollout", *wishes(), "--hook", "slurm", "--state", str(folder), "--report", str(folder),
-        *words, status=status).stdout
+        "rollout",
+        *declared(),
+        "--hook",
+        "slurm",
+        "--state",
+        str(folder),
+        "--report",
+        str(folder),
+        *words,
+        status=status,
+    ).stdout
 
 
 @pytest.fixture(scope="module")
@@ -78,12 +89,13 @@ def nights(cluster: Fleet) -> Nights:
 
 
 def test_the_probe_runs_as_a_job_step_on_every_node(cluster: Fleet) -> None:
-    said = cluster.gpufleet("verify", "--launcher", "slurm", "--json", *wishes()).stdout
-    assert {host["verdict"] for host in json.loads(said)["hosts"].values()} == {"PASS"}
+    output = cluster.gpufleet("verify", "--launcher", "slurm", "--json", *declared()).stdout
+    assert {host["verdict"] for host in json.loads(output)["hosts"].values()} == {"PASS"}
     jobs = cluster.on("lab1", "scontrol show jobs --oneliner").splitlines()
     assert len(jobs) == len(HOSTS)
-    for job, host in zip(sorted(jobs, key=lambda line: line.split(" NodeList=")[1]), HOSTS,
-                         strict=True):
+    for job, host in zip(
+        sorted(jobs, key=lambda line: line.split(" NodeList=")[1]), HOSTS, strict=True
+    ):
         assert " JobName=gpufleet " in job
         assert " UserId=deploy(" in job
         assert " JobState=COMPLETED " in job
@@ -96,9 +108,9 @@ def test_a_node_that_is_bad_for_two_nights_is_drained_with_the_reason(nights: Ni
     fleet.on("lab2", HALF)
     assert nights.night() == []
     assert slurm.node(fleet, "lab2") == ("idle", "none")
-    said = nights.night()
-    assert len(said) == 1
-    assert said[0].startswith("lab2 is drained: install.complete")
+    output = nights.night()
+    assert len(output) == 1
+    assert output[0].startswith("lab2 is drained: install.complete")
     state, reason = slurm.node(fleet, "lab2")
     assert state == "drained"
     assert reason.startswith("gpufleet nightly: install.complete")
@@ -108,7 +120,8 @@ def test_a_node_that_is_bad_for_two_nights_is_drained_with_the_reason(nights: Ni
 
 def test_a_job_step_says_that_its_node_is_drained(cluster: Fleet) -> None:
     verdicts = cluster.verdicts(
-        1, "--launcher", "slurm", "--limit", "lab2", "--deadline", "8", *wishes())
+        1, "--launcher", "slurm", "--limit", "lab2", "--deadline", "8", *declared()
+    )
     row = verdicts["lab2"]["host.reachable"]
     assert row["verdict"] == "UNREACHABLE"
     assert "srun" in row["cause"]
@@ -132,9 +145,9 @@ def test_a_rollout_waits_for_jobs_and_gives_back_only_its_own(
 ) -> None:
     cluster.on("lab1", "cd /tmp && sbatch -w lab1 --output=/dev/null --wrap 'sleep 12'")
     cluster.on("lab1", "timeout 20 sh -c 'until squeue -h -t R | grep -q lab1; do :; done'")
-    said = rollout(cluster, tmp_path, "--batch", "100%")
-    assert "jobs still run on lab1" in said
-    assert "lab3 is already out of service, not by gpufleet (broken fan)" in said
+    output = rollout(cluster, tmp_path, "--batch", "100%")
+    assert "jobs still run on lab1" in output
+    assert "lab3 is already out of service, not by gpufleet (broken fan)" in output
     assert [slurm.node(cluster, host)[0] for host in HOSTS] == ["idle", "idle", "drained"]
     assert slurm.node(cluster, "lab3")[1] == "broken fan"
 
@@ -142,10 +155,10 @@ def test_a_rollout_waits_for_jobs_and_gives_back_only_its_own(
 def test_an_unhealthy_batch_stays_drained_until_it_is_resumed(
     cluster: Fleet, tmp_path: Path
 ) -> None:
-    # What provisioning cannot mend, since it needs it itself.
+    # What provisioning cannot repair, since it needs it itself.
     cluster.on("lab2", "mv /usr/bin/python3 /usr/bin/python3.away")
-    said = rollout(cluster, tmp_path, "--canary", "lab2", "--batch", "2", status=1)
-    assert "Stopped: lab2 not healthy" in said
+    output = rollout(cluster, tmp_path, "--canary", "lab2", "--batch", "2", status=1)
+    assert "Stopped: lab2 not healthy" in output
     state, reason = slurm.node(cluster, "lab2")
     assert state == "drained"
     assert reason.startswith("gpufleet rollout: UNREACHABLE: host.reachable")
@@ -159,16 +172,23 @@ def test_slurm_s_own_health_check_drains_and_gives_back(cluster: Fleet) -> None:
     text = (ROOT / "contrib" / "slurm" / "gpufleet-health").read_text(encoding="utf-8")
     for host in HOSTS:
         cluster.on(host, f"cat >{HEALTH} <<'END'\n{text}END\nchmod 755 {HEALTH}")
-        cluster.on(host, "cat >/usr/local/sbin/health <<'END'\n#!/bin/sh\n"
-                   f"exec {HEALTH} --drain\nEND\nchmod 755 /usr/local/sbin/health")
-        cluster.on(host, "printf 'HealthCheckProgram=/usr/local/sbin/health\\n"
-                   "HealthCheckInterval=2\\nHealthCheckNodeState=ANY\\n' >>/etc/slurm/slurm.conf")
+        cluster.on(
+            host,
+            "cat >/usr/local/sbin/health <<'END'\n#!/bin/sh\n"
+            f"exec {HEALTH} --drain\nEND\nchmod 755 /usr/local/sbin/health",
+        )
+        cluster.on(
+            host,
+            "printf 'HealthCheckProgram=/usr/local/sbin/health\\n"
+            "HealthCheckInterval=2\\nHealthCheckNodeState=ANY\\n' >>/etc/slurm/slurm.conf",
+        )
     cluster.on("lab1", "scontrol reconfigure")
     awaited = "timeout 60 sh -c 'until sinfo -hN -n {} -o %T | grep -qx {}; do sleep 0.3; done'"
     cluster.on("lab2", HALF)
     cluster.on("lab1", awaited.format("lab2", "drained"))
     assert slurm.node(cluster, "lab2")[1] == (
-        f"gpufleet health: half installed: toolkit-1.0{PROMISE}")
+        f"gpufleet health: half installed: toolkit-1.0{PROMISE}"
+    )
     cluster.on("lab2", f"rm {JOURNAL}/toolkit-1.0.json")
     cluster.on("lab1", awaited.format("lab2", "idle"))
     assert slurm.node(cluster, "lab3") == ("drained", "broken fan")
@@ -176,8 +196,11 @@ def test_slurm_s_own_health_check_drains_and_gives_back(cluster: Fleet) -> None:
 
 def test_as_a_prolog_it_keeps_a_job_from_a_node_that_is_not_fit(cluster: Fleet) -> None:
     for host in HOSTS:
-        cluster.on(host, "sed -i '/^HealthCheck/d' /etc/slurm/slurm.conf;"
-                   f" echo Prolog={HEALTH} >>/etc/slurm/slurm.conf")
+        cluster.on(
+            host,
+            "sed -i '/^HealthCheck/d' /etc/slurm/slurm.conf;"
+            f" echo Prolog={HEALTH} >>/etc/slurm/slurm.conf",
+        )
     cluster.on("lab1", "scontrol reconfigure")
     assert cluster.on("lab1", "srun -w lab2 hostname") == "lab2\n"
     cluster.on("lab2", HALF)
@@ -185,5 +208,3 @@ def test_as_a_prolog_it_keeps_a_job_from_a_node_that_is_not_fit(cluster: Fleet) 
     state, reason = slurm.node(cluster, "lab2")
     assert state.startswith("drain")
     assert reason == "Prolog error"
-
-

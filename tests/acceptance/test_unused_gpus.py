@@ -92,7 +92,7 @@ def test_cuda_starts_and_the_stacks_are_whole(unused: Checks) -> None:
 
 
 @pytest.mark.parametrize("stack", STACKS)
-def test_a_stack_on_the_cpu_is_told_with_its_own_reason(unused: Checks, stack: str) -> None:
+def test_a_stack_on_the_cpu_is_reported_with_its_own_reason(unused: Checks, stack: str) -> None:
     gpu, matmul = unused["stack.gpu"], unused["stack.matmul"]
     assert (gpu["verdict"], matmul["verdict"]) == ("FAIL", "FAIL")
     for number in (0, 1):

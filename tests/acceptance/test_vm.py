@@ -84,9 +84,9 @@ def test_modules_are_exchanged_without_a_reboot_where_nothing_holds_a_gpu(
     version, boot, _ = seen(machine)
     assert version == OLD
     on_disk(machine, NEW)
-    said = restart(machine, tmp_path)
-    assert f"-kernel module nvidia {OLD} +kernel module nvidia {NEW}" in said
-    assert "changed=1 " in said
+    output = restart(machine, tmp_path)
+    assert f"-kernel module nvidia {OLD} +kernel module nvidia {NEW}" in output
+    assert "changed=1 " in output
     assert seen(machine) == (NEW, boot, None)
     assert "changed=0 " in restart(machine, tmp_path)
 
@@ -105,10 +105,10 @@ def test_somebody_who_holds_a_gpu_is_named_and_a_reboot_brings_the_other_driver(
     assert named in restart(machine, tmp_path, reboot="never")
     assert seen(machine) == before
 
-    said = restart(machine, tmp_path)
+    output = restart(machine, tmp_path)
     version, boot, marker = seen(machine)
     assert boot != before[1]
     assert (version, marker) == (OLD, None)
-    assert "failed=0" in said
+    assert "failed=0" in output
     assert "changed=0 " in restart(machine, tmp_path)
     assert seen(machine) == (OLD, boot, None)

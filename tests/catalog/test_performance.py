@@ -39,11 +39,21 @@ def test_the_floor_of_a_model(name: str, tflops: float, gib_s: int) -> None:
     assert (found.tflops, found.gib_s) == (tflops, gib_s)
 
 
-@pytest.mark.parametrize("name", [
-    "", "NVIDIA X9000", "NVIDIA GeForce RTX 4090 Laptop GPU", "Quadro RTX 6000 with Max-Q Design",
-    "NVIDIA A100-SXM4-40GB MIG 3g.20gb", "NVIDIA L40S-48Q", "GRID A100-40C", "NVIDIA A10-24Q",
-    "NVIDIA L4-24Q", "NVIDIA RTX PRO 4000 Blackwell SFF Edition",
-])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "NVIDIA X9000",
+        "NVIDIA GeForce RTX 4090 Laptop GPU",
+        "Quadro RTX 6000 with Max-Q Design",
+        "NVIDIA A100-SXM4-40GB MIG 3g.20gb",
+        "NVIDIA L40S-48Q",
+        "GRID A100-40C",
+        "NVIDIA A10-24Q",
+        "NVIDIA L4-24Q",
+        "NVIDIA RTX PRO 4000 Blackwell SFF Edition",
+    ],
+)
 def test_what_is_not_known_or_only_a_part_has_none(name: str) -> None:
     assert floors(name) is None
 
@@ -61,9 +71,15 @@ def test_each_model_of_the_table_is_a_known_gpu() -> None:
             assert gpus.capabilities(name), name
 
 
-MODELS = {"A100 SXM 80 GB": "A100-SXM4-80GB", "H100 SXM": "H100 80GB HBM3",
-          "H200 SXM": "H200", "GH200 480GB": "GH200 480GB", "B200": "B200",
-          "B300": "B300", "GB200": "GB200"}
+MODELS = {
+    "A100 SXM 80 GB": "A100-SXM4-80GB",
+    "H100 SXM": "H100 80GB HBM3",
+    "H200 SXM": "H200",
+    "GH200 480GB": "GH200 480GB",
+    "B200": "B200",
+    "B300": "B300",
+    "GB200": "GB200",
+}
 
 
 def test_every_floor_is_below_the_limit_of_nvidia_s_own_diagnostics() -> None:
@@ -102,11 +118,12 @@ def test_a_lower_power_limit_lowers_the_floors_and_says_so() -> None:
     lower = found.at_power(350, 700)
     assert (lower.tflops, lower.gib_s) == (13.16, 842)
     assert lower.tflops_because == (
-        "at a power limit of 350 of 700 W, 90% of 29.25 TFLOP/s, DCGM's target")
+        "at a power limit of 350 of 700 W, 90% of 29.25 TFLOP/s, DCGM's target"
+    )
     assert {found.at_power(*watts) for watts in ((700, 700), (None, 700), (750, 700))} == {found}
 
 
-def test_a_plan_has_the_wished_floor_or_that_of_the_model() -> None:
+def test_a_plan_has_the_declared_floor_or_that_of_the_model() -> None:
     def expected(**expect: object) -> tuple[object, object]:
         plan = resolve({"gpu_stacks": [], "gpu_expect": {"count": 1, **expect}})
         assert plan["problems"] == []
@@ -116,13 +133,12 @@ def test_a_plan_has_the_wished_floor_or_that_of_the_model() -> None:
     assert expected(model="Voodoo") == (None, None)
     assert expected(tflops=12) == (12.0, "gpu_expect.tflops")
     assert expected(model="NVIDIA L4", tflops=11.5) == (11.5, "gpu_expect.tflops")
-    assert expected(model="NVIDIA L4") == (
-        7.83, "90% of 8.7 TFLOP/s, DCGM's target")
+    assert expected(model="NVIDIA L4") == (7.83, "90% of 8.7 TFLOP/s, DCGM's target")
 
 
 @pytest.mark.parametrize("value", [0, -1, "fast", True, float("inf"), [1]])
 def test_a_floor_that_is_none_is_refused(value: object) -> None:
     plan = resolve({"gpu_stacks": [], "gpu_expect": {"count": 1, "tflops": value}})
-    problem, = plan["problems"]
+    (problem,) = plan["problems"]
     assert problem["where"] == "gpu_expect.tflops"
     assert "a number above 0, such as 12.5" in problem["message"] + problem["remedy"]

@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import re
-from pathlib import Path
-from typing import Any
-
 import pytest
-import yaml
 
 from gpufleet.catalog import facts, xids
 
-ROOT = Path(__file__).parents[2]
-GATHERED = Path(os.environ.get("GPUFLEET_FACTS", ROOT.parent / "shared" / "facts")) / "xids.yml"
 CODES = facts.document("xids/codes.yml")["xids"]
 SXIDS = facts.document("xids/sxids.yml")["codes"]
 JUDGEMENT = facts.document("xids/judgement.yml")
@@ -21,17 +13,36 @@ AT = "NVRM: Xid (PCI:0000:41:00): "
 NAMED = {
     "program": (11, 13, 31, 39, 43, 45, 68, 82, 108, 137),
     "note": (8, 14, 32, 37, 38, 63, 69, 92, 93, 94, 106, 121, 141, 160),
-    "reset": (46, 48, 61, 62, 64, 95, 109, 110, 119, 120, 136, 140, 143, 155, 156, 158, 159, 169,
-              171, 172),
-    "reboot": (79, 167, 173), "power": (54,), "versions": (78,), "restart_vm": (151,),
-    "vendor": (57, 58, 65, 122, 142, 168), "link": (74,), "asked": (154,)}
-
-
-def gathered() -> dict[str, Any]:
-    if not GATHERED.is_file():
-        pytest.skip(f"the gathered fact files are not at hand ({GATHERED})")
-    found: dict[str, Any] = yaml.load(GATHERED.read_text(encoding="utf-8"), Loader=facts.LOADER)
-    return found
+    "reset": (
+        46,
+        48,
+        61,
+        62,
+        64,
+        95,
+        109,
+        110,
+        119,
+        120,
+        136,
+        140,
+        143,
+        155,
+        156,
+        158,
+        159,
+        169,
+        171,
+        172,
+    ),
+    "reboot": (79, 167, 173),
+    "power": (54,),
+    "versions": (78,),
+    "restart_vm": (151,),
+    "vendor": (57, 58, 65, 122, 142, 168),
+    "link": (74,),
+    "asked": (154,),
+}
 
 
 @pytest.mark.parametrize(("expected", "codes"), NAMED.items())
@@ -71,10 +82,16 @@ def test_each_bucket_and_remedy_of_the_judgement_exists_and_is_used() -> None:
     used = {row["immediate"] for row in CODES.values() if not row["unused"]} - {None}
     rules = {row["immediate"] for row in facts.document("xids/nvlink.yml")["rules"]}
     assert used | rules == set(JUDGEMENT["buckets"])
-    parts = (JUDGEMENT["buckets"], JUDGEMENT["unused"], JUDGEMENT["xids"], JUDGEMENT["recovery"],
-             JUDGEMENT["recovery_words"], JUDGEMENT["registers"])
+    parts = (
+        JUDGEMENT["buckets"],
+        JUDGEMENT["unused"],
+        JUDGEMENT["xids"],
+        JUDGEMENT["recovery"],
+        JUDGEMENT["recovery_words"],
+        JUDGEMENT["registers"],
+    )
     remedies = {rule["remedy"] for part in parts for rule in part.values() if "remedy" in rule}
-    assert remedies | {"record", "look_up"} == set(JUDGEMENT["remedies"])
+    assert remedies | {"record", "look_up", "look_up_switch"} == set(JUDGEMENT["remedies"])
     assert set(JUDGEMENT["recorded"]) <= remedies
 
 
@@ -86,8 +103,10 @@ def test_a_row_that_is_pending_anyway_is_no_failure_of_64() -> None:
     assert xids.meaning(64, start + "All reserved rows for bank are remapped").effect == "fail"
 
 
-@pytest.mark.parametrize(("code", "branch", "effect"), [
-    (144, 550, "fail"), (144, 570, "inconclusive"), (139, 535, "note"), (139, 570, "program")])
+@pytest.mark.parametrize(
+    ("code", "branch", "effect"),
+    [(144, 550, "fail"), (144, 570, "inconclusive"), (139, 535, "note"), (139, 570, "program")],
+)
 def test_a_number_that_had_another_meaning_before_a_branch(
     code: int, branch: int, effect: str
 ) -> None:
@@ -97,12 +116,23 @@ def test_a_number_that_had_another_meaning_before_a_branch(
 # -- 154 -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("action", "remedy"), [
-    ("0x0 (None)", ""), ("0x1 (GPU Reset Required)", "reset"), ("0x1 (PF FLR)", "reset"),
-    ("0x2 (Node Reboot Required)", "reboot"), ("0x2 (OS Reboot)", "reboot"),
-    ("0x3 (Drain P2P)", "peer"), ("0x4 (Drain and Reset)", "drain_reset"),
-    ("0x5 (Recover IMEX Domain)", "imex"), ("0x6 (Bus Reset)", "reset"),
-    ("0x7 (System Reboot)", "reboot"), ("0x9 (Something)", "asked"), ("0x9", "asked")])
+@pytest.mark.parametrize(
+    ("action", "remedy"),
+    [
+        ("0x0 (None)", ""),
+        ("0x1 (GPU Reset Required)", "reset"),
+        ("0x1 (PF FLR)", "reset"),
+        ("0x2 (Node Reboot Required)", "reboot"),
+        ("0x2 (OS Reboot)", "reboot"),
+        ("0x3 (Drain P2P)", "peer"),
+        ("0x4 (Drain and Reset)", "drain_reset"),
+        ("0x5 (Recover IMEX Domain)", "imex"),
+        ("0x6 (Bus Reset)", "reset"),
+        ("0x7 (System Reboot)", "reboot"),
+        ("0x9 (Something)", "asked"),
+        ("0x9", "asked"),
+    ],
+)
 def test_the_number_of_the_recovery_action_decides(action: str, remedy: str) -> None:
     """0x3 and 0x5 got the remedy of a reset; branch 610 changed the words, 615 adds actions."""
     text = f"{AT}154, GPU recovery action changed from 0x1 (GPU Reset Required) to {action}"
@@ -120,20 +150,32 @@ def test_a_drain_of_peer_traffic_asks_for_no_reset() -> None:
 
 def registers(*values: int) -> str:
     listed = ", ".join(f"{value:#x}" for value in [*values, *[0] * (7 - len(values))])
-    return (f"{AT}74, pid='<unknown>', name=<unknown>, NVLink: fatal error detected on link 14"
-            f"({listed})")
+    return (
+        f"{AT}74, pid='<unknown>', name=<unknown>, NVLink: fatal error detected on link 14"
+        f"({listed})"
+    )
 
 
-@pytest.mark.parametrize(("values", "effect", "remedy"), [
-    ((0, 0, 1 << 16), "fail", "link"), ((1 << 4,), "fail", "reset"), ((1 << 21,), "fail", "link"),
-    ((1 << 27,), "fail", "reset"), ((0, 0, 0, 1 << 18), "fail", "fabric"),
-    ((1 << 20,), "inconclusive", "link"), ((0, 0, 0, 1 << 16), "inconclusive", "link"),
-    ((0, 0, 0, 0, 1 << 20), "note", ""), ((1,), "note", ""), ((1 | 1 << 8,), "fail", "link"),
-    # Bits that no table names, and none at all.
-    ((1 << 31,), "fail", "link"), ((1 | 1 << 31,), "fail", "link"), ((0,), "fail", "link")])
-def test_the_registers_of_74_are_decoded(
-    values: tuple[int, ...], effect: str, remedy: str
-) -> None:
+@pytest.mark.parametrize(
+    ("values", "effect", "remedy"),
+    [
+        ((0, 0, 1 << 16), "fail", "link"),
+        ((1 << 4,), "fail", "reset"),
+        ((1 << 21,), "fail", "link"),
+        ((1 << 27,), "fail", "reset"),
+        ((0, 0, 0, 1 << 18), "fail", "fabric"),
+        ((1 << 20,), "inconclusive", "link"),
+        ((0, 0, 0, 1 << 16), "inconclusive", "link"),
+        ((0, 0, 0, 0, 1 << 20), "note", ""),
+        ((1,), "note", ""),
+        ((1 | 1 << 8,), "fail", "link"),
+        # Bits that no table names, and none at all.
+        ((1 << 31,), "fail", "link"),
+        ((1 | 1 << 31,), "fail", "link"),
+        ((0,), "fail", "link"),
+    ],
+)
+def test_the_registers_of_74_are_decoded(values: tuple[int, ...], effect: str, remedy: str) -> None:
     """74 was one failure, whatever its seven registers said."""
     found = xids.meaning(74, registers(*values), 550)
     assert (found.effect, found.remedy, "link 14" in found.name) == (effect, remedy, True)
@@ -144,8 +186,10 @@ def test_the_registers_of_74_are_decoded(
 
 
 def nvlink5(code: int, unit: str, severity: str, intrinfo: int, status: int) -> str:
-    return (f"{AT}{code}, pid=7, name=a, {unit} {severity} XC0 i0 Link 03 (0x{intrinfo:08x}"
-            f" 0x{status:08x} 0x00000000 0x00000000 0x00000000 0x00000000)")
+    return (
+        f"{AT}{code}, pid=7, name=a, {unit} {severity} XC0 i0 Link 03 (0x{intrinfo:08x}"
+        f" 0x{status:08x} 0x00000000 0x00000000 0x00000000 0x00000000)"
+    )
 
 
 RULES = facts.document("xids/nvlink.yml")["rules"]
@@ -221,47 +265,26 @@ def test_sxids_that_are_fatal_without_the_word(code: int) -> None:
 
 
 def test_what_guide_and_line_call_otherwise_and_unknown_ones_are_unjudged() -> None:
-    for code in (19061, 19064, 19067, 29999):
-        assert xids.switch_meaning(code, sxid(code, "Non-fatal, ")).effect == "inconclusive", code
+    for code in (19061, 19064, 19067, 28006, 29999):
+        found = xids.switch_meaning(code, sxid(code, "Non-fatal, "))
+        assert (found.effect, found.remedy) == ("inconclusive", "look_up_switch"), code
+        assert "reset all" not in xids.remedy(found.remedy, "0000:c1:00.0", record=True)
+    for code in (28003, 28006):
+        line = f"nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): {code}, {{}}Link 46 MC TS crumbstore"
+        assert xids.switch_meaning(code, line.format("Non-fatal, ")).effect == "note", code
+        assert xids.switch_meaning(code, line.format("Fatal, ")).effect == "fail", code
     for code in (12028, 19055, 20001, 22013, 10004, 25010):
         assert xids.switch_meaning(code, sxid(code, "Non-fatal, ")).effect == "note", code
 
 
-# -- the gathered facts ----------------------------------------------------------------------------
+# -- 45: the end of a program that another Xid caused ----------------------------------------------
 
 
-def test_every_gathered_xid_is_there_with_its_actions() -> None:
-    theirs = gathered()
-    assert set(CODES) == set(theirs["xids"])
-    assert len(CODES) == 176
-    for code, row in theirs["xids"].items():
-        for key in ("name", "mnemonic", "unused", "immediate", "investigate", "gpus", "via_154",
-                    "causes_r555", "driver_header", "source"):
-            wanted = None if row.get(key) == "unknown" else row.get(key)
-            assert CODES[code].get(key) == wanted, (code, key)
-    assert set(facts.document("xids/codes.yml")["xid154"]["codes"]) == set(
-        theirs["xid154"]["codes"])
-    assert len(facts.document("xids/codes.yml")["disagreements"]) == len(theirs["disagreements"])
-
-
-def test_every_gathered_sxid_and_rule_is_there() -> None:
-    theirs = gathered()
-    assert len(SXIDS) == len(theirs["sxids"]["codes"]) == 399
-    for code, row in theirs["sxids"]["codes"].items():
-        assert SXIDS[code]["guide"] == (None if row["guide"] == "not listed" else row["guide"])
-        assert SXIDS[code]["printed"] == (
-            row["printed"] if isinstance(row["printed"], dict) else {})
-        for listed, codes in theirs["sxids"]["lists"].items():
-            assert (SXIDS[code]["guide"] == listed) is (code in codes), (code, listed)
-    for own, row in zip(RULES, theirs["nvlink5_decode"]["rules"], strict=True):
-        for key in ("xid", "unit", "v1", "v2", "or", "immediate", "investigate", "severity"):
-            assert own.get(key) == row.get(key)
-    notes = [note["text"] for note in theirs["sxids"]["notes"]]
-    numbers = {int(number) for text in notes if "without the word" in text
-               for number in re.findall(r"\d{5}", text)}
-    assert numbers <= set(JUDGEMENT["sxids"]["fatal_without_the_word"])
-
-
-def test_every_decision_is_about_a_number_that_the_facts_have() -> None:
-    assert set(JUDGEMENT["xids"]) | set(JUDGEMENT["renumbered"]) <= set(CODES)
-    assert set(JUDGEMENT["sxids"]["fatal_without_the_word"]) <= set(SXIDS)
+@pytest.mark.parametrize("code", [13, 31, 48, 79, 94, 119, 145, 149])
+def test_the_xid_that_ended_a_program_counts(code: int) -> None:
+    line = "NVRM: Xid (PCI:0000:dc:00): 45, pid=1, name=python3, Ch 00000001"
+    found = xids.meaning(45, f"{line} caused by previous Xid {code}", 590)
+    alone = xids.meaning(code, "", 590)
+    assert (found.effect, found.remedy) == (alone.effect, alone.remedy)
+    assert xids.meaning(45, line, 590).effect == "program"
+    assert xids.meaning(45, f"{line} caused by previous Xid 45", 590).effect == "program"

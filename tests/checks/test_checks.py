@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from gpufleet.checks import CHECKS, PAIR_CHECKS, catalogue, judge
+from gpufleet.checks import CHECKS, PAIR_CHECKS
+from gpufleet.judge import judge, table
 from tests.support.healthy_host import Document, data, verdicts
 from tests.support.host_parts import cudnn_tree, stack
 
@@ -34,10 +35,14 @@ def test_a_library_mapped_under_another_name_is_a_stranger(
     assert "opened libcudart.so.11.0" in found["stack.mapped"]["cause"]
 
 
-@pytest.mark.parametrize(("check", "place"), [
-    ("stack.python", lambda snapshot: stack(snapshot)["start"]),
-    ("stack.libraries", lambda snapshot: stack(snapshot)["binding"]),
-    ("cudnn.present", lambda snapshot: cudnn_tree(snapshot)["loaded"][0])])
+@pytest.mark.parametrize(
+    ("check", "place"),
+    [
+        ("stack.python", lambda snapshot: stack(snapshot)["start"]),
+        ("stack.libraries", lambda snapshot: stack(snapshot)["binding"]),
+        ("cudnn.present", lambda snapshot: cudnn_tree(snapshot)["loaded"][0]),
+    ],
+)
 def test_what_gave_no_answer_hung_and_is_not_called_broken(
     plan: Document, snapshot: Document, check: str, place: Callable[[Document], Document]
 ) -> None:
@@ -52,11 +57,18 @@ def test_a_compiler_that_gave_no_answer_hung(plan: Document, snapshot: Document)
     assert verdicts(plan, snapshot)["toolkit.present"] == "HUNG"
 
 
-@pytest.mark.parametrize(("what", "verdict"), [
-    ("/usr/local", "INCONCLUSIVE"), ("/usr/local/cuda-11.8/lib64", "INCONCLUSIVE"),
-    ("/var/lib/gpufleet/receipts", "INCONCLUSIVE"), ("/proc/1/environ", "PASS"),
-    ("/usr/local/cuda-9.0", "PASS"), ("/boot/grub/grub.cfg", "PASS"), ("holders", "PASS"),
-])
+@pytest.mark.parametrize(
+    ("what", "verdict"),
+    [
+        ("/usr/local", "INCONCLUSIVE"),
+        ("/usr/local/cuda-11.8/lib64", "INCONCLUSIVE"),
+        ("/var/lib/gpufleet/receipts", "INCONCLUSIVE"),
+        ("/proc/1/environ", "PASS"),
+        ("/usr/local/cuda-9.0", "PASS"),
+        ("/boot/grub/grub.cfg", "PASS"),
+        ("holders", "PASS"),
+    ],
+)
 def test_what_was_not_seen_matters_where_the_plan_speaks_about_it(
     plan: Document, snapshot: Document, what: str, verdict: str
 ) -> None:
@@ -78,5 +90,5 @@ def test_the_catalogue_says_what_each_check_does_to_a_host() -> None:
     assert effects["pair.nccl"] == "computes on the GPUs of both hosts"
     reading = {name for name, effect in effects.items() if effect == "reads"}
     assert not reading & {check.id for check in CHECKS.values() if "compute" in check.reads}
-    table = catalogue.markdown()
-    assert all(f"| {effect} |" in table for effect in effects.values())
+    text = table.markdown()
+    assert all(f"| {effect} |" in text for effect in effects.values())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpufleet.checks import judge
+from gpufleet.judge import judge
 from tests.support.healthy_host import OF_OTHERS, Document, data, verdicts
 from tests.support.host_parts import with_gpus
 
@@ -17,23 +17,30 @@ def two_gpus(plan: Document, snapshot: Document) -> None:
 def failed(plan: Document, snapshot: Document) -> dict[str, Document]:
     """The checks that did not pass, by their id."""
     checks = judge.judge(plan, snapshot)["checks"]
-    return {check["id"]: check for check in checks
-            if check["verdict"] != "PASS" and check["id"] not in OF_OTHERS}
+    return {
+        check["id"]: check
+        for check in checks
+        if check["verdict"] != "PASS" and check["id"] not in OF_OTHERS
+    }
 
 
-def test_a_missing_link_is_said_without_overstating_what_is_lost(
+def test_a_missing_link_is_printed_without_overstating_what_is_lost(
     plan: Document, snapshot: Document
 ) -> None:
     there = data(snapshot, "containers")
     there["dev_char"]["missing"] = ["/dev/char/195:0"]
     found = failed(plan, snapshot)
     assert {name: check["verdict"] for name, check in found.items()} == {
-        "containers.cdi": "FAIL", "containers.reload": "FAIL"}
-    assert "/dev/char/195:0 missing: with systemd before 240, or an older runc" in found[
-        "containers.reload"]["cause"]
+        "containers.cdi": "FAIL",
+        "containers.reload": "FAIL",
+    }
+    assert (
+        "/dev/char/195:0 missing: with systemd before 240, or an older runc"
+        in found["containers.reload"]["cause"]
+    )
 
 
-def test_what_a_reload_does_to_other_peoples_containers_is_said(
+def test_what_a_reload_does_to_other_peoples_containers_is_printed(
     plan: Document, snapshot: Document
 ) -> None:
     there = data(snapshot, "containers")
@@ -42,13 +49,43 @@ def test_what_a_reload_does_to_other_peoples_containers_is_said(
         {**given, "name": "kept"},
         {**given, "name": "whole driver", "allow": ["char-nvidia rwm"]},
         {**given, "name": "unrestricted", "policy": "auto", "allow": []},
-        {**given, "name": "mknod only", "allow": ["char-* m", "/dev/char/195:0 m"]}]
+        {**given, "name": "mknod only", "allow": ["char-* m", "/dev/char/195:0 m"]},
+    ]
     checks = {check["id"]: check for check in judge.judge(plan, snapshot)["checks"]}
     assert checks["containers.reload"]["verdict"] == "PASS"
-    said = checks["containers.reload"]["evidence"]
+    output = checks["containers.reload"]["evidence"]
     for name in ("kept", "whole driver", "unrestricted"):
-        assert f"Container {name} keeps its GPUs at a systemctl daemon-reload" in said
-    assert "Container mknod only loses /dev/nvidia0, /dev/nvidia1, /dev/nvidiactl at" in said
+        assert f"Container {name} keeps its GPUs at a systemctl daemon-reload" in output
+    assert "Container mknod only loses /dev/nvidia0, /dev/nvidia1, /dev/nvidiactl at" in output
+
+
+@pytest.mark.parametrize(
+    ("node", "major"),
+    [
+        ("/dev/nvidia-caps/nvidia-cap12", "nvidia-caps"),
+        ("/dev/nvidia-caps-imex-channels/channel0", "nvidia-caps-imex-channels"),
+    ],
+)
+def test_mig_and_imex_nodes_that_a_reload_takes_are_named(
+    plan: Document, snapshot: Document, node: str, major: str
+) -> None:
+    """A container keeps its cards, and is denied its IMEX channel."""
+    there = data(snapshot, "containers")
+    there["majors"] = {"nvidia": 195, major: 238}
+    unit = there["run"]["unit"]
+    unit["nodes"].append({"node": node, "numbers": "238:0"})
+    there["running"] = [
+        {**unit, "name": "train", "allow": [*unit["allow"]]},
+        {**unit, "name": "given", "allow": [*unit["allow"], f"char-{major} rw"]},
+    ]
+    check = failed(plan, snapshot)["containers.reload"]
+    assert check["verdict"] == "FAIL"
+    assert f"A container loses {node} at the next systemctl daemon-reload" in check["cause"]
+    unit["allow"].append(f"char-{major} rw")
+    checks = {check["id"]: check for check in judge.judge(plan, snapshot)["checks"]}
+    assert checks["containers.reload"]["verdict"] == "PASS"
+    assert f"Container train loses {node} at" in checks["containers.reload"]["evidence"]
+    assert "Container given keeps its GPUs at" in checks["containers.reload"]["evidence"]
 
 
 @pytest.mark.parametrize("gone", ["unit", "gpus"])
@@ -64,8 +101,15 @@ def test_a_reload_that_was_not_read_is_not_reported_healthy(
 
 def test_a_container_that_hangs_is_no_healthy_one(plan: Document, snapshot: Document) -> None:
     there = data(snapshot, "containers")
-    there["run"] = {"state": "hung", "error": "docker run: no answer within 60 s", "gpus": [],
-                    "reload": None, "stack": None, "framework": None, "image": None}
+    there["run"] = {
+        "state": "hung",
+        "error": "docker run: no answer within 60 s",
+        "gpus": [],
+        "reload": None,
+        "stack": None,
+        "framework": None,
+        "image": None,
+    }
     found = failed(plan, snapshot)
     assert found["containers.gpus"]["verdict"] == "HUNG"
     assert found["containers.matmul"]["verdict"] == "HUNG"
@@ -77,7 +121,8 @@ def test_facts_alone_prove_no_container(plan: Document, snapshot: Document) -> N
     data(snapshot, "containers")["run"] = None
     found = verdicts(plan, snapshot)
     assert {found[f"containers.{name}"] for name in ("gpus", "reload", "matmul")} == {
-        "INCONCLUSIVE"}
+        "INCONCLUSIVE"
+    }
 
 
 @pytest.mark.parametrize("missing", ["gpu_containers", "gpu_expect"])

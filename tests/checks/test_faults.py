@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from gpufleet.checks import CHECKS, judge
+from gpufleet.checks import CHECKS
+from gpufleet.judge import judge
 from tests.support.check_faults import Fault, faults, no_gpus
 from tests.support.framework_stacks import with_frameworks_on_gpus
 from tests.support.healthy_host import (
@@ -23,19 +24,27 @@ FAULTS = faults()
 # The verdicts of each healthy host before anything is broken, and those that differ.
 UNUSED = {"PASS", "NOT-DECLARED"}
 HEALTHY: dict[Break, set[str]] = {
-    no_gpus: UNUSED, with_driver: UNUSED, with_cards: {"PASS"}, with_gpus: {"PASS"},
-    with_frameworks_on_gpus: {"PASS"}}
+    no_gpus: UNUSED,
+    with_driver: UNUSED,
+    with_cards: {"PASS"},
+    with_gpus: {"PASS"},
+    with_frameworks_on_gpus: {"PASS"},
+}
 # TensorFlow and containers do not use the GPUs of the first; both have TensorFlow alone.
 DIFFER: dict[Break, dict[str, str]] = {
-    with_cards: {"stack.gpu": "FAIL", **dict.fromkeys(
-        ("containers.cdi", "containers.gpus", "containers.reload", *OF_OTHERS), "NOT-DECLARED")},
-    with_gpus: dict.fromkeys(OF_OTHERS, "NOT-DECLARED")}
+    with_cards: {
+        "stack.gpu": "FAIL",
+        **dict.fromkeys(
+            ("containers.cdi", "containers.gpus", "containers.reload", *OF_OTHERS), "NOT-DECLARED"
+        ),
+    },
+    with_gpus: dict.fromkeys(OF_OTHERS, "NOT-DECLARED"),
+}
 # Breaks that are more than one fault: each is a cause of its own.
 SEVERAL = {
     "cudnn-sub_library_truncated_and_relinked": "a library is truncated, a link leads elsewhere",
     "gpu-a_page_waits_to_be_retired": "the card is also of an old model that is not declared",
-    "kernel_log-the_log_was_overwritten_and_a_counter_is_not_clean":
-        "a page waits to be retired, and older messages are lost",
+    "kernel_log-the_log_was_overwritten_and_a_counter_is_not_clean": "a page waits to be retired, and older messages are lost",
     "tensorflow-a_sum_without_a_word_beside_a_job": "a sum is missing, and a GPU is held",
 }
 
@@ -45,23 +54,36 @@ def test_a_fault_is_caught_by_its_checks_alone(fault: Fault) -> None:
     plan, snapshot = document("plan.json"), document("snapshot.json")
     fault.healthy(plan, snapshot)
     before = verdicts(plan, snapshot)
-    assert {check: verdict for check, verdict in before.items()
-            if verdict not in HEALTHY[fault.healthy]} == DIFFER.get(fault.healthy, {})
+    assert {
+        check: verdict for check, verdict in before.items() if verdict not in HEALTHY[fault.healthy]
+    } == DIFFER.get(fault.healthy, {})
     fault.apply(plan, snapshot)
     after = {check["id"]: check for check in judge.judge(plan, snapshot)["checks"]}
     assert {check for check in before if after[check]["verdict"] != before[check]} == set(
-        fault.caught)
+        fault.caught
+    )
     for check, caught in fault.caught.items():
         assert after[check]["verdict"] == caught.verdict
         assert caught.cause in after[check]["cause"]
         assert caught.remedy in after[check]["remedy"]
-    shown = [check for check in fault.caught if "explained_by" not in after[check]
-             and after[check]["verdict"] != "NOT-DECLARED"]
+    shown = [
+        check
+        for check in fault.caught
+        if "explained_by" not in after[check] and after[check]["verdict"] != "NOT-DECLARED"
+    ]
     assert (len(shown) > 1) is (f"{fault.area}-{fault.name}" in SEVERAL), shown
 
 
-COMPONENTS = {"toolkit", "cudnn", "stack", "environment", "linker", "default_link", "driver",
-              "containers"}
+COMPONENTS = {
+    "toolkit",
+    "cudnn",
+    "stack",
+    "environment",
+    "linker",
+    "default_link",
+    "driver",
+    "containers",
+}
 # Remedies for which a plain text says it all; the texts with a command are built as data.
 COMMAND = re.compile(r"\./gpufleet (?:provision|remove)\b")
 
@@ -79,13 +101,14 @@ def test_each_remedy_is_data_that_says_who_repairs_what() -> None:
             parts = check.get("repairs", [])
             for part in parts:
                 by = part["by"]
-                good = {"provision": part.get("component", "toolkit") in COMPONENTS
-                        and f"--limit {plan['host']}" in part.get("command", ""),
-                        "command": part.get("command", "").startswith("./gpufleet "),
-                        "person": bool(part.get("act"))
-                        and not COMMAND.search(part.get("act", ""))}[by]
-                told = part.get("command") or part.get("act", "")
-                if not good or told not in check["remedy"]:
+                good = {
+                    "provision": part.get("component", "toolkit") in COMPONENTS
+                    and f"--limit {plan['host']}" in part.get("command", ""),
+                    "command": part.get("command", "").startswith("./gpufleet "),
+                    "person": bool(part.get("act")) and not COMMAND.search(part.get("act", "")),
+                }[by]
+                reported = part.get("command") or part.get("act", "")
+                if not good or reported not in check["remedy"]:
                     wrong.append((fault.area, fault.name, check["id"], part, check["remedy"]))
             if not parts:
                 wrong.append((fault.area, fault.name, check["id"], None, check["remedy"]))

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from gpufleet.checks import judge
-from gpufleet.checks.host import SECTIONS
+from gpufleet.checks.host.host import SECTIONS
+from gpufleet.judge import judge
 from gpufleet.model.verdict import Verdict
 from tests.support.healthy_host import Document, document, with_driver
 from tests.support.host_parts import with_gpus
@@ -33,16 +33,18 @@ VARIANTS: dict[str, Callable[[Document, Document], None]] = {
 
 # `place` or `place: how how`, `*` standing for anything: why no verdict changes by it.
 HARMLESS: dict[str, str] = {
-    # What the plan is made with before anything is judged, or what is only told.
+    # What the plan is made with before anything is judged, or what is only reported.
     "os/*": "the plan is made with it; what of it matters is judged where it stands",
-    "kernel/boot_id": "told; restarts are counted by it",
-    "kernel/uptime_s": "told",
+    "kernel/frequency/*/cpu: other": "reported",
+    "kernel/frequency/*/driver*": "reported",
+    "kernel/boot_id": "reported; restarts are counted by it",
+    "kernel/uptime_s": "reported",
     "kernel/container: other": "which kind of container it is matters nothing",
     "kernel/next_boot*": "every installed kernel is judged, not only the next one",
     "kernel/installed/0/image: other": "without an image a kernel does not boot: nothing to judge",
     "kernel/installed/0/initramfs*": "null: there is none, or nobody looked into it",
     "kernel/installed/0/modules/nvidia.ko/*": "packed modules tell neither version nor license",
-    "kernel/secure_boot/enabled": "whether our key is known decides, where that is told",
+    "kernel/secure_boot/enabled": "whether our key is known decides, where that is reported",
     "disks/filesystem*": "the plan adds up with it what is to be installed",
     "disks/free_*: other": "more room than before",
     "disks/free_*/local: drop null": "where toolkits go must have room when one is installed",
@@ -54,18 +56,18 @@ HARMLESS: dict[str, str] = {
     "disks/shared/tmp/free_*": "judged where the free space of /tmp stands",
     "disks/shared/tmp/mounted: other": "/tmp may be a file system of its own, or not",
     "disks/shared/tmp/readonly*": "judged among the directories that are read-only",
-    "disks/shared/tmp/size_mib*": "told; its free space is judged",
-    "disks/common/*/path: other": "told where it cannot be used; all that can be are the same",
+    "disks/shared/tmp/size_mib*": "reported; its free space is judged",
+    "disks/common/*/path: other": "reported where it cannot be used; all that can be are the same",
     # The driver: of several words for the same thing one is judged.
-    "driver/cuda_version": "told; the driver's own version is compared with the plan",
+    "driver/cuda_version": "reported; the driver's own version is compared with the plan",
     "driver/on_disk: null": "each kernel's module is judged where it stands",
     "driver/dkms*": "what was built stands with the kernels, and is judged there",
-    "driver/modules*": "told; what is loaded says its version itself",
-    "driver/persistence/unit: empty other": "told",
+    "driver/modules*": "reported; what is loaded says its version itself",
+    "driver/persistence/unit: empty other": "reported",
     "driver/persistence/active: null": "null: systemd could not be asked",
     "driver/fabric/*: other": "there is no NVSwitch",
     "driver/holders: null": "only root sees who holds a card",
-    "packages/manager": "told",
+    "packages/manager": "reported",
     "packages/driver/*/status": "what is not cleanly installed stands in `broken`",
     "packages/pins/*": "that a pin of ours is there; what apt makes of it, `held` says",
     "packages/unattended/installed: other": "then nothing is upgraded at night",
@@ -73,68 +75,68 @@ HARMLESS: dict[str, str] = {
     "smi/nvlink/*/errors*": "counters are evidence",
     "smi/nvlink/*/index: other": "GPUs are found by their addresses",
     "smi/nvlink/*/mig: null other": "it excuses inactive links, and these are active",
-    "smi/nvlink/*/links/*/link: other": "told",
-    "smi/nvlink/*/links/*/remote*": "told",
-    "smi/nvlink/*/links/*/status: other": "told where the state is null",
-    "smi/nvlink/*/links/*/version*": "told",
+    "smi/nvlink/*/links/*/link: other": "reported",
+    "smi/nvlink/*/links/*/remote*": "reported",
+    "smi/nvlink/*/links/*/status: other": "reported where the state is null",
+    "smi/nvlink/*/links/*/version*": "reported",
     "compute/runs/*/devices/*/copies: drop": "one run of a host measures them",
     "compute/runs/*/devices/*/link: drop": "one run of a host reads it",
-    "gpus/pci/*": "told: as many as are declared, and the products are made on each",
+    "gpus/pci/*": "reported: as many as are declared, and the products are made on each",
     "gpus/mig/*/mode: null": "a card that knows no MIG is not split",
     "gpus/nodes/nvidia-uvm": "the driver makes it when it is first asked",
     "gpus/nodes/nvidia*: other": "in a container a card keeps the machine's number",
-    "gpus/node_access/*": "told, but for `error`",
+    "gpus/node_access/*": "reported, but for `error`",
     # What nvidia-smi says of the cards and nobody declared.
-    "smi/program: other": "told",
+    "smi/program: other": "reported",
     "smi/dtd*": "it only excuses what a later nvidia-smi no longer prints",
     "smi/attached: drop null": "an earlier probe does not tell it; NVML counts as well",
     "smi/error_string: drop": "an earlier probe does not tell it",
     "smi/remarks: drop": "an earlier probe does not tell it",
     "smi/complete: drop": "an earlier probe does not tell it",
     "smi/devices/*/broken: drop": "an earlier probe does not tell it",
-    "smi/cuda_version": "told; libcuda's own word is judged",
+    "smi/cuda_version": "reported; libcuda's own word is judged",
     "smi/nvml/version": "of another version than the driver it would not start",
     "smi/devices/*/index: other": "cards are known by their address",
     "smi/devices/*/uuid: null other": "judged where it is declared",
     "smi/devices/*/compute_*: other": "judged where declared, or where a build meets it",
     "smi/devices/*/ecc*: null other": "errors since boot are judged, and what is declared",
-    "smi/devices/*/memory_*d_mib": "told",
-    "smi/devices/*/memory_free_mib": "told; what has no room to compute says so",
+    "smi/devices/*/memory_*d_mib": "reported",
+    "smi/devices/*/memory_free_mib": "reported; what has no room to compute says so",
     "smi/devices/*/pcie/*: null": "the link is judged as it was read under load",
     "smi/devices/*/power_*": "judged where it is declared",
-    "smi/devices/*/clock_*": "told; why they are low is judged",
-    "smi/devices/*/temperature_slowdown_c": "told",
-    "smi/devices/*/throttle*": "told, but for what the hardware does to save itself",
-    "smi/devices/*/utilization_percent: null other": "told",
+    "smi/devices/*/clock_*": "reported; why they are low is judged",
+    "smi/devices/*/temperature_slowdown_c": "reported",
+    "smi/devices/*/throttle*": "reported, but for what the hardware does to save itself",
+    "smi/devices/*/utilization_percent: null other": "reported",
     "smi/devices/*/pcie/*: other": "as good as it can be, or better",
     "smi/devices/*/remap/*correctable": "history, while nothing is pending",
-    "kernel_log/source: other": "told",
+    "kernel_log/source: other": "reported",
     "kernel_log/error: other": "a word on what was read all the same",
     "kernel_log/since_boot: other": "whether it reaches back to the boot says `complete`",
     "kernel_log/complete: other": "a note where the driver's own counters are clean",
     # What a toolkit computes.
     "compute/deep: other": "then less is claimed, and said so",
     "compute/runs/*/error: other": "a word on a run that came to its end",
-    "compute/runs/*/driver/version": "told; the driver's section is judged",
+    "compute/runs/*/driver/version": "reported; the driver's section is judged",
     "compute/runs/*/devices/*: null other": "figures: told; cards are known by their address",
-    "compute/runs/*/formats/*/checked: other": "told, but for 0",
+    "compute/runs/*/formats/*/checked: other": "reported, but for 0",
     "compute/runs/*/formats/*/not_applicable: other": "what a GPU does not have is not judged",
     "compute/runs/*/cublas/*: null other": "time and size: told",
     "compute/runs/*/gib_s: null other": "how fast cards are connected is no promise",
     "compute/runs/*/cudnn/*/version: null": "cudnn.present asks for it",
-    "compute/runs/*/nvrtc/*arch": "told",
+    "compute/runs/*/nvrtc/*arch": "reported",
     "compute/runs/*/mapped*": "its libraries are opened by their path",
-    "compute/runs/*/seconds": "told",
+    "compute/runs/*/seconds": "reported",
     "compute/runs/*/peer/*: null other": "what was copied is judged, by whatever way",
     "compute/runs/*/sustained/*: null other": "time and size: told",
-    "compute/runs/*/samples/*": "told, but for how fast it was",
+    "compute/runs/*/samples/*": "reported, but for how fast it was",
     # Receipts: what they list is compared on the host, and arrives as `changed`.
     "receipts/receipts/*/schema: other": "the probe refuses other schemas",
-    "receipts/receipts/*/version": "told; what is installed says its version itself",
-    "receipts/receipts/*/installed": "told",
-    "receipts/receipts/*/source*": "told",
+    "receipts/receipts/*/version": "reported; what is installed says its version itself",
+    "receipts/receipts/*/installed": "reported",
+    "receipts/receipts/*/source*": "reported",
     "receipts/receipts/*/files: other": "a count",
-    "receipts/receipts/environment/texts/*/for": "told",
+    "receipts/receipts/environment/texts/*/for": "reported",
     "receipts/receipts/environment/folders*": "what is taken away with it",
     "receipts/receipts/stack/packages/*: drop": "what people add beside the lock is theirs",
     "receipts/receipts/stack/lock_sha256": "the plan's lock is not known here",
@@ -148,8 +150,8 @@ HARMLESS: dict[str, str] = {
     "receipts/scrub/seconds: other": "the same",
     "receipts/scrub/error: other": "what one night did not read, the next reads; told",
     "receipts/scrub/components/*/begun: other": "the next night's share follows from it",
-    "receipts/scrub/components/*/bytes: other": "told",
-    "receipts/scrub/components/*/files: other": "told",
+    "receipts/scrub/components/*/bytes: other": "reported",
+    "receipts/scrub/components/*/files: other": "reported",
     "receipts/scrub/components/*/complete: other": "the next whole reading follows from it",
     "receipts/scrub/components/*/cursor: empty other": "the next night begins there",
     "receipts/scrub/components/*/first: other": "it matters as long as none was read whole",
@@ -157,24 +159,24 @@ HARMLESS: dict[str, str] = {
     "receipts/scrub/components/*/installed: other": "the same",
     "receipts/texts*": "what differs from a receipt stands in its `changed`",
     # Toolkits and cuDNN.
-    "toolkits/trees/*/short": "told; the path is what is compared",
+    "toolkits/trees/*/short": "reported; the path is what is compared",
     "toolkits/trees/*/version: other": "below 12.2.1 the last number is a date",
-    "toolkits/trees/*/version_source": "told",
+    "toolkits/trees/*/version_source": "reported",
     "toolkits/trees/*/headers*": "a toolkit may be of libraries alone",
     "toolkits/trees/*/nvcc": "a toolkit may be of libraries alone; parts count their patches",
     "toolkits/trees/*/cudart/*: other": "each part counts its own patches",
     "toolkits/trees/*/receipt": "the receipts are judged themselves",
     "toolkits/trees/*/realpath": "a tree may stand behind a link",
-    "toolkits/default/path": "told",
+    "toolkits/default/path": "reported",
     "toolkits/default/target": "where it leads in the end is judged",
     "toolkits/default/realpath: other": "a tree may stand behind a link",
     "toolkits/occupied*": "the plan looks there before it installs",
-    "cudnn/trees/*/mode": "told; `closed` is judged",
-    "cudnn/trees/*/path": "told",
+    "cudnn/trees/*/mode": "reported; `closed` is judged",
+    "cudnn/trees/*/path": "reported",
     "cudnn/trees/*/size_bytes: other": "receipts know the size",
     "cudnn/trees/*/links/*.so/target: other": "compilers ask for libcudnn.so alone",
     # The linker.
-    "linker/files/ld.so.conf/*": "told",
+    "linker/files/ld.so.conf/*": "reported",
     "linker/files/libc.conf/*": "of other directories what they offer is judged",
     "linker/providers*": "a second provider is judged; that there is one, the cache says",
     "linker/cache/*.so/*": "asked for by compilers, by no program",
@@ -184,51 +186,54 @@ HARMLESS: dict[str, str] = {
     "environment/*/LD_LIBRARY_PATH: other": "a directory without CUDA's libraries disturbs nobody",
     "environment/*/LD_PRELOAD: other": "a library that is none of CUDA's disturbs nobody",
     "environment/*/CUDA_HOME: other": "programs are compiled with it, none is run",
-    "environment/others/*/where": "told",
+    "environment/others/*/where": "reported",
     "environment/others/*/variables*: drop": "not each place can set each variable",
     # What TensorFlow says.
-    "stacks/stacks/*/name": "told; the path is what is compared",
+    "stacks/stacks/*/name": "reported; the path is what is compared",
     "stacks/stacks/*/python: other": "planned is a release, not its patch",
     "stacks/stacks/*/receipt": "the receipts are judged themselves",
     "stacks/stacks/*/realpath": "an environment may stand behind a link",
     "stacks/stacks/*/bound_to": "what is mapped in the end is judged",
-    "stacks/stacks/*/binding/ordinary: drop":
-        "an earlier release's probe did not try it; each file's permissions are judged",
-    "stacks/stacks/*/start/sets: drop":
-        "an earlier release's probe did not report it; what logins set is judged",
-    "stacks/stacks/*/start/customized*": "told where something is set; what is set is judged",
+    "stacks/stacks/*/binding/ordinary: drop": "an earlier release's probe did not try it; each file's permissions are judged",
+    "stacks/stacks/*/start/sets: drop": "an earlier release's probe did not report it; what logins set is judged",
+    "stacks/stacks/*/start/customized*": "reported where something is set; what is set is judged",
     "stacks/occupied*": "the plan looks there before it installs",
     "*/framework/error: other": "a word on a run that came to its end",
     "*/framework/build/cuda: null empty": "before 2.3 a build does not say it",
     "*/framework/build/cudnn: null empty": "before 2.3 a build does not say it",
-    "*/framework/build/compute_capabilities*": "told",
+    "*/framework/build/compute_capabilities*": "reported",
     "*/framework/loader/ran: other": "what it opened is judged",
     "*/framework/loader/opened/*: other": "a library of another release; the right one is mapped",
     "*/framework/devices*": "a device that is listed proves nothing; products are made on each",
     "*/framework/matmul/*: null other": "time and size: told",
-    "*/framework/tower_sum/devices*": "told; its numbers are judged",
+    "*/framework/tower_sum/devices*": "reported; its numbers are judged",
     "*/framework/mapped/*: other": "of its own toolkit all the same",
-    "*/framework/seconds*": "told",
+    "*/framework/seconds*": "reported",
     "*/framework/capabilities*": "the driver's own word stands in for it",
     "*/small/built_with_cuda": "stack.build judges it",
     "*/small/hello/device": "it needs no device; where products are made is judged",
-    "*/small/local_devices/*": "told, but for which there are",
+    "*/small/local_devices/*": "reported, but for which there are",
     "*/small/placement/*: other": "another declared GPU; each computes",
     "containers/run/framework/*": "in a container the products are judged; the rest is the stack's",
-    "containers/run/stack": "told",
+    "containers/run/stack": "reported",
     "containers/run/error: other": "a word on a run that came to its end",
     "containers/run/*/node": "that each opens, and how many",
-    "containers/run/unit/unit": "told",
-    "containers/run/unit/name": "told",
+    "containers/run/*/code": "it selects the remedy of a GPU that is denied",
+    "containers/run/starts/*/by": "reported",
+    "containers/run/starts/*/error: other": "a word on a run that came to its end",
+    "containers/configuration*": "it selects the remedy of a GPU that is denied",
+    "containers/toolkit/candidate*": "the plan offers it",
+    "containers/run/unit/unit": "reported",
+    "containers/run/unit/name": "reported",
     "containers/run/unit/policy": "without a list nothing is allowed, whatever the policy",
     "containers/run/unit/allow/char-*": "the GPUs' nodes are listed one by one",
     "containers/run/unit/nodes/nvidia0/numbers: other": "the other GPU's, which is listed, too",
     "containers/majors*": "the same: no driver's whole group is listed",
-    "containers/running: drop null": "told: how other people start their containers is theirs",
-    "containers/engine/*": "told; that it runs and knows the runtime is judged",
-    "containers/daemon/*": "told, but for what keeps containers alive",
-    "containers/toolkit/version": "no version of it is declared",
-    "containers/wrapper: other": "told",
+    "containers/running: drop null": "reported: how other people start their containers is theirs",
+    "containers/engine/*": "reported; that it runs and knows the runtime is judged",
+    "containers/daemon/*": "reported, but for what keeps containers alive",
+    "containers/toolkit/version: other": "a package of the same release; none is declared",
+    "containers/wrapper: other": "reported",
     "containers/cdi/*": "what a container opens in the end is judged",
 }
 
@@ -245,18 +250,21 @@ def places(value: Any, name: str = "", here: Path = ()) -> Iterator[tuple[str, P
         yield name, here
     if isinstance(value, dict):
         for key, inner in value.items():
-            # tests/checks/test_smi_fields.py has each of `elements` in each state.
-            yield from places(None if key == "elements" else inner,
-                              f"{name}/{_short(key)}", (*here, key))
+            # tests/checks/gpu/test_smi_elements.py has each of `elements` in each state.
+            yield from places(
+                None if key == "elements" else inner, f"{name}/{_short(key)}", (*here, key)
+            )
     elif isinstance(value, list):
         for number, inner in enumerate(value):
             # What is true of some rows of a long list is true of the others.
             if LONG <= number < len(value) - LONG:
                 continue
-            known = [inner[key] for key in NAMES if key in inner] \
-                if isinstance(inner, dict) else [inner]
-            yield from places(inner, f"{name}/{_short(str([*known, number][0]))}",
-                              (*here, number))
+            known = (
+                [inner[key] for key in NAMES if key in inner]
+                if isinstance(inner, dict)
+                else [inner]
+            )
+            yield from places(inner, f"{name}/{_short(str([*known, number][0]))}", (*here, number))
 
 
 def _short(name: str) -> str:
@@ -276,8 +284,12 @@ def falsified(value: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, str):
         yield "empty", ""
         # Another version, another index: the last number of it; else another word.
-        yield "other", re.sub(r"\d+(?=\D*$)", lambda found: str(int(found[0]) + 1), value) \
-            if re.search(r"\d", value) else f"{value}-other"
+        yield (
+            "other",
+            re.sub(r"\d+(?=\D*$)", lambda found: str(int(found[0]) + 1), value)
+            if re.search(r"\d", value)
+            else f"{value}-other",
+        )
         yield "type", 7
     elif value is None:
         yield "type", []
@@ -360,7 +372,7 @@ def unnoticed() -> dict[str, str | None]:
 
 
 def test_whatever_is_falsified_is_noticed_or_harmless_for_a_reason(
-    unnoticed: dict[str, str | None]
+    unnoticed: dict[str, str | None],
 ) -> None:
     assert [name for name, row in unnoticed.items() if row is None] == []
 

@@ -14,8 +14,10 @@ from gpufleet.cli.verbs import GROUPS
 def complete(*words: str) -> list[str]:
     """What bash offers for the last word."""
     line = " ".join(f"'{word}'" for word in ("gpufleet", *words))
-    script = (f"{bash()}\nCOMP_WORDS=({line}); COMP_CWORD={len(words)}; _gpufleet;"
-              ' printf "%s\\n" "${COMPREPLY[@]}"')
+    script = (
+        f"{bash()}\nCOMP_WORDS=({line}); COMP_CWORD={len(words)}; _gpufleet;"
+        ' printf "%s\\n" "${COMPREPLY[@]}"'
+    )
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
     assert done.stderr == ""
     return done.stdout.split()
@@ -25,19 +27,22 @@ def test_bash_accepts_the_script() -> None:
     subprocess.run(["bash", "-n"], input=bash(), text=True, check=True)
 
 
-@pytest.mark.parametrize(("words", "offered"), [
-    (["ver"], ["verify"]),
-    (["pro"], ["provision"]),
-    (["verify", "--pair"], ["--pair", "--pairs", "--pair-stack"]),
-    (["verify", "--launcher", ""], ["ssh", "slurm"]),
-    (["verify", "--launcher", "s"], ["ssh", "slurm"]),
-    (["history", "--kind", "n"], ["nightly"]),
-    (["artifacts", "f"], ["fetch"]),
-    (["completion", ""], ["bash", "zsh"]),
-    (["verify", "-i", "inv"], []),
-    (["verify", "inv"], []),
-    (["lab", "--"], []),
-])
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        (["ver"], ["verify"]),
+        (["pro"], ["provision"]),
+        (["verify", "--pair"], ["--pair", "--pairs", "--pair-stack"]),
+        (["verify", "--launcher", ""], ["ssh", "slurm"]),
+        (["verify", "--launcher", "s"], ["ssh", "slurm"]),
+        (["history", "--kind", "n"], ["nightly"]),
+        (["artifacts", "f"], ["fetch"]),
+        (["completion", ""], ["bash", "zsh"]),
+        (["verify", "-i", "inv"], []),
+        (["verify", "inv"], []),
+        (["lab", "--"], []),
+    ],
+)
 def test_bash_offers_verbs_options_and_values(words: list[str], offered: list[str]) -> None:
     assert complete(*words) == offered
 

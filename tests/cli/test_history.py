@@ -29,18 +29,22 @@ def path(tmp_path: Path) -> Path:
     with History(found) as history:
         for night in range(5):
             history.record(
-                session(night, host("gpu01", a="PASS", b="PASS"),
-                        host("gpu02", a="PASS", b="FAIL: it is broken" if night > 2 else "PASS"),
-                        host("gpu03", a="FAIL: now and then" if night % 2 else "PASS", b="PASS")),
-                measure=measured(**{SPEED.replace(".", "__"): 50.0 + night}))
+                session(
+                    night,
+                    host("gpu01", a="PASS", b="PASS"),
+                    host("gpu02", a="PASS", b="FAIL: it is broken" if night > 2 else "PASS"),
+                    host("gpu03", a="FAIL: now and then" if night % 2 else "PASS", b="PASS"),
+                ),
+                measure=measured(**{SPEED.replace(".", "__"): 50.0 + night}),
+            )
     return found
 
 
 def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
     """Exit status, standard output and error."""
     status = main(["history", *words])
-    said = capsys.readouterr()
-    return status, said.out, said.err
+    output = capsys.readouterr()
+    return status, output.out, output.err
 
 
 def asked(capsys: pytest.CaptureFixture[str], path: Path, *words: str) -> Any:
@@ -59,14 +63,15 @@ def test_all_hosts_the_worst_first(capsys: pytest.CaptureFixture[str], path: Pat
     status, out, _ = run(capsys, "--database", str(path))
     assert status == 0
     assert rows(out) == [
-        "5 nights, 2026-11-01T03:00:00Z to 2026-11-05T03:00:00Z", "host nights, oldest first now",
-        "gpu02 PPPFF bad for 2 nights", "gpu03 PFPFP flapping",
-        "✓ 1 host healthy in every night"]
+        "5 nights, 2026-11-01T03:00:00Z to 2026-11-05T03:00:00Z",
+        "host nights, oldest first now",
+        "gpu02 PPPFF bad for 2 nights",
+        "gpu03 PFPFP flapping",
+        "✓ 1 host healthy in every night",
+    ]
 
 
-def test_a_host_its_checks_and_its_measures(
-    capsys: pytest.CaptureFixture[str], path: Path
-) -> None:
+def test_a_host_its_checks_and_its_measures(capsys: pytest.CaptureFixture[str], path: Path) -> None:
     _, out, _ = run(capsys, "--database", str(path), "--host", "gpu02")
     assert "b PPPFF bad for 2 nights: it is broken" in rows(out)
     assert "✓ 1 check held in every night" in rows(out)
@@ -74,12 +79,25 @@ def test_a_host_its_checks_and_its_measures(
     assert "gpu02 GPU-0" in rows(out)
     found = asked(capsys, path, "--host", "gpu02")["hosts"]["gpu02"]
     assert found == {
-        "verdicts": "PPPFF", "measures": {SPEED: [50.0, 51.0, 52.0, 53.0, 54.0]},
+        "verdicts": "PPPFF",
+        "measures": {SPEED: [50.0, 51.0, 52.0, 53.0, 54.0]},
         "checks": {
-            "a": {"verdicts": "PPPPP", "strikes": 0, "flapping": False, "cause": None,
-                  "remedy": None},
-            "b": {"verdicts": "PPPFF", "strikes": 2, "flapping": False, "cause": "it is broken",
-                  "remedy": "fix it"}}}
+            "a": {
+                "verdicts": "PPPPP",
+                "strikes": 0,
+                "flapping": False,
+                "cause": None,
+                "remedy": None,
+            },
+            "b": {
+                "verdicts": "PPPFF",
+                "strikes": 2,
+                "flapping": False,
+                "cause": "it is broken",
+                "remedy": "fix it",
+            },
+        },
+    }
 
 
 def test_a_check_over_all_hosts(capsys: pytest.CaptureFixture[str], path: Path) -> None:
@@ -88,7 +106,10 @@ def test_a_check_over_all_hosts(capsys: pytest.CaptureFixture[str], path: Path) 
     assert "✓ 2 hosts held in every night" in rows(out)
     found = asked(capsys, path, "--check", "a", "--last", "2")
     assert {name: list(it["checks"]) for name, it in found["hosts"].items()} == {
-        "gpu01": ["a"], "gpu02": ["a"], "gpu03": ["a"]}
+        "gpu01": ["a"],
+        "gpu02": ["a"],
+        "gpu03": ["a"],
+    }
     assert found["hosts"]["gpu03"]["checks"]["a"]["verdicts"] == "FP"
 
 
@@ -99,22 +120,25 @@ def test_measures_by_a_form(capsys: pytest.CaptureFixture[str], path: Path) -> N
     assert asked(capsys, path, "--measure", "*.temperature_c")["hosts"] == {}
 
 
-@pytest.mark.parametrize(("words", "said"), [
-    (["--host", "gpu1"], "No night knew of the host gpu1. Did you mean gpu0"),
-    (["--check", "z"], "No night knew of the check z."),
-    (["--last", "0"], "--last is more than 0"),
-    (["--last", "many"], "--help lists the options"),
-    (["--colour"], "--help lists the options"),
-    (["--record", "/nowhere"], "Name the directory of a report"),
-])
+@pytest.mark.parametrize(
+    ("words", "output"),
+    [
+        (["--host", "gpu1"], "No night knew of the host gpu1. Did you mean gpu0"),
+        (["--check", "z"], "No night knew of the check z."),
+        (["--last", "0"], "--last is more than 0"),
+        (["--last", "many"], "--help lists the options"),
+        (["--colour"], "--help lists the options"),
+        (["--record", "/nowhere"], "Name the directory of a report"),
+    ],
+)
 def test_mistakes_are_status_4_in_one_line_and_one_document(
-    capsys: pytest.CaptureFixture[str], path: Path, words: list[str], said: str
+    capsys: pytest.CaptureFixture[str], path: Path, words: list[str], output: str
 ) -> None:
     before = files(path.parent)
     status, out, err = run(capsys, "--database", str(path), "--json", *words)
     assert (status, files(path.parent)) == (4, before)
-    assert said in re.sub(r"\s+", " ", err)
-    problem, = json.loads(out)["problems"]
+    assert output in re.sub(r"\s+", " ", err)
+    (problem,) = json.loads(out)["problems"]
     assert problem["message"] and problem["code"] == "configuration"
 
 
@@ -122,7 +146,7 @@ def test_where_there_is_no_history_it_says_who_writes_one(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     status, _, err = run(capsys, "--database", str(tmp_path / "none.sqlite"))
-    assert status == 4 and "There is no history yet" in err and "nightly" in err
+    assert status == 4 and "There is no history yet" in err and "state_dir" in err
     assert not list(tmp_path.iterdir())
 
 
@@ -145,15 +169,24 @@ def test_a_report_that_was_not_recorded_is_taken_in_later(
     base = tmp_path / "history.sqlite"
     found = asked(capsys, base, "--record", str(directory), "--kind", "verify")
     assert (found["nights"], {name: it["verdicts"] for name, it in found["hosts"].items()}) == (
-        [night.started], {"gpu01": "F", "gpu02": "U"})
-    status, _, err = run(capsys, "--database", str(base), "--record", str(directory), "--kind",
-                         "verify")
+        [night.started],
+        {"gpu01": "F", "gpu02": "U"},
+    )
+    status, _, err = run(
+        capsys, "--database", str(base), "--record", str(directory), "--kind", "verify"
+    )
     assert status == 4 and "in the history already" in err
 
 
 def test_the_launcher_hands_on_paths_as_the_person_means_them(path: Path) -> None:
-    done = subprocess.run([ROOT / "gpufleet", "history", "--database", path.name, "--json"],
-                          cwd=path.parent, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(
+        [ROOT / "gpufleet", "history", "--database", path.name, "--json"],
+        cwd=path.parent,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     assert set(json.loads(done.stdout)["hosts"]) == {"gpu01", "gpu02", "gpu03"}
 
@@ -184,19 +217,31 @@ def test_no_question_reads_a_whole_table(large: Path, capsys: pytest.CaptureFixt
         history._open.set_trace_callback(asked_for.append)
         options = history_cli.parser().parse_args
         hosts, checks = history.names("hosts"), history.names("checks")
-        for words in ([], ["--host", hosts[3]], ["--check", checks[3]], ["--measure", "*.tflops"],
-                      ["--host", hosts[3], "--check", checks[3]],
-                      ["--host", hosts[3], "--measure", "*"]):
+        for words in (
+            [],
+            ["--host", hosts[3]],
+            ["--check", checks[3]],
+            ["--measure", "*.tflops"],
+            ["--host", hosts[3], "--check", checks[3]],
+            ["--host", hosts[3], "--measure", "*"],
+        ):
             assert history_cli.document(history, options(words))["hosts"]
         history.changes()
         history.past()
     base = sqlite3.connect(large)
-    plans = {question: " / ".join(row[3] for row in base.execute(f"EXPLAIN QUERY PLAN {question}"))
-             for question in asked_for if question.startswith(("SELECT", "WITH"))}
+    plans = {
+        question: " / ".join(row[3] for row in base.execute(f"EXPLAIN QUERY PLAN {question}"))
+        for question in asked_for
+        if question.startswith(("SELECT", "WITH"))
+    }
     assert len(plans) > 12
-    told = [(table, plan) for plan in plans.values() for table in LARGE
-            if re.search(rf"SCAN (\w+ )?{table}\b", plan) or re.search(r"SCAN [vlw]\b", plan)]
-    assert not told
+    reported = [
+        (table, plan)
+        for plan in plans.values()
+        for table in LARGE
+        if re.search(rf"SCAN (\w+ )?{table}\b", plan) or re.search(r"SCAN [vlw]\b", plan)
+    ]
+    assert not reported
     assert any("INDEX wrong" in plan for plan in plans.values())
 
 
@@ -211,15 +256,37 @@ def test_a_host_shows_when_each_component_was_last_read_whole(
     capsys: pytest.CaptureFixture[str], path: Path
 ) -> None:
     def state(component: str, read: int | None) -> dict[str, Any]:
-        return {"component": component, "installed": "then", "files": 1, "bytes": 2, "first": 3,
-                "begun": 4, "read": read, "cursor": "a", "complete": True, "slow": [], "bad": []}
+        return {
+            "component": component,
+            "installed": "then",
+            "files": 1,
+            "bytes": 2,
+            "first": 3,
+            "begun": 4,
+            "read": read,
+            "cursor": "a",
+            "complete": True,
+            "slow": [],
+            "bad": [],
+        }
 
     with History(path) as history:
-        history.flag("gpu01", "scrub", json.dumps([
-            state("toolkit-12.3", 1_800_000_000), state("stack-tf", None),
-            state("cudnn-12.3-9", 10 ** 30)]))
+        history.flag(
+            "gpu01",
+            "scrub",
+            json.dumps(
+                [
+                    state("toolkit-12.3", 1_800_000_000),
+                    state("stack-tf", None),
+                    state("cudnn-12.3-9", 10**30),
+                ]
+            ),
+        )
     assert asked(capsys, path, "--host", "gpu01")["hosts"]["gpu01"]["contents_read"] == {
-        "toolkit-12.3": "2027-01-15T08:00:00Z", "stack-tf": None, "cudnn-12.3-9": "?"}
+        "toolkit-12.3": "2027-01-15T08:00:00Z",
+        "stack-tf": None,
+        "cudnn-12.3-9": "?",
+    }
     assert "contents_read" not in asked(capsys, path, "--host", "gpu02")["hosts"]["gpu02"]
     out = rows(run(capsys, "--database", str(path), "--host", "gpu01")[1])
     assert {"toolkit-12.3 2027-01-15T08:00:00Z", "stack-tf not yet"} <= set(out)

@@ -15,8 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.command_line import PLAN, SNAPSHOT
+
 ROOT = Path(__file__).resolve().parents[2]
-LEFT_OUT = shutil.ignore_patterns(".*", "__pycache__", "reports", "tests", "docs")
+LEFT_OUT = shutil.ignore_patterns(".*", "__pycache__", "reports", "tests")
 
 
 class Installed:
@@ -28,18 +30,22 @@ class Installed:
         shutil.copytree(ROOT, source, symlinks=True, ignore=LEFT_OUT)
         subprocess.run(
             [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder],
-            cwd=source, check=True, capture_output=True)
+            cwd=source,
+            check=True,
+            capture_output=True,
+        )
         shutil.rmtree(source)
-        wheel, = folder.glob("*.whl")
+        (wheel,) = folder.glob("*.whl")
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(self.site)
         self.venv()
 
     def venv(self) -> None:
         """An environment with the wheel, and the libraries of this one."""
-        subprocess.run([sys.executable, "-m", "venv", "--without-pip", self.folder / "venv"],
-                       check=True)
-        packages, = (self.folder / "venv").glob("lib/python3*/site-packages")
+        subprocess.run(
+            [sys.executable, "-m", "venv", "--without-pip", self.folder / "venv"], check=True
+        )
+        (packages,) = (self.folder / "venv").glob("lib/python3*/site-packages")
         ours = Path(pytest.__file__).parents[1]
         for entry in ours.iterdir():
             if "gpufleet" not in entry.name and entry.name != "ansible_collections":
@@ -61,8 +67,13 @@ class Installed:
 
     def __call__(self, *args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [self.python, "-I", "-m", "gpufleet", *args], cwd=cwd, capture_output=True, text=True,
-            check=False, env={"HOME": str(cwd), "PATH": os.defpath, "LANG": "C.UTF-8"})
+            [self.python, "-I", "-m", "gpufleet", *args],
+            cwd=cwd,
+            capture_output=True,
+            text=True,
+            check=False,
+            env={"HOME": str(cwd), "PATH": os.defpath, "LANG": "C.UTF-8"},
+        )
 
 
 @pytest.fixture(scope="module")
@@ -71,8 +82,14 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
 
 
 def test_the_wheel_carries_the_collection_without_links(installed: Installed) -> None:
-    for part in ("playbooks/site.yml", "roles/cuda/tasks/main.yml", "ansible.cfg", "meta",
-                 "plugins/module_utils/probe/__init__.py", "verify/conftest.py"):
+    for part in (
+        "playbooks/site.yml",
+        "roles/cuda/tasks/main.yml",
+        "ansible.cfg",
+        "meta",
+        "plugins/module_utils/probe/__init__.py",
+        "verify/test_host.py",
+    ):
         assert (installed.collection / part).exists(), part
     assert not [path for path in installed.collection.rglob("*") if path.is_symlink()]
     assert not (installed.collection / "inventory" / "lab").exists()
@@ -104,27 +121,46 @@ def test_without_an_inventory_one_is_asked_for_and_a_checkout_where_it_is_needed
 def test_this_machine_is_verified_and_saved_without_an_inventory(
     installed: Installed, tmp_path: Path
 ) -> None:
-    variables = {"gpu_prefix": str(tmp_path), "gpu_stack_root": str(tmp_path),
-                 "ansible_become": False, "gpu_expect": {"count": 0}}
-    done = installed("verify", "--local", "--save", "first", "-e", json.dumps(variables),
-                     cwd=tmp_path)
+    variables = {
+        "gpu_prefix": str(tmp_path),
+        "gpu_stack_root": str(tmp_path),
+        "ansible_become": False,
+        "gpu_expect": {"count": 0},
+    }
+    done = installed(
+        "verify", "--local", "--save", "first", "-e", json.dumps(variables), cwd=tmp_path
+    )
     assert done.returncode in {0, 1, 3}, done.stderr
     assert "Look at: first/report.html" in done.stderr
     bundle = json.loads((tmp_path / "first/bundles/localhost.json").read_text())
     assert bundle["result"]["checks"][0]["id"] == "host.probe"
 
 
+def test_the_suite_runs_with_the_plugin_of_the_package(
+    installed: Installed, tmp_path: Path
+) -> None:
+    saved = ("--snapshot", SNAPSHOT, "--plan", PLAN)
+    done = installed("verify", *saved, "-v", "-k", "cudnn.links", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "verify/test_cudnn.py::test_links[gpu01] PASSED" in done.stderr
+    assert "1 passed" in done.stderr
+
+
 def test_the_playbooks_roles_and_plugins_are_found(installed: Installed, tmp_path: Path) -> None:
     (tmp_path / "hosts.yml").write_text(
         "gpu_hosts: {hosts: {here: {ansible_connection: local, ansible_become: false,"
-        f" gpu_prefix: {tmp_path}, gpu_stack_root: {tmp_path}, gpu_expect: {{count: 0}}}}}}}}")
-    done = installed("provision", "-i", "hosts.yml", "--force", "--check", "--list-tasks",
-                     cwd=tmp_path)
+        f" gpu_prefix: {tmp_path}, gpu_stack_root: {tmp_path}, gpu_expect: {{count: 0}}}}}}}}"
+    )
+    done = installed(
+        "provision", "-i", "hosts.yml", "--force", "--check", "--list-tasks", cwd=tmp_path
+    )
     assert done.returncode == 0, done.stderr
     assert "gpufleet.gpu.gpu_plan : Probe the host and resolve its plan" in done.stdout
     done = installed("verify", "-i", "hosts.yml", "--json", "-k", "host.probe", cwd=tmp_path)
-    verdicts = {check["id"]: check["verdict"]
-                for check in json.loads(done.stdout)["hosts"]["here"]["checks"]}
+    verdicts = {
+        check["id"]: check["verdict"]
+        for check in json.loads(done.stdout)["hosts"]["here"]["checks"]
+    }
     assert verdicts["host.probe"] == "PASS", done.stderr
     assert "1 passed" in done.stderr
     assert (tmp_path / "reports" / "latest" / "report.html").exists()

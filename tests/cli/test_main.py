@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import re
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from gpufleet.cli import artifacts, developer, lab, provision, remove, system_packages
+from gpufleet.cli import artifacts, developer, lab, playbook, provision, remove, system_packages
 from gpufleet.cli import test as test_verb
 from gpufleet.cli.main import main, parsers
 from gpufleet.cli.options import selector
@@ -27,6 +29,22 @@ def run(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str, str]:
     status = main(args)
     printed = capsys.readouterr()
     return status, printed.out, re.sub(r"\s+", " ", printed.err)
+
+
+def test_nobody_else_can_write_what_a_verb_creates_whatever_the_umask_is(tmp_path: Path) -> None:
+    """Report directories were 0777 and pages 0666."""
+    fixtures = ROOT / "tests" / "fixtures"
+    words = ["--snapshot", fixtures / "snapshot.json", "--plan", fixtures / "plan.json"]
+    subprocess.run(
+        [sys.executable, "-m", "gpufleet", "verify", *words, "--report", tmp_path / "reports"],
+        capture_output=True,
+        check=False,
+        umask=0,
+    )
+    found = {path.name: path.lstat() for path in (tmp_path / "reports").rglob("*")}
+    assert {"report.html", "report.json", "plans", "snapshots", "gpu01.json"} <= set(found)
+    modes = {name: info.st_mode & 0o777 for name, info in found.items() if name != "latest"}
+    assert set(modes.values()) == {0o755, 0o644}, modes
 
 
 def test_help_names_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
@@ -46,7 +64,8 @@ def test_help_answers_without_delay() -> None:
 
 
 def test_the_version_is_the_package_s(capsys: pytest.CaptureFixture[str]) -> None:
-    assert re.fullmatch(r"gpufleet \d+\.\d+\.\d+\n", run(capsys, "--version")[1])
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert run(capsys, "--version")[:2] == (0, f"gpufleet {version}\n")
 
 
 @pytest.mark.parametrize("verb", PARSERS)
@@ -69,11 +88,16 @@ def test_a_verb_s_help_lists_each_option_with_its_help_and_two_examples(
     assert "\noptions:" not in out
 
 
-@pytest.mark.parametrize(("verb", "example"), [
-    (verb, line.removeprefix("  gpufleet ").split()[1:])
-    for verb, parser in PARSERS.items()
-    for line in (parser.epilog or "").splitlines() if line.startswith(f"  gpufleet {verb}")
-    and "|" not in line and "--help" not in line], ids=str)
+@pytest.mark.parametrize(
+    ("verb", "example"),
+    [
+        (verb, line.removeprefix("  gpufleet ").split()[1:])
+        for verb, parser in PARSERS.items()
+        for line in (parser.epilog or "").splitlines()
+        if line.startswith(f"  gpufleet {verb}") and "|" not in line and "--help" not in line
+    ],
+    ids=str,
+)
 def test_examples_are_correct_calls(verb: str, example: list[str]) -> None:
     PARSERS[verb].parse([word.strip("'") for word in example if not word.startswith(">")])
 
@@ -88,12 +112,15 @@ def test_what_it_does_not_know_is_refused(
     assert "Traceback" not in err and "gpufleet" in err
 
 
-@pytest.mark.parametrize(("args", "remedy"), [
-    (["verfy"], "Did you mean verify?"),
-    (["plan", "--limt", "a"], "Did you mean --limit?"),
-    (["provision", "--fource"], "Did you mean --force?"),
-    (["history", "--colour"], "gpufleet history --help lists the options."),
-])
+@pytest.mark.parametrize(
+    ("args", "remedy"),
+    [
+        (["verfy"], "Did you mean verify?"),
+        (["plan", "--limt", "a"], "Did you mean --limit?"),
+        (["provision", "--fource"], "Did you mean --force?"),
+        (["history", "--colour"], "gpufleet history --help lists the options."),
+    ],
+)
 def test_a_mistyped_call_names_what_is_near(
     args: list[str], remedy: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -133,7 +160,7 @@ def test_mistakes_in_a_call_of_artifacts_are_status_4(
 
 
 @pytest.mark.parametrize("version", ["11.8.0", "cuda-11.8", "11"])
-def test_a_toolkit_that_none_could_be_is_not_looked_for(
+def test_a_toolkit_that_none_could_be_is_not_searched(
     version: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     status, _, err = run(capsys, "remove", "--toolkit", version)
@@ -150,10 +177,10 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         found.append([str(word) for word in command])
         return 3
 
-    for module in (remove, test_verb):
+    for module in (playbook, remove, test_verb):
         monkeypatch.setattr(module, "run_command", run_command)
     monkeypatch.setattr(developer, "run", run_command)
-    for module in (developer, remove, test_verb):
+    for module in (developer, playbook, remove, test_verb):
         monkeypatch.setattr(module, "require", lambda _: None)
     return found
 
@@ -163,15 +190,50 @@ def test_remove_hands_on_what_ansible_receives(
 ) -> None:
     (tmp_path / "hosts.yml").touch()
     monkeypatch.chdir(tmp_path)
-    args = ["remove", "-i", "hosts.yml", "-i", "gpu01,", "-e", "@more.yml", "-e", "x=1", "-l",
-            "gpu01", "--vault-password-file", "secret", "--driver", "--check", "--tags=a"]
+    args = [
+        "remove",
+        "-i",
+        "hosts.yml",
+        "-i",
+        "gpu01,",
+        "-e",
+        "@more.yml",
+        "-e",
+        "x=1",
+        "-l",
+        "gpu01",
+        "--vault-password-file",
+        "secret",
+        "--driver",
+        "--check",
+        "--tags=a",
+    ]
     assert main(args) == 3
-    removed = ('{"gpu_remove_toolkits": [], "gpu_remove_stacks": [], "gpu_remove_driver": true,'
-               ' "gpu_remove_containers": false}')
-    assert [command[1:] for command in commands] == [[
-        str(PLAYBOOKS / "remove.yml"), "-i", "hosts.yml", "-i", "gpu01,", "-e", "@more.yml",
-        "-e", "x=1", "--limit", "gpu01", "--vault-password-file", "secret", "-e", removed,
-        "--check", "--tags=a"]]
+    removed = (
+        '{"gpu_remove_toolkits": [], "gpu_remove_stacks": [], "gpu_remove_driver": true,'
+        ' "gpu_remove_containers": false}'
+    )
+    assert [command[1:] for command in commands] == [
+        [
+            str(PLAYBOOKS / "remove.yml"),
+            "-i",
+            "hosts.yml",
+            "-i",
+            "gpu01,",
+            "-e",
+            "@more.yml",
+            "-e",
+            "x=1",
+            "--limit",
+            "gpu01",
+            "--vault-password-file",
+            "secret",
+            "-e",
+            removed,
+            "--check",
+            "--tags=a",
+        ]
+    ]
 
 
 def test_a_removal_with_a_mistyped_option_runs_nothing(
@@ -187,21 +249,30 @@ def test_lab_bench_and_docs_hand_on_everything(commands: list[list[str]]) -> Non
     assert main(["bench", "--help"]) == 3
     assert main(["docs", "--check"]) == 3
     assert [command[1:] for command in commands] == [
-        ["-m", "lab", "exec", "lab1", "--", "ls", "--help"], ["-m", "benchmarks", "--help"],
-        ["-m", "docs.generate", "--check"]]
+        ["-m", "lab", "exec", "lab1", "--", "ls", "--help"],
+        ["-m", "benchmarks", "--help"],
+        ["-m", "docs.generate", "--check"],
+    ]
 
 
-@pytest.mark.parametrize(("args", "markers", "left_out"), [
-    ([], "not slow and not exhaustive and (not lab or newcomer)", "--all runs every test"),
-    (["--hosts"], "(lab or exhaustive) and not slow and not newcomer", "(./gpufleet test)"),
-    (["--all"], None, None)])
+@pytest.mark.parametrize(
+    ("args", "markers", "left_out"),
+    [
+        ([], "not slow and not exhaustive and (not lab or newcomer)", "--all runs every test"),
+        (["--hosts"], "(lab or exhaustive) and not slow and not newcomer", "(./gpufleet test)"),
+        (["--all"], None, None),
+    ],
+)
 def test_a_tier_of_tests_ends_with_what_it_leaves_out(
-    commands: list[list[str]], capsys: pytest.CaptureFixture[str],
-    args: list[str], markers: str | None, left_out: str | None,
+    commands: list[list[str]],
+    capsys: pytest.CaptureFixture[str],
+    args: list[str],
+    markers: str | None,
+    left_out: str | None,
 ) -> None:
     status, _, err = run(capsys, "test", *args, "tests/cli", "-x")
     assert status == 3
-    command, = commands
+    (command,) = commands
     assert command[-2:] == ["tests/cli", "-x"]
     assert ("-m" in command) == (markers is not None)
     assert markers is None or command[command.index("-m") + 1] == markers
@@ -233,22 +304,27 @@ def test_provision_starts_the_lab_only_where_nothing_names_an_inventory(
     assert "more than 0" in run(capsys, "provision", "--fanout", "0")[2]
     inventory = 'gpu_hosts: {hosts: {gpu01: {gpu_stacks: [{tensorflow: "9.9"}]}}}'
     monkeypatch.setenv("ANSIBLE_INVENTORY", "gpu01,")
-    assert inventory and "the lab" not in run(capsys, "provision", "-i", "gpu01,", "-e", (
-        '{"gpu_stacks": [{"tensorflow": "9.9"}]}'))[2]
+    assert (
+        inventory
+        and "the lab"
+        not in run(
+            capsys, "provision", "-i", "gpu01,", "-e", ('{"gpu_stacks": [{"tensorflow": "9.9"}]}')
+        )[2]
+    )
 
 
 def test_an_installed_gpufleet_says_what_needs_a_checkout(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(developer, "IN_CHECKOUT", False)
-    for verb in ("lab", "test", "lint", "docs", "bench", "measure"):
-        status, _, err = run(capsys, verb)
+    for verb in ("lab", "test", "lint", "docs", "bench", "catalog"):
+        status, _, err = run(capsys, verb, *(["check"] if verb == "catalog" else []))
         assert status == 4
         assert f"'gpufleet {verb}' needs a checkout of gpufleet" in err
 
 
 def test_missing_packages_are_listed_with_the_command_to_those_who_are_not_root(
-    monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(system_packages.os, "geteuid", lambda: 1000)
     wanted = {"no-such-program": "podman", "/no/such/path": "netavark", "sh": "dash"}
@@ -276,3 +352,53 @@ def test_an_interrupted_command_ends_with_130_and_nothing_else_is_started(
     assert commands == []
     monkeypatch.setattr(lab, "run_module", interrupted)
     assert main(["lab", "up"]) == 130
+
+
+@pytest.mark.parametrize("columns", [80, 100])
+def test_help_fits_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], columns: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    _, text, _ = run(capsys, "remove", "--help")
+    described = text.partition("Examples:")[0]
+    assert max(map(len, described.splitlines())) <= columns
+
+
+@pytest.mark.parametrize(("answer", "runs"), [("y\n", 1), ("\n", 0), ("", 0)])
+def test_remove_asks_at_a_terminal(
+    commands: list[list[str]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    answer: str,
+    runs: int,
+) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr("sys.stdin", Terminal(answer))
+    monkeypatch.setattr("sys.stderr", shown := Terminal())
+    main(["remove", "-i", "gpu01,gpu02,", "--stack", "solo", "--toolkit", "12.5"])
+    assert len(commands) == runs
+    assert "Remove from 2 hosts: stack solo, toolkit 12.5\nHosts: gpu[01-02]" in shown.getvalue()
+    main(["remove", "-i", "gpu01,gpu02,", "--stack", "solo", "--yes"])
+    assert len(commands) == runs + 1
+
+
+def test_playbook_runs_a_playbook_by_name(commands: list[list[str]]) -> None:
+    main(["playbook", "rollback", "-i", "gpu01,", "--limit", "gpu01", "--check"])
+    (command,) = commands
+    assert command[1:] == [
+        str(PLAYBOOKS / "rollback.yml"),
+        "-i",
+        "gpu01,",
+        "--limit",
+        "gpu01",
+        "--check",
+    ]
+
+
+def test_playbook_names_the_playbooks_that_exist(capsys: pytest.CaptureFixture[str]) -> None:
+    status, _, err = run(capsys, "playbook", "../../etc/passwd", "-i", "gpu01,")
+    assert status == 4
+    assert "nightly, plan, pull, remove, rollback, site, verify" in err

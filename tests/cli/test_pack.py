@@ -15,8 +15,13 @@ from gpufleet.cli.pack import pack
 def checkout(tmp_path: Path) -> Path:
     """A small checkout with what use leaves in one."""
     root = tmp_path / "checkout"
-    for name in ("gpufleet", "verify/probe.py", ".venv/bin/python", "reports/latest/report.html",
-                 "verify/__pycache__/probe.pyc"):
+    for name in (
+        "gpufleet",
+        "verify/probe.py",
+        ".venv/bin/python",
+        "reports/latest/report.html",
+        "verify/__pycache__/probe.pyc",
+    ):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(name)
     (root / "gpufleet").chmod(0o755)
@@ -46,11 +51,14 @@ def test_what_use_leaves_behind_is_not_packed(
         assert made.getmember("link").linkname == "verify/probe.py"
 
 
-@pytest.mark.parametrize("change", [
-    lambda root: (root / "verify" / "probe.py").write_text("other"),
-    lambda root: (root / "gpufleet").chmod(0o644),
-    lambda root: (root / "verify" / "probe.py").rename(root / "verify" / "probes.py"),
-])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda root: (root / "verify" / "probe.py").write_text("other"),
+        lambda root: (root / "gpufleet").chmod(0o644),
+        lambda root: (root / "verify" / "probe.py").rename(root / "verify" / "probes.py"),
+    ],
+)
 def test_another_content_mode_or_name_is_another_version(
     checkout: Path, tmp_path: Path, change: object
 ) -> None:

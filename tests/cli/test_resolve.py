@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpufleet.cli.main import main as run
-from gpufleet.model.frameworks import FrameworkId
+from gpufleet.frameworks import FRAMEWORKS, FrameworkId
 from gpufleet.resolver import release
 
 ROOT = Path(__file__).parents[2]
@@ -37,8 +37,13 @@ def test_problems_are_json_too_with_status_4(capsys: pytest.CaptureFixture[str])
 
 
 def test_every_option_is_heard(capsys: pytest.CaptureFixture[str]) -> None:
-    options = {"--cuda": "10.0", "--cudnn": "7.6", "--driver": "390", "--gpu": "K80",
-               "--python": "2.7"}
+    options = {
+        "--cuda": "10.0",
+        "--cudnn": "7.6",
+        "--driver": "390",
+        "--gpu": "K80",
+        "--python": "2.7",
+    }
     words = [word for pair in options.items() for word in pair]
     assert main(["--tensorflow", "2.17.1", *words, "--json"]) == 4
     places = {each["where"] for each in json.loads(capsys.readouterr().out)["problems"]}
@@ -49,15 +54,21 @@ def test_every_option_is_heard(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_people_read_a_table(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--tensorflow", "2.13.1", "--gpu", "A100", "--driver", "535"]) == 0
+    assert main(["--tensorflow", "2.13.1", "--gpu", "V100", "--driver", "535"]) == 0
     printed = capsys.readouterr().out
     for word in ("TensorFlow 2.13.1", "11.8", "8.6.0.163", "450.80.02", "libcudnn.so.8"):
         assert word in printed
 
 
 def test_people_read_the_notes_of_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["--pytorch", "2.6.0", "--cuda", "11.8",
-             "--index", "https://download.pytorch.org/whl/cu118"]
+    words = [
+        "--pytorch",
+        "2.6.0",
+        "--cuda",
+        "11.8",
+        "--index",
+        "https://download.pytorch.org/whl/cu118",
+    ]
     assert main(words) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert "Note: pytorch-2.6.0: the wheel of this variant was not read" in text
@@ -65,20 +76,33 @@ def test_people_read_the_notes_of_the_plan(capsys: pytest.CaptureFixture[str]) -
     assert "was not read" in json.loads(capsys.readouterr().out)["notes"][0]
 
 
-@pytest.mark.parametrize(("words", "told"), [
-    (["2.6.0", "--cuda", "11.8", "--index", "https://download.pytorch.org/whl/cu118"],
-     "from nvidia-* wheels"),
-    (["1.11.0"], "inside of its wheel")])
+@pytest.mark.parametrize(
+    ("words", "reported"),
+    [
+        (
+            ["2.6.0", "--cuda", "11.8", "--index", "https://download.pytorch.org/whl/cu118"],
+            "from nvidia-* wheels",
+        ),
+        (["1.11.0"], "inside of its wheel"),
+    ],
+)
 def test_people_read_where_libraries_without_names_are(
-    words: list[str], told: str, capsys: pytest.CaptureFixture[str]
+    words: list[str], reported: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["--pytorch", *words]) == 0
-    assert f"Libraries {told}" in " ".join(capsys.readouterr().out.split())
+    assert f"Libraries {reported}" in " ".join(capsys.readouterr().out.split())
 
 
-@pytest.mark.parametrize(("framework", "version", "cuda"), [
-    ("tensorflow", "2.17.1", None), ("tensorflow", "2.17.1", "pip"), ("pytorch", "2.6.0", None),
-    ("jax", "0.5.3", None), ("jax", "0.5.3", "12.6")])
+@pytest.mark.parametrize(
+    ("framework", "version", "cuda"),
+    [
+        ("tensorflow", "2.17.1", None),
+        ("tensorflow", "2.17.1", "pip"),
+        ("pytorch", "2.6.0", None),
+        ("jax", "0.5.3", None),
+        ("jax", "0.5.3", "12.6"),
+    ],
+)
 def test_notes_are_not_about_a_host(framework: FrameworkId, version: str, cuda: str | None) -> None:
     assert release(framework, version, cuda=cuda)["notes"] == []
 
@@ -117,3 +141,76 @@ def test_it_answers_from_a_fresh_interpreter_without_delay() -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert json.loads(done.stdout)["cuda"] == "12.3"
     assert time.monotonic() - started < 3  # a tenth of that on a quiet machine
+
+
+WRONG = [
+    "",
+    " ",
+    "\t\n",
+    "None",
+    "-",
+    "==",
+    "2..6",
+    "2.6\n.0",
+    "é",
+    "²",
+    "\u202e2.6",
+    "٢.٦",
+    "9" * 5000,
+]
+WRONG += [
+    "1." * 400,
+    "x" * 100_000,
+    "'; rm -rf /",
+    "{{ 7 }}",
+    "latest",
+    "2.6.0+",
+    "+cu118",
+    "[",
+    "\ud800",
+]
+
+
+@pytest.mark.parametrize("text", WRONG, ids=lambda text: ascii(text)[:20])
+def test_a_wrong_value_of_any_option_is_refused_in_short(
+    text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    commands = [[f"--{framework}={text}"] for framework in FRAMEWORKS]
+    options = ("cuda", "cudnn", "driver", "gpu", "python")
+    for framework, about in FRAMEWORKS.items():
+        commands += [[f"--{framework}={about.example}", f"--{each}={text}"] for each in options]
+    for words in commands:
+        assert main(words) == 4, words
+        printed = capsys.readouterr()
+        assert printed.out == ""
+        # One line says what is wrong and where, one what to do.
+        assert len(printed.err.splitlines()) == 2, printed.err
+        assert len(printed.err) < 1200, printed.err
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_blanks_around_a_value_are_ignored(
+    framework: FrameworkId, capsys: pytest.CaptureFixture[str]
+) -> None:
+    about = FRAMEWORKS[framework]
+    assert main([f"--{framework}", f" {about.example} ", "--cuda", " 12.4 ", "--json"]) in {0, 4}
+    assert main([f"--{framework}", f" {about.example}\n", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out.partition("\n}\n")[2])
+    assert answer[framework] == about.example
+
+
+@pytest.mark.parametrize(
+    ("words", "where", "printed"),
+    [
+        (["--pytorch", "==2.6.0"], "--pytorch", 'such as "2.6.0"'),
+        (["--pytorch", "2.6.0", "--python", "3.13t"], "--python", "free-threaded"),
+        (["--pytorch", "2.6.0", "--driver", "579.99"], "--driver", "nearest: 580, 575"),
+    ],
+)
+def test_what_was_meant_is_named(
+    words: list[str], where: str, printed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*words, "--json"]) == 4
+    (problem,) = json.loads(capsys.readouterr().out)["problems"]
+    assert problem["where"] == where
+    assert printed in problem["message"] + problem["remedy"]

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from gpufleet.checks import CHECKS, PAIR_CHECKS, judge
+from gpufleet.checks import CHECKS, PAIR_CHECKS
+from gpufleet.judge import judge
+from gpufleet.verification.suite import name_of_test
 from tests.support.command_line import PLAN, ROOT, SNAPSHOT, run
 from tests.support.healthy_host import EXCUSED, Document, data, document, of_page
 
@@ -25,11 +27,17 @@ def broken(tmp_path: Path, snapshot: Document) -> str:
 def test_a_healthy_snapshot_ends_with_0_and_says_what_holds(tmp_path: Path) -> None:
     ended = run("verify", "--snapshot", SNAPSHOT, "--plan", PLAN, "--report", str(tmp_path))
     assert ended.returncode == 0, ended.stderr
-    assert "✓ cudnn.links" in ended.stdout
+    assert "✓ cudnn.links" not in ended.stdout
+    assert not [line for line in ended.stdout.splitlines() if line != line.rstrip()]
     assert "gpu_expect: {count: 0}" in ended.stdout
     last = ended.stdout.rstrip().splitlines()[-1]
     assert last == f"Report: {tmp_path}/latest/report.html"
     assert (tmp_path / "latest" / "report.html").exists()
+
+
+def test_verbose_lists_the_checks_of_a_healthy_host(tmp_path: Path) -> None:
+    ended = run("verify", "--snapshot", SNAPSHOT, "--plan", PLAN, "--report", str(tmp_path), "-v")
+    assert "✓ cudnn.links" in ended.stdout
 
 
 def test_junit_is_pytests_own(tmp_path: Path, broken: str) -> None:
@@ -37,16 +45,18 @@ def test_junit_is_pytests_own(tmp_path: Path, broken: str) -> None:
     assert ended.returncode == 1
     suite = ET.parse(tmp_path / "latest" / "junit.xml").getroot()[0]
     assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == (
-        str(len(CHECKS)), "1", str(len(EXCUSED)))
+        str(len(CHECKS)),
+        "1",
+        str(len(EXCUSED)),
+    )
     failed = [case for case in suite if case.find("failure") is not None]
-    assert [case.get("name") for case in failed] == ["test_check[ssh://gpu01-cudnn.present]"]
+    assert [case.get("name") for case in failed] == ["test_present[gpu01]"]
     message = failed[0].find("failure")
     assert message is not None and "declared is 8.6.0" in (message.text or "")
 
 
 def test_json_is_one_document_and_nothing_else(tmp_path: Path, broken: str) -> None:
-    ended = run("verify", "--json", "--snapshot", broken, "--plan", PLAN, "--report",
-                str(tmp_path))
+    ended = run("verify", "--json", "--snapshot", broken, "--plan", PLAN, "--report", str(tmp_path))
     assert ended.returncode == 1
     document = json.loads(ended.stdout)
     assert list(document) == ["schema", "started", "finished", "hosts", "summary"]
@@ -67,9 +77,7 @@ def test_json_is_one_document_and_nothing_else(tmp_path: Path, broken: str) -> N
         (["--snapshot", SNAPSHOT, "--pairs"], "have their pairs in them"),
     ],
 )
-def test_usage_and_configuration_end_with_4(
-    tmp_path: Path, words: list[str], message: str
-) -> None:
+def test_usage_and_configuration_end_with_4(tmp_path: Path, words: list[str], message: str) -> None:
     ended = run("verify", "--json", *words, "--report", str(tmp_path))
     assert ended.returncode == 4
     assert message in json.loads(ended.stdout)["problems"][0]["message"]
@@ -77,8 +85,16 @@ def test_usage_and_configuration_end_with_4(
 
 
 def test_an_option_that_not_even_pytest_knows_ends_with_4(tmp_path: Path) -> None:
-    ended = run("verify", "--snapshot", SNAPSHOT, "--plan", PLAN, "--report", str(tmp_path),
-                "--no-such-option")
+    ended = run(
+        "verify",
+        "--snapshot",
+        SNAPSHOT,
+        "--plan",
+        PLAN,
+        "--report",
+        str(tmp_path),
+        "--no-such-option",
+    )
     assert ended.returncode == 4
     assert "--no-such-option" in ended.stderr
 
@@ -87,12 +103,21 @@ def test_hosts_that_met_have_their_checks_in_every_report(
     tmp_path: Path, plan: Document, snapshot: Document
 ) -> None:
     snapshot["pairs"] = document("pairs.json")
-    plan["pairs"] = [{"with": "gpu02", "gpus": 0, "stacks": [
-        {"name": "tensorflow-2.13.1", "release": "2.13.1"}]}]
+    plan["pairs"] = [
+        {"with": "gpu02", "gpus": 0, "stacks": [{"name": "tensorflow-2.13.1", "release": "2.13.1"}]}
+    ]
     for name, content in (("snapshot", snapshot), ("plan", plan)):
         (tmp_path / name).write_text(json.dumps(content))
-    ended = run("verify", "--snapshot", str(tmp_path / "snapshot"), "--plan",
-                str(tmp_path / "plan"), "--report", str(tmp_path))
+    ended = run(
+        "verify",
+        "--snapshot",
+        str(tmp_path / "snapshot"),
+        "--plan",
+        str(tmp_path / "plan"),
+        "--report",
+        str(tmp_path),
+        "--verbose",
+    )
     assert ended.returncode == 0, ended.stderr
     assert "✓ pair.parameter-server" in ended.stdout
     assert "TensorFlow 2.13.1 computes exactly in a distributed run with gpu02" in ended.stdout
@@ -100,17 +125,32 @@ def test_hosts_that_met_have_their_checks_in_every_report(
     names = [case.get("name") for case in ET.parse(latest / "junit.xml").getroot()[0]]
     shown = of_page((latest / "report.html").read_text())
     for check in PAIR_CHECKS:
-        assert f"test_check[ssh://gpu01-{check}]" in names
+        assert f"{name_of_test(check)}[gpu01]" in names
         assert ("gpu01", check) in shown
 
 
 def test_saved_documents_can_be_judged_again(tmp_path: Path, broken: str) -> None:
-    first = run("verify", "--snapshot", broken, "--plan", PLAN, "--report", str(tmp_path / "r"),
-                "--save", str(tmp_path / "s"))
+    first = run(
+        "verify",
+        "--snapshot",
+        broken,
+        "--plan",
+        PLAN,
+        "--report",
+        str(tmp_path / "r"),
+        "--save",
+        str(tmp_path / "s"),
+    )
     assert "review the files before you send" in first.stderr
-    for words in (["--snapshot", f"{tmp_path}/s/snapshots/host1.json",
-                   "--plan", f"{tmp_path}/s/plans/host1.json"],
-                  ["--snapshot", f"{tmp_path}/s/bundles/host1.json"]):
+    for words in (
+        [
+            "--snapshot",
+            f"{tmp_path}/s/snapshots/host1.json",
+            "--plan",
+            f"{tmp_path}/s/plans/host1.json",
+        ],
+        ["--snapshot", f"{tmp_path}/s/bundles/host1.json"],
+    ):
         again = run("verify", "--json", *words, "--report", str(tmp_path / "r"))
         assert first.returncode == again.returncode == 1
         assert json.loads(again.stdout)["summary"]["FAIL"] == 1
@@ -121,21 +161,31 @@ def test_an_unreachable_host_is_one_item_and_one_check(tmp_path: Path) -> None:
     inventory = tmp_path / "hosts.yml"
     inventory.write_text(
         "gpu_hosts: {hosts: {gone: {ansible_host: 127.0.0.1, ansible_port: 1,"
-        " gpu_expect: {count: 0}}}}")
+        " gpu_expect: {count: 0}}}}"
+    )
     ended = run("verify", "--json", "-i", str(inventory), "--report", str(tmp_path / "r"))
     assert ended.returncode == 1, ended.stderr
     host = json.loads(ended.stdout)["hosts"]["gone"]
     assert [check["id"] for check in host["checks"]] == ["host.reachable"]
     suite = ET.parse(tmp_path / "r/latest/junit.xml").getroot()[0]
-    assert [case.get("name") for case in suite] == ["test_check[ansible://gone-host.reachable]"]
+    assert [case.get("name") for case in suite] == ["test_reachable[gone]"]
 
 
 def test_pytest_alone_judges_saved_documents(broken: str) -> None:
-    ended = run("pytest", "verify", "--gpu-snapshot", broken, "--gpu-plan", PLAN, "-p",
-                "no:cacheprovider", "-v")
+    ended = run(
+        "pytest",
+        "verify",
+        "--gpu-snapshot",
+        broken,
+        "--gpu-plan",
+        PLAN,
+        "-p",
+        "no:cacheprovider",
+        "-v",
+    )
     assert ended.returncode == 1
-    assert "test_check[ssh://gpu01-cudnn.links] PASSED" in ended.stdout
-    assert "test_check[ssh://gpu01-cudnn.present] FAILED" in ended.stdout
+    assert "verify/test_cudnn.py::test_links[gpu01] PASSED" in ended.stdout
+    assert "verify/test_cudnn.py::test_present[gpu01] FAILED" in ended.stdout
     passed = len(CHECKS) - len(EXCUSED) - 1
     assert f"1 failed, {passed} passed, {len(EXCUSED)} skipped" in ended.stdout
     assert "remedy: ./gpufleet provision --limit gpu01" in ended.stdout
@@ -143,16 +193,18 @@ def test_pytest_alone_judges_saved_documents(broken: str) -> None:
     assert "test_cudnn.py:1" not in ended.stdout.split("FAILURES")[1].split("short test")[0]
 
 
-def test_pytest_alone_looks_at_the_hosts_of_an_inventory(tmp_path: Path) -> None:
+def test_pytest_alone_probes_the_hosts_of_an_inventory(tmp_path: Path) -> None:
     inventory = tmp_path / "hosts.yml"
     inventory.write_text(
         "gpu_hosts: {hosts: {here: {ansible_connection: local, ansible_become: false,"
-        f" gpu_prefix: {tmp_path}, gpu_stack_root: {tmp_path}}}}}}}")
-    ended = run("pytest", "verify", f"--ansible-inventory={inventory}", "-p", "no:cacheprovider",
-                "-v")
-    assert "test_check[ansible://here-host.probe] PASSED" in ended.stdout, ended.stdout
-    assert "test_check[ansible://here-stack.matmul] SKIPPED" in ended.stdout
-    assert "host.reachable" not in ended.stdout
+        f" gpu_prefix: {tmp_path}, gpu_stack_root: {tmp_path}}}}}}}"
+    )
+    ended = run(
+        "pytest", "verify", f"--ansible-inventory={inventory}", "-p", "no:cacheprovider", "-v"
+    )
+    assert "test_host.py::test_probe[here] PASSED" in ended.stdout, ended.stdout
+    assert "test_stack.py::test_matmul[here] SKIPPED" in ended.stdout
+    assert "test_reachable" not in ended.stdout
     # Nothing is declared of it, so that it is not healthy, whatever else passes.
     assert "Nothing is declared for this host" in ended.stdout
     assert ended.stdout.splitlines()[-1].strip("= ").startswith("1 failed, ")
@@ -162,25 +214,29 @@ def test_pytest_alone_looks_at_the_hosts_of_an_inventory(tmp_path: Path) -> None
 def test_a_mistake_in_the_call_is_one_document_too(tmp_path: Path) -> None:
     ended = run("verify", "--json", "--fanout", "many")
     assert (ended.returncode, json.loads(ended.stdout)["problems"][0]["code"]) == (
-        4, "configuration")
+        4,
+        "configuration",
+    )
 
 
-def test_a_report_that_cannot_be_written_is_said_before_the_look(broken: str) -> None:
+def test_a_report_that_cannot_be_written_is_printed_before_the_probe(broken: str) -> None:
     ended = run("verify", "--snapshot", broken, "--plan", PLAN, "--report", "/proc/x")
     assert (ended.returncode, "Traceback" in ended.stderr) == (4, False)
     assert "--report DIR" in ended.stderr
 
 
 def test_an_option_of_pytest_keeps_its_value(tmp_path: Path, broken: str) -> None:
-    ended = run("verify", "--snapshot", broken, "--plan", PLAN, "--report", str(tmp_path),
-                "-k", "matmul")
+    ended = run(
+        "verify", "--snapshot", broken, "--plan", PLAN, "--report", str(tmp_path), "-k", "matmul"
+    )
     assert ended.returncode == 1
 
 
 def test_a_name_that_is_no_unicode_does_not_end_the_run(tmp_path: Path, broken: str) -> None:
     document = json.loads(Path(broken).read_text(encoding="utf-8"))
     document["sections"]["linker"]["data"]["files"].append(
-        {"path": "/etc/ld.so.conf.d/\udcff.conf", "directories": ["\udcff"]})
+        {"path": "/etc/ld.so.conf.d/\udcff.conf", "directories": ["\udcff"]}
+    )
     odd = tmp_path / "odd.json"
     odd.write_text(json.dumps(document), encoding="utf-8")
     ended = run("verify", "--snapshot", str(odd), "--plan", PLAN, "--report", str(tmp_path / "r"))
@@ -193,13 +249,13 @@ def test_a_host_that_is_no_name_is_refused(tmp_path: Path) -> None:
     assert run("verify", "--snapshot", str(odd)).returncode == 4
 
 
-def test_the_catalogue_is_printed() -> None:
-    ended = run("catalogue")
+def test_the_table_of_checks_is_printed() -> None:
+    ended = run("checks-table")
     assert ended.returncode == 0
     assert ended.stdout.startswith("| check | what must hold |")
 
 
-def test_plan_without_looking_refuses_with_4_and_the_reason(tmp_path: Path) -> None:
+def test_plan_without_probing_refuses_with_4_and_the_reason(tmp_path: Path) -> None:
     inventory = tmp_path / "hosts.yml"
     inventory.write_text('gpu_hosts: {hosts: {gpu01: {gpu_stacks: [{tensorflow: "9.9"}]}}}')
     ended = run("plan", "--offline", "--json", "-i", str(inventory))
@@ -212,10 +268,11 @@ def test_plan_without_looking_refuses_with_4_and_the_reason(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("args", "checks"),
     [
-        (["verify/test_cudnn.py"],
-         {name for name in CHECKS if name.startswith("cudnn.")}),
-        (["verify/test_cudnn.py", "verify/test_linker.py", "-k", "linker.cache or cudnn.links"],
-         {"cudnn.links", "linker.cache"}),
+        (["verify/test_cudnn.py"], {name for name in CHECKS if name.startswith("cudnn.")}),
+        (
+            ["verify/test_cudnn.py", "verify/test_linker.py", "-k", "linker.cache or cudnn.links"],
+            {"cudnn.links", "linker.cache"},
+        ),
         (["verify", "-m", "deep"], {name for name, check in CHECKS.items() if check.deep}),
         (["verify", "-k", "gpu.count"], {"gpu.count"}),
     ],
@@ -223,18 +280,31 @@ def test_plan_without_looking_refuses_with_4_and_the_reason(tmp_path: Path) -> N
 def test_pytest_runs_the_selected_areas_alone(
     tmp_path: Path, args: list[str], checks: set[str]
 ) -> None:
-    ended = run("pytest", *args, "--gpu-snapshot", SNAPSHOT, "--gpu-plan", PLAN, "-p",
-                "no:cacheprovider", f"--junitxml={tmp_path}/junit.xml")
+    ended = run(
+        "pytest",
+        *args,
+        "--gpu-snapshot",
+        SNAPSHOT,
+        "--gpu-plan",
+        PLAN,
+        "-p",
+        "no:cacheprovider",
+        f"--junitxml={tmp_path}/junit.xml",
+    )
     assert ended.returncode == 0, ended.stdout
-    cases = {(case.get("classname"), case.get("name"))
-             for case in ET.parse(tmp_path / "junit.xml").getroot()[0]}
-    assert cases == {(f"verify.test_{name.partition('.')[0]}", f"test_check[ssh://gpu01-{name}]")
-                     for name in checks}
+    cases = {
+        (case.get("classname"), case.get("name"))
+        for case in ET.parse(tmp_path / "junit.xml").getroot()[0]
+    }
+    assert cases == {
+        (f"verify.test_{name.partition('.')[0]}", f"{name_of_test(name)}[gpu01]") for name in checks
+    }
 
 
 def test_each_area_has_a_file_and_each_check_is_in_one() -> None:
     assert {path.stem for path in (ROOT / "verify").glob("test_*.py")} == {
-        f"test_{area}" for area in judge.AREAS}
+        f"test_{area}" for area in judge.AREAS
+    }
     assert all(name.partition(".")[0] in judge.AREAS for name in judge.CHECK_IDS)
 
 
@@ -245,7 +315,8 @@ def test_an_unreachable_host_fails_the_areas_that_were_selected(
     inventory = tmp_path / "hosts.yml"
     inventory.write_text(
         "gpu_hosts: {hosts: {gone: {ansible_host: 127.0.0.1, ansible_port: 1,"
-        " gpu_expect: {count: 0}}}}")
+        " gpu_expect: {count: 0}}}}"
+    )
     ended = run("pytest", *args, f"--ansible-inventory={inventory}", "-p", "no:cacheprovider")
     assert ended.returncode == 1, ended.stdout
     assert "UNREACHABLE: The host" in ended.stdout

@@ -5,18 +5,26 @@ No test changes this machine: playbooks run in check mode with directories of th
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
+import sys
 import tarfile
+import tomllib
 from pathlib import Path
 
 import pytest
 import yaml
 
+from gpufleet.cli import build
+
 ROOT = Path(__file__).resolve().parents[2]
 BIN = ROOT / ".venv" / "bin"
 NAME = "gpufleet.gpu"
+RANGE: str = yaml.safe_load((ROOT / "meta" / "runtime.yml").read_text())["requires_ansible"]
+OLDEST, END = RANGE.removeprefix(">=").split(",<")
+PINS = list(build.pins((ROOT / "requirements.txt").read_text()))
 
 # Of somebody else: gpufleet's role among the site's own variables, the minimum that it needs.
 PLAYBOOK = """
@@ -44,9 +52,9 @@ def run(*arguments: str | Path, **environment: str) -> str:
 
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The built collection."""
+    """The built collection, beside the wheel."""
     directory = tmp_path_factory.mktemp("archive")
-    run(BIN / "ansible-galaxy", "collection", "build", ROOT, "--output-path", directory)
+    run(BIN / "gpufleet", "build", "--output", directory)
     (built,) = directory.glob("gpufleet-gpu-*.tar.gz")
     return built
 
@@ -77,7 +85,13 @@ def test_the_archive_contains_the_collection_and_nothing_else(archive: Path) -> 
         "CHANGELOG.md", "FILES.json", "LICENSE", "MANIFEST.json", "README.md", "meta", "playbooks",
         "plugins", "roles", "src", "tests"}  # fmt: skip
     parts = {tuple(name.split("/")[:3]) for name in names if name.count("/") > 1}
-    assert {part for part in parts if part[0] == "src"} == {("src", "gpufleet", "probe")}
+    assert {part for part in parts if part[0] == "src"} == {
+        ("src", "gpufleet", "frameworks"),
+        ("src", "gpufleet", "probe"),
+    }
+    assert [name for name in names if name.startswith("src/gpufleet/frameworks/")] == [
+        "src/gpufleet/frameworks/hosts.py"
+    ]
     assert {part[:2] for part in parts if part[0] == "tests"} <= {("tests", "sanity")}
 
 
@@ -95,11 +109,11 @@ def test_everything_is_documented(collections: Path, kind: str) -> None:
     names = sorted(
         f"{NAME}.{path.stem}" for path in (ROOT / folder).iterdir() if path.name != "__pycache__"
     )
-    said = run(
+    printed = run(
         BIN / "ansible-doc", "--type", kind, "--json", *names,
         ANSIBLE_COLLECTIONS_PATH=str(collections),
     )  # fmt: skip
-    documents = json.loads(said)
+    documents = json.loads(printed)
     assert sorted(documents) == names
     if kind == "module":
         for name, document in documents.items():
@@ -122,23 +136,53 @@ def test_a_role_works_in_the_playbook_of_somebody_else(collections: Path, tmp_pa
     assert not (tmp_path / "prefix").exists()
 
 
+def newer_python() -> str:
+    """A Python that the newest ansible-core supports, which is not always that of the checkout."""
+    pyenv = Path.home() / ".pyenv" / "versions"
+    for path in (sys.executable, *pyenv.glob("3.1[23].*/bin/python"), "python3.13", "python3.12"):
+        code = "import sys; sys.exit(not (3, 12) <= sys.version_info < (3, 14))"
+        with contextlib.suppress(FileNotFoundError):
+            if subprocess.run([path, "-c", code], capture_output=True, check=False).returncode == 0:
+                return str(path)
+    pytest.skip("the newest ansible-core needs Python 3.12 or 3.13, and this machine has none")
+
+
 @pytest.mark.slow
-def test_it_works_in_a_fresh_environment(archive: Path, tmp_path: Path) -> None:
-    """With nothing but Ansible, gpufleet's wheel and the installed collection."""
+@pytest.mark.parametrize("core", [f"=={OLDEST}", f"<{END}"], ids=["oldest", "newest"])
+def test_it_works_with_every_supported_ansible_core(
+    archive: Path, core: str, tmp_path: Path
+) -> None:
+    """In a fresh environment with nothing but ansible-core and gpufleet's wheel."""
     uv, fresh = BIN / "uv", tmp_path / "environment"
-    build = ("build", "--wheel", "--no-build-isolation", "--offline", "--python", BIN / "python")
-    run(uv, *build, "--out-dir", tmp_path, ROOT)
-    (wheel,) = tmp_path.glob("gpufleet-*.whl")
-    run(uv, "venv", "--python", BIN / "python", fresh)
-    target = ("--python", fresh / "bin" / "python")
-    run(uv, "pip", "install", "--require-hashes", *target, "-r", ROOT / "requirements.txt")
+    (wheel,) = archive.parent.glob("gpufleet-*.whl")
+    run(uv, "venv", "--python", newer_python() if core.startswith("<") else sys.executable, fresh)
+    others = [f"{name}=={found}" for name, found, _ in PINS if name != "ansible-core"]
+    (tmp_path / "others.txt").write_text("\n".join(others))
+    target = ("--python", fresh / "bin" / "python", "--constraint", tmp_path / "others.txt")
+    run(uv, "pip", "install", *target, f"ansible-core{core}")
     playbook, collections = tmp_path / "play.yml", tmp_path / "collections"
     install = ("collection", "install", "--offline", "--collections-path", collections)
     run(fresh / "bin" / "ansible-galaxy", *install, archive)
 
-    with pytest.raises(AssertionError, match="Install it, for example"):
+    with pytest.raises(AssertionError, match="pip install dist/gpufleet-"):
         check(playbook, collections, fresh / "bin" / "ansible-playbook")
 
-    run(uv, "pip", "install", "--no-deps", *target, wheel)
+    run(uv, "pip", "install", *target, wheel, f"ansible-core{core}")
     output = check(playbook, collections, fresh / "bin" / "ansible-playbook")
     assert "changed: [localhost] => (item=CUDA 11.8.0)" in output
+    names = sorted(f"{NAME}.{path.stem}" for path in (ROOT / "playbooks").glob("*.yml"))
+    run(
+        fresh / "bin" / "ansible-playbook", "--syntax-check", "--inventory", "localhost,", *names,
+        ANSIBLE_COLLECTIONS_PATH=str(collections),
+    )  # fmt: skip
+    run(fresh / "bin" / "gpufleet", "init", tmp_path / "fleet")
+    plans = run(fresh / "bin" / "gpufleet", "plan", "--offline", "--json", "-i", tmp_path / "fleet")
+    assert len(json.loads(plans)["hosts"]) == 2
+
+
+def test_package_collection_and_roles_support_the_same_ansible_core() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert f"ansible-core{RANGE}" in project["dependencies"]
+    for path in (ROOT / "roles").glob("*/meta/main.yml"):
+        oldest = yaml.safe_load(path.read_text())["galaxy_info"]["min_ansible_version"]
+        assert f"{oldest}.0" == OLDEST, path

@@ -9,7 +9,7 @@ import pytest
 from gpufleet.diff import changes, steps_of
 from gpufleet.host_state.host import Host
 from gpufleet.resolver import resolve, with_locks
-from tests.support.host_documents import converged, mangled, receipt, section, snapshot, wish
+from tests.support.host_documents import converged, declaration, mangled, receipt, section, snapshot
 
 Row = dict[str, Any]
 
@@ -19,7 +19,7 @@ CONF = "/etc/ld.so.conf.d/gpufleet-cuda.conf"
 
 @pytest.fixture
 def plan() -> Row:
-    return resolve(wish("2.13.1"), snapshot())
+    return resolve(declaration("2.13.1"), snapshot())
 
 
 @pytest.fixture
@@ -57,26 +57,30 @@ def test_a_host_that_was_not_reached_is_not_converged(plan: Row) -> None:
 
 
 @pytest.mark.parametrize(
-    "wishes",
+    "declared",
     [
-        wish("2.13.1"),
-        wish("1.2.1", "1.4.0", "2.13.1", gpu_toolkits=["12.4.1"]),
-        wish("2.15.1", "2.18.0", gpu_cuda_default="12.2"),
-        wish({"tensorflow": "2.21.0", "cuda": "pip"}),
-        wish({"pytorch": "2.6.0"}, {"pytorch": "1.11.0"}, {"jax": "0.5.3"},
-             {"jax": "0.5.3", "cuda": "local", "name": "local"}),
-        wish("1.0.0", "1.4.0", gpu_expect={"count": 0}),
-        wish(gpu_toolkits=["11.8"]),
+        declaration("2.13.1"),
+        declaration("1.2.1", "1.4.0", "2.13.1", gpu_toolkits=["12.4.1"]),
+        declaration("2.15.1", "2.18.0", gpu_cuda_default="12.2"),
+        declaration({"tensorflow": "2.21.0", "cuda": "pip"}),
+        declaration(
+            {"pytorch": "2.6.0"},
+            {"pytorch": "1.11.0"},
+            {"jax": "0.5.3"},
+            {"jax": "0.5.3", "cuda": "local", "name": "local"},
+        ),
+        declaration("1.0.0", "1.4.0", gpu_expect={"count": 0}),
+        declaration(gpu_toolkits=["11.8"]),
         {},
     ],
 )
-def test_a_converged_host_lacks_nothing(wishes: Row) -> None:
-    plan = resolve(wishes)
+def test_a_converged_host_lacks_nothing(declared: Row) -> None:
+    plan = resolve(declared)
     assert changes(plan, converged(plan)) == []
 
 
 def test_a_driver_s_library_that_a_stack_is_linked_against_is_a_change() -> None:
-    plan = resolve(wish("1.4.0", gpu_expect={"count": 0}))
+    plan = resolve(declaration("1.4.0", gpu_expect={"count": 0}))
     host = converged(plan)
     section(host, "driver")["library"] = None
     row = only(plan, host)
@@ -87,19 +91,19 @@ def test_a_driver_s_library_that_a_stack_is_linked_against_is_a_change() -> None
 
 
 @pytest.mark.parametrize(
-    ("applied", "told"),
+    ("applied", "reported"),
     [
         ([], "no patch is applied, cuda_8.0.61.2_linux-run is planned"),
         ([{"file": "cuda_8.0.61.2_linux-run", "checksum": "sha256:00"}], "another file"),
     ],
 )
-def test_a_patch_that_is_not_applied_is_a_repair(applied: list[Row], told: str) -> None:
-    plan = resolve(wish(gpu_toolkits=["8.0"]))
+def test_a_patch_that_is_not_applied_is_a_repair(applied: list[Row], reported: str) -> None:
+    plan = resolve(declaration(gpu_toolkits=["8.0"]))
     host = converged(plan)
     receipt(host, "toolkit", "8.0")["patches"] = applied
     row = only(plan, host)
     assert (row["what"], row["action"]) == ("toolkit", "repair")
-    assert told in row["because"]
+    assert reported in row["because"]
 
 
 SECTIONS = {
@@ -252,7 +256,7 @@ def test_an_environment_that_drifted(
     assert (row["what"], row["action"], row["because"]) == ("stack", "repair", because)
 
 
-def test_a_lock_that_was_resolved_anew(plan: Row, host: Row) -> None:
+def test_a_lock_that_was_resolved_again(plan: Row, host: Row) -> None:
     name = "tensorflow-2.13.1-py3.11.lock"
     assert plan["stacks"][0]["lock_sha256"] is None
     locked = with_locks(plan, {name: "a" * 64})
@@ -264,9 +268,7 @@ def test_a_lock_that_was_resolved_anew(plan: Row, host: Row) -> None:
     assert gone == f"its lock {name} is missing, and will be resolved again"
 
 
-def test_a_stack_on_a_toolkit_has_what_no_toolkit_has_in_its_packages(
-    plan: Row, host: Row
-) -> None:
+def test_a_stack_on_a_toolkit_has_what_no_toolkit_has_in_its_packages(plan: Row, host: Row) -> None:
     packages = f"{plan['stacks'][0]['venv']}/lib/python3.11/site-packages/nvidia"
     plan["stacks"][0]["sonames"].append("libnccl.so.2")
     bound = receipt(host, "stack", STACK)["binding"]
@@ -292,36 +294,44 @@ def test_an_environment_of_another_python_or_binding(plan: Row, host: Row) -> No
     assert "bound to other libraries" in only(plan, host)["because"]
 
 
-VARIANT = {"pytorch": "2.6.0", "cuda": "11.8",
-           "index": "https://download.pytorch.org/whl/cu118"}
+VARIANT = {"pytorch": "2.6.0", "cuda": "11.8", "index": "https://download.pytorch.org/whl/cu118"}
 
 
-@pytest.mark.parametrize(("entry", "binding", "bound"), [
-    ({"jax": "0.5.3", "cuda": "local"}, ["{toolkit}/lib64/libcudart.so.12"], True),
-    ({"jax": "0.5.3", "cuda": "local"},
-     ["{toolkit}/lib64/libcudart.so.12", "{venv}/nvidia/nccl/lib/libnccl.so.2"], True),
-    ({"jax": "0.5.3", "cuda": "local"}, ["{venv}/nvidia/nccl/lib/libnccl.so.2"], False),
-    ({"tensorflow": "2.18.1"},
-     ["{toolkit}/lib64/libcudart.so.12", "{venv}/nvidia/nccl/lib/libnccl.so.2"], False),
-    ({"pytorch": "2.6.0"}, ["{venv}/nvidia/cublas/lib/libcublas.so.12"], True),
-    ({"pytorch": "2.6.0"}, ["/usr/local/cuda-12.4/lib64/libcublas.so.12"], False),
-    ({"pytorch": "2.6.0"}, [], False),
-    ({"pytorch": "1.11.0"}, [], True),
-    ({"pytorch": "1.11.0"}, ["/usr/local/cuda-10.2/lib64/libcublas.so.10"], False),
-    (VARIANT, ["{venv}/nvidia/cublas/lib/libcublas.so.11"], True),
-    (VARIANT, ["/usr/local/cuda-11.8/lib64/libcublas.so.11"], False),
-    (VARIANT, [], True),
-])
-def test_which_libraries_are_a_stacks_own(
-    entry: Row, binding: list[str], bound: bool
-) -> None:
-    plan = resolve(wish(entry))
+@pytest.mark.parametrize(
+    ("entry", "binding", "bound"),
+    [
+        ({"jax": "0.5.3", "cuda": "local"}, ["{toolkit}/lib64/libcudart.so.12"], True),
+        (
+            {"jax": "0.5.3", "cuda": "local"},
+            ["{toolkit}/lib64/libcudart.so.12", "{venv}/nvidia/nccl/lib/libnccl.so.2"],
+            True,
+        ),
+        ({"jax": "0.5.3", "cuda": "local"}, ["{venv}/nvidia/nccl/lib/libnccl.so.2"], False),
+        (
+            {"tensorflow": "2.18.1"},
+            ["{toolkit}/lib64/libcudart.so.12", "{venv}/nvidia/nccl/lib/libnccl.so.2"],
+            False,
+        ),
+        ({"pytorch": "2.6.0"}, ["{venv}/nvidia/cublas/lib/libcublas.so.12"], True),
+        ({"pytorch": "2.6.0"}, ["/usr/local/cuda-12.4/lib64/libcublas.so.12"], False),
+        ({"pytorch": "2.6.0"}, [], False),
+        ({"pytorch": "1.11.0"}, [], True),
+        ({"pytorch": "1.11.0"}, ["/usr/local/cuda-10.2/lib64/libcublas.so.10"], False),
+        (VARIANT, ["{venv}/nvidia/cublas/lib/libcublas.so.11"], True),
+        (VARIANT, ["/usr/local/cuda-11.8/lib64/libcublas.so.11"], False),
+        (VARIANT, [], True),
+    ],
+)
+def test_which_libraries_are_a_stacks_own(entry: Row, binding: list[str], bound: bool) -> None:
+    plan = resolve(declaration(entry))
     (stack,) = plan["stacks"]
     host = converged(plan)
     receipt(host, "stack", stack["name"])["binding"] = [
-        each.format(toolkit=stack["toolkit_path"], venv=stack["venv"]) for each in binding]
+        each.format(toolkit=stack["toolkit_path"], venv=stack["venv"]) for each in binding
+    ]
     assert [row["because"].startswith("it is bound to other") for row in changes(plan, host)] == (
-        [] if bound else [True])
+        [] if bound else [True]
+    )
 
 
 @pytest.mark.parametrize(
@@ -371,8 +381,42 @@ def test_a_mangled_snapshot_never_raises(plan: Row, host: Row) -> None:
         assert isinstance(Host(each).pythons, dict | None)
 
 
-def test_a_toolkit_that_is_wished_no_more_leaves_the_linker() -> None:
+def test_a_toolkit_that_is_declared_no_longer_leaves_the_linker() -> None:
     plan = resolve({})
     old = [{"path": CONF, "directories": ["/usr/local/cuda-11.8/lib64"]}]
     assert found(plan, snapshot(linker={"files": old})) == [("linker", CONF, "install")]
     assert found(plan, snapshot()) == []
+
+
+LINK = {"path": "lib64/libcudnn.so.8", "what": "missing", "link": True}
+
+
+@pytest.mark.parametrize(("kind", "identity"), [("toolkit", "11.8"), ("cudnn", "11.8-8")])
+def test_links_alone_take_the_smallest_step(kind: str, identity: str, plan: Row, host: Row) -> None:
+    receipt(host, kind, identity)["changed"] = [LINK]
+    row = only(plan, host)
+    assert (row["action"], row["step"]) == ("repair", "links")
+    assert row["because"] == (
+        "only links changed since it was installed: lib64/libcudnn.so.8 (missing)"
+    )
+    # A failing check can demand more.
+    (more,) = changes(plan, host, {f"{kind} {identity}": "contents"})
+    assert more["step"] == "contents"
+
+
+@pytest.mark.parametrize(("kind", "identity"), [("toolkit", "11.8"), ("cudnn", "11.8-8")])
+def test_a_changed_file_or_another_source_is_more_than_links(
+    kind: str, identity: str, plan: Row, host: Row
+) -> None:
+    receipt(host, kind, identity)["changed"] = [LINK, {"path": "a.h", "what": "size"}]
+    assert "step" not in only(plan, host)
+    receipt(host, kind, identity)["changed"] = [LINK]
+    receipt(host, kind, identity)["source"]["sha256"] = "f" * 64
+    row = only(plan, host)
+    assert "step" not in row
+    assert row["because"].startswith("installed from a file with sha256")
+
+
+def test_links_of_a_stack_are_repaired_with_the_stack(plan: Row, host: Row) -> None:
+    receipt(host, "stack", STACK)["changed"] = [LINK]
+    assert "step" not in only(plan, host)

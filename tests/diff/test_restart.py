@@ -82,7 +82,7 @@ def test_a_host_needs(case: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["kernel", "gpus", "driver"])
-def test_a_host_that_was_not_looked_at_is_not_rebooted(name: str) -> None:
+def test_a_host_that_was_not_probed_is_not_rebooted(name: str) -> None:
     document: Any = host(OLD, holders=HELD).snapshot
     document["sections"][name] = {"state": "hung", "data": None, "error": "deadline"}
     decision = decide(plan(), Host(document))

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.support.distribution_host import DistributionHost
-from tests.support.gpu_containers import CARDS, NO_CARDS, PODMAN
+from tests.support.gpu_containers import CARDS, LEGACY, NO_CARDS, PODMAN
 from tests.support.lab_fleet import fresh, lab
 
 TOOLKIT = {"libnvidia-container-tools", "libnvidia-container1", "nvidia-container-toolkit",
@@ -44,7 +44,7 @@ class Story:
         The inventory is named: without one, `provision` starts a Debian under the host's name, and
         ends where the host is another distribution.
         """
-        declared = self.host.wishes(None, **{**self.declared, **more})
+        declared = self.host.declared(None, **{**self.declared, **more})
         return "-i", "inventory/lab", "-e", declared
 
     def judged(self, **more: Any) -> dict[str, dict[str, Any]]:
@@ -63,11 +63,11 @@ def story(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         repository: Path = tmp_path_factory.mktemp("toolkit")
         lab(fleet, "toolkit-repository", str(repository))
         host = DistributionHost(fleet, suite)
-        host.bring(repository, "/srv/toolkit")
+        host.deliver(repository, "/srv/toolkit")
         if engine == "podman":
             host.on(PODMAN)
         yield Story(host, engine, {
-            "gpu_containers": {"engine": engine, "toolkit": "1.17.8"},
+            "gpu_containers": {"engine": engine, **LEGACY},
             "nvidia_docker_repo_url": "file:///srv/toolkit",
             "nvidia_docker_repo_key": "file:///srv/toolkit/key.asc",
             "nvidia_docker_repo_key_fingerprint": (repository / "fingerprint").read_text().strip(),
@@ -82,8 +82,8 @@ def installed(host: DistributionHost) -> set[str]:
 
 def test_check_mode_says_what_it_would_install(story: Story) -> None:
     before = story.host.fleet.state("lab1")
-    said = story.host.fleet.gpufleet("provision", "--check", *story.words()).stdout
-    assert "Would install nvidia-container-toolkit" in said
+    output = story.host.fleet.gpufleet("provision", "--check", *story.words()).stdout
+    assert "Would install nvidia-container-toolkit" in output
     assert story.host.fleet.state("lab1") == before
 
 
@@ -101,8 +101,8 @@ def test_engine_and_toolkit_are_installed_and_held(story: Story) -> None:
 
 def test_a_second_run_changes_nothing(story: Story) -> None:
     before = story.host.fleet.state("lab1")
-    said = story.host.fleet.gpufleet("provision", "--force", *story.words()).stdout
-    assert "changed=0 " in said
+    output = story.host.fleet.gpufleet("provision", "--force", *story.words()).stdout
+    assert "changed=0 " in output
     assert story.host.fleet.state("lab1") == before
     assert {row["verdict"] for row in story.host.verdicts(None, 0, **story.declared).values()} <= {
         "PASS", "NOT-DECLARED"}  # fmt: skip
@@ -125,9 +125,9 @@ def test_the_toolkit_goes_and_the_engine_stays_with_what_is_in_it(story: Story) 
     host, engine = story.host, story.engine
     host.on("apt-get update -q; apt-get install -qy --no-install-recommends busybox-static; "
             + IMPORT.format(engine))  # fmt: skip
-    said = host.fleet.gpufleet("remove", "--containers", *story.words()).stdout
+    output = host.fleet.gpufleet("remove", "--containers", *story.words()).stdout
     package = "docker.io" if engine == "docker" else "podman"
-    assert f"The container engine, which gpufleet installed, stays: {package}" in said
+    assert f"The container engine, which gpufleet installed, stays: {package}" in output
     assert installed(host) == set()
     assert host.on("apt-mark showhold") == ""
     left = "/etc/docker/daemon.json /etc/apt/sources.list.d /etc/systemd /etc/cdi /run/cdi"

@@ -45,8 +45,8 @@ def host(rocky: RedHatHost) -> RedHatHost:
 
 def test_the_driver_is_installed_and_no_upgrade_replaces_it(rocky: RedHatHost) -> None:
     # dkms is in EPEL alone; the remedy is run as it is printed.
-    said = rocky.refused(rocky.old, "No enabled repository has dkms", "Nothing was changed")
-    assert "dnf install epel-release on Rocky Linux" in said
+    output = rocky.refused(rocky.old, "No enabled repository has dkms", "Nothing was changed")
+    assert "dnf install epel-release on Rocky Linux" in output
     rocky.enable_epel()
     rocky.install(rocky.old)
     rocky.works(rocky.old)
@@ -86,9 +86,9 @@ def test_a_new_kernel_gets_its_headers_and_the_module(host: RedHatHost) -> None:
 @pytest.mark.slow
 def test_check_mode_tells_the_upgrade_and_changes_nothing(host: RedHatHost) -> None:
     before, packages = host.fleet.state("lab1"), host.packages()
-    said = host.install(host.new, "--check", "--diff").stdout
-    assert host.new in said
-    assert "failed=0" in said
+    output = host.install(host.new, "--check", "--diff").stdout
+    assert host.new in output
+    assert "failed=0" in output
     assert (host.fleet.state("lab1"), host.packages()) == (before, packages)
 
 
@@ -142,8 +142,8 @@ def test_docker_of_its_own_repository_is_installed_and_stays_at_removal(host: Re
         **toolkit_repository(host),
     }
     before = host.fleet.state("lab1")
-    said = host.install(host.old, "--check", **declared).stdout
-    assert "docker-ce" in said
+    output = host.install(host.old, "--check", **declared).stdout
+    assert "docker-ce" in output
     assert host.fleet.state("lab1") == before
     host.install(host.old, **declared)
     host.on("rpm -q docker-ce docker-ce-cli containerd.io nvidia-container-toolkit")

@@ -1,7 +1,7 @@
 """Toolkit, cuDNN, a TensorFlow stack and the nightly, on stand-ins of other distributions.
 
-What is a stand-in there is in docs/reference/distributions.md. Ansible's modules, the probe and the
-stack run with the Python of the version that the distribution has; on Ubuntu, pull mode and the
+What is a stand-in there is in docs/reference/distributions-log.md. Ansible's modules, the probe and
+the stack run with the Python of the version that the distribution has; on Ubuntu, pull mode and the
 nightly run with Debian's. The tests of a distribution are one story on the same host, and run in
 their order.
 """
@@ -137,14 +137,14 @@ def host(
 
 def test_check_mode_lists_what_it_would_do_and_changes_nothing(host: Host) -> None:
     before = host.state("lab1")
-    said = host.gpufleet("provision", *host.inventory, "--check", "--diff").stdout
+    output = host.gpufleet("provision", *host.inventory, "--check", "--diff").stdout
     it = host.release
     for promise in (
         f"toolkit {it.cuda}: {it.toolkit} in {it.tree}",
         f"cudnn {it.cuda}-{it.cudnn.partition('.')[0]}: {it.cudnn} in {it.tree}",
         f"stack tensorflow-{it.tensorflow}: {it.tensorflow} in {it.stack}",
     ):
-        assert promise in said
+        assert promise in output
     assert host.state("lab1") == before
 
 
@@ -156,15 +156,15 @@ def test_a_killed_provision_is_finished_by_the_next(host: Host) -> None:
         "playbooks/site.yml",
         *host.inventory,
     )
-    said = host.gpufleet("provision", *host.inventory).stdout
-    assert re.search(r"^lab1 .* changed=[1-9]", said, re.MULTILINE), said
-    assert "all declared checks pass" in " ".join(said.split())
+    output = host.gpufleet("provision", *host.inventory).stdout
+    assert re.search(r"^lab1 .* changed=[1-9]", output, re.MULTILINE), output
+    assert "all declared checks pass" in " ".join(output.split())
 
 
 def test_a_second_provision_changes_nothing(host: Host) -> None:
     before = host.state("lab1")
-    said = host.gpufleet("provision", *host.inventory, "--force").stdout
-    assert re.search(r"^lab1 .* changed=0 ", said, re.MULTILINE), said
+    output = host.gpufleet("provision", *host.inventory, "--force").stdout
+    assert re.search(r"^lab1 .* changed=0 ", output, re.MULTILINE), output
     assert host.state("lab1") == before
 
 
@@ -174,8 +174,8 @@ def test_an_empty_environment_maps_the_stack_s_own_toolkit_only(host: Host) -> N
         "import sys, tensorflow as tf; print(tf.__version__, *sys.version_info[:2], sep='.');"
         "print(*{line.split()[-1] for line in open('/proc/self/maps') if '/libcu' in line})"
     )
-    said = host.on("lab1", f'env -i {it.stack}/bin/python -c "{program}" 2>/dev/null')
-    version, mapped = said.splitlines()
+    output = host.on("lab1", f'env -i {it.stack}/bin/python -c "{program}" 2>/dev/null')
+    version, mapped = output.splitlines()
     assert version.startswith(f"{it.tensorflow}.{host.python}")
     cudnn = it.cudnn.rpartition(".")[0]
     assert any(f"libcudnn.so.{cudnn}" in path for path in mapped.split())
@@ -197,9 +197,9 @@ def refused_for_its_python(host: Host, play: Sequence[str | Path]) -> bool:
     version = host.on("lab1", f'/usr/bin/python3 -c "{program}"').strip()
     if tuple(map(int, version.split("."))) >= (3, 11):
         return False
-    said = " ".join(host.run(*play, status=2).stdout.split())
-    assert f"/usr/bin/python3 is {version}" in said
-    assert "3.11 or newer" in said
+    output = " ".join(host.run(*play, status=2).stdout.split())
+    assert f"/usr/bin/python3 is {version}" in output
+    assert "3.11 or newer" in output
     return True
 
 

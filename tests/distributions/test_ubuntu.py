@@ -83,8 +83,8 @@ def test_check_mode_of_an_upgrade_says_it_and_changes_nothing(
     booted: DistributionHost, of: dict[str, str]
 ) -> None:
     before, packages = booted.fleet.state("lab1"), booted.driver_packages()
-    said = booted.provision(driver(of["new"]), "--check", "--diff").stdout
-    assert of["new"] in said
+    output = booted.provision(driver(of["new"]), "--check", "--diff").stdout
+    assert of["new"] in output
     assert (booted.fleet.state("lab1"), booted.driver_packages()) == (before, packages)
 
 
@@ -93,8 +93,8 @@ def test_an_upgrade_at_night_brings_the_kernel_with_the_module_and_leaves_the_dr
     booted: DistributionHost, of: dict[str, str]
 ) -> None:
     packages = booted.driver_packages()
-    said = booted.on("apt-get update -qq; unattended-upgrade --verbose 2>&1")
-    assert "linux-generic" in said
+    output = booted.on("apt-get update -qq; unattended-upgrade --verbose 2>&1")
+    assert "linux-generic" in output
     assert booted.driver_packages() == packages
     assert booted.modules() == {
         f"{kernel}-generic": of["old"] for kernel in (of["kernel"], of["next"])
@@ -134,13 +134,11 @@ def test_a_rollback_needs_no_archive(booted: DistributionHost, of: dict[str, str
 
 
 @slow
-def test_the_kind_of_module_changes_and_back(
-    booted: DistributionHost, of: dict[str, str]
-) -> None:
+def test_the_kind_of_module_changes_and_back(booted: DistributionHost, of: dict[str, str]) -> None:
     for module in ("proprietary", "open"):
-        wish = driver(of["new"], module=module)
-        booted.provision(wish)
-        booted.works(wish, of["new"])
+        declaration = driver(of["new"], module=module)
+        booted.provision(declaration)
+        booted.works(declaration, of["new"])
         assert booted.receipt()["module"] == module
 
 
@@ -170,10 +168,10 @@ def test_the_persistence_daemon_runs_with_the_mode_on(booted: DistributionHost) 
     booted.fleet.run(*words)
     again = booted.fleet.run(*words).stdout
     assert "CHANGED" not in again
-    said = booted.on("systemctl is-enabled nvidia-persistenced; systemctl is-active"
+    output = booted.on("systemctl is-enabled nvidia-persistenced; systemctl is-active"
                      " nvidia-persistenced; cat /run/nvidia-persistenced/stand-in")  # fmt: skip
-    assert said.split()[:2] == ["enabled", "active"]
-    assert "--persistence-mode" in said.split()
+    assert output.split()[:2] == ["enabled", "active"]
+    assert "--persistence-mode" in output.split()
     booted.on("systemctl disable --now nvidia-persistenced 2>&1; rm /dev/nvidia0;"
               " rm -r /etc/systemd/system/nvidia-persistenced.service.d;"
               " systemctl daemon-reload")  # fmt: skip
@@ -196,18 +194,19 @@ def test_nvidias_repository_gives_way_to_nothing_else(
     """A key of others for the same address, and the distribution's packages of the same name."""
     release = booted.suite.rpartition("-")[2]
     fingerprint = ubuntu_repository.nvidia(release, tmp_path / "nvidia")
-    booted.bring(tmp_path / "nvidia", "/srv/nvidia")
+    booted.deliver(tmp_path / "nvidia", "/srv/nvidia")
     booted.on(
         "mkdir -p /etc/apt/trusted.gpg.d; cp /srv/nvidia/key.asc"
         " /etc/apt/trusted.gpg.d/cuda-keyring.asc;"
         " echo 'deb [signed-by=/usr/share/keyrings/cuda-archive-keyring.gpg]"
-        " copy:/srv/nvidia ./' >/etc/apt/sources.list.d/cuda-ubuntu-x86_64.list")
+        " copy:/srv/nvidia ./' >/etc/apt/sources.list.d/cuda-ubuntu-x86_64.list"
+    )
     repository = {"uri": "copy:/srv/nvidia", "suite": "./", "fingerprints": [fingerprint],
                   "key": f"file:///srv/nvidia/{KEY_FILE}", "pin": "release o=NVIDIA"}  # fmt: skip
-    wish = {"branch": "570", "source": "nvidia_repo"}
+    declaration = {"branch": "570", "source": "nvidia_repo"}
     more = {"nvidia_driver_repository": repository}
-    booted.provision(wish, **more)
-    booted.works(wish, "570.124.06", **more)
+    booted.provision(declaration, **more)
+    booted.works(declaration, "570.124.06", **more)
     # The file of that entry stays, without it: only lines are removed from a `.list`.
     assert booted.on("grep -rhs srv/nvidia /etc/apt/sources.list.d/*.list || :") == ""
     assert booted.on("ls /etc/apt/trusted.gpg.d | grep cuda || :") == ""
@@ -221,5 +220,5 @@ def test_nvidias_repository_gives_way_to_nothing_else(
 def test_the_nightly_pass_is_a_document(booted: DistributionHost, of: dict[str, str]) -> None:
     booted.provision(driver(of["new"]))
     document = json.loads(booted.fleet.gpufleet(
-        "verify", "--json", "-e", booted.wishes(driver(of["new"]))).stdout)  # fmt: skip
+        "verify", "--json", "-e", booted.declared(driver(of["new"]))).stdout)  # fmt: skip
     assert document["hosts"]["lab1"]["verdict"] == "PASS"

@@ -75,7 +75,7 @@ def test_every_row_has_a_source_and_an_end() -> None:
         assert ("works" in row) != ("refused" in row), row
 
 
-WISH = {"branch": "580", "source": "distro"}
+DECLARATION = {"branch": "580", "source": "distro"}
 VERSION = "580.126.20"
 GROUPS: dict[str, list[dict[str, Any]]] = {}
 for each in ROWS:
@@ -92,8 +92,8 @@ def prepared(bare: DistributionHost) -> Callable[[str], DistributionHost]:
         for row in GROUPS[group]:
             bare.on(FUNCTIONS + row.get("situation", "true"))
         if not any("refused" in row for row in GROUPS[group]):
-            bare.provision(WISH)
-            bare.healthy(WISH)
+            bare.provision(DECLARATION)
+            bare.healthy(DECLARATION)
             assert bare.receipt()["version"] == VERSION
             assert set(bare.modules().values()) == {VERSION}
         return bare
@@ -113,11 +113,11 @@ def test_a_reported_breakage(
     try:
         if "refused" in row:
             declared, before = row.get("declared", {}), host.driver_packages()
-            host.refused(None if declared else WISH, *row["refused"], **declared)
+            host.refused(None if declared else DECLARATION, *row["refused"], **declared)
             assert host.driver_packages() == before
         if "then" in row:
-            said = host.on(FUNCTIONS + row["then"])
+            output = host.on(FUNCTIONS + row["then"])
             text = row["says"].removeprefix("!")
-            assert (text in said) != row["says"].startswith("!"), said
+            assert (text in output) != row["says"].startswith("!"), output
     finally:
         host.on(row.get("cleanup", "true"))

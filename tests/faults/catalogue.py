@@ -57,8 +57,10 @@ class Fault:
 
     def says(self, check: Mapping[str, Any]) -> bool:
         """Whether a check's cause and remedy are the right ones; one that passes has evidence."""
-        return bool(re.search(self.cause, check["cause"] or check["evidence"], re.DOTALL)
-                    and re.search(self.remedy, check["remedy"]))
+        return bool(
+            re.search(self.cause, check["cause"] or check["evidence"], re.DOTALL)
+            and re.search(self.remedy, check["remedy"])
+        )
 
 
 def faults() -> Iterator[Fault]:
@@ -66,10 +68,17 @@ def faults() -> Iterator[Fault]:
     found: list[Fault] = []
     for path in sorted(Path(__file__).parent.glob("*.py")):
         if path.stem not in {"__init__", "catalogue", "conftest"} and not path.stem.startswith(
-                "test_"):
+            "test_"
+        ):
             found += getattr(importlib.import_module(f"{__package__}.{path.stem}"), "FAULTS", [])
-    yield from sorted(found, key=lambda fault: (
-        not fault.number.isdigit(), int(re.sub(r"\D", "", fault.number)), fault.shows))
+    yield from sorted(
+        found,
+        key=lambda fault: (
+            not fault.number.isdigit(),
+            int(re.sub(r"\D", "", fault.number)),
+            fault.shows,
+        ),
+    )
 
 
 def verdicts(checks: Checks) -> dict[str, str]:
@@ -81,7 +90,8 @@ def is_consequence(check: Mapping[str, Any], named: set[str]) -> bool:
     """Whether one of these explains a check, or is the reason why it could not be judged."""
     pointed = re.match(r"see ([a-z-]+\.[a-z-]+)", check["remedy"])
     return check.get("explained_by") in named or (
-        check["verdict"] == "INCONCLUSIVE" and bool(pointed and pointed[1] in named))
+        check["verdict"] == "INCONCLUSIVE" and bool(pointed and pointed[1] in named)
+    )
 
 
 def found(fault: Fault, before: Checks, after: Checks) -> dict[str, Any]:
@@ -94,14 +104,29 @@ def found(fault: Fault, before: Checks, after: Checks) -> dict[str, Any]:
     return {
         "caught": now[fault.check] == fault.verdict,
         "right": fault.says(after[fault.check]),
-        "collateral": sorted(name for name in now if now[name] != was.get(name)
-                             and name not in named and not is_consequence(after[name], named)),
-        "silent": sorted(name for name in fault.also if now[name] in {was[name], "PASS"}
-                         and now[name] != "NOT-DECLARED"),
+        "collateral": sorted(
+            name
+            for name in now
+            if now[name] != was.get(name)
+            and name not in named
+            and not is_consequence(after[name], named)
+        ),
+        "silent": sorted(
+            name
+            for name in fault.also
+            if now[name] in {was[name], "PASS"} and now[name] != "NOT-DECLARED"
+        ),
     }
 
 
 def table() -> list[list[str]]:
     """Rows for the documentation: number, what the user sees, check, how proven."""
-    return [[fault.number, fault.shows, ", ".join(f"`{name}`" for name in
-             dict.fromkeys((fault.check, *fault.also))), fault.stage] for fault in faults()]
+    return [
+        [
+            fault.number,
+            fault.shows,
+            ", ".join(f"`{name}`" for name in dict.fromkeys((fault.check, *fault.also))),
+            fault.stage,
+        ]
+        for fault in faults()
+    ]

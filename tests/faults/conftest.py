@@ -13,7 +13,7 @@ from lab.stubs import library
 from tests.faults.catalogue import Fault, found
 from tests.faults.libraries import STAND_INS
 from tests.support.fault_proof import Checks, Healthy, Prove, copy_to_host
-from tests.support.gpu_containers import CARDS
+from tests.support.gpu_containers import CARDS, LEGACY
 from tests.support.lab_fleet import Fleet, lab
 
 
@@ -69,7 +69,7 @@ def with_cards(fleet: Fleet, tmp_path_factory: pytest.TempPathFactory) -> Health
     lab(fleet, "toolkit-repository", str(folder))
     copy_to_host(fleet, folder, place)
     host = Healthy(fleet, variables={
-        "gpu_stacks": [], "gpu_expect": {"count": 2}, "gpu_containers": {"toolkit": "1.17.8"},
+        "gpu_stacks": [], "gpu_expect": {"count": 2}, "gpu_containers": LEGACY,
         "nvidia_docker_repo_url": f"file://{place}",
         "nvidia_docker_repo_key": f"file://{place}/key.asc",
         "nvidia_docker_repo_key_fingerprint": (folder / "fingerprint").read_text().strip(),
@@ -89,13 +89,13 @@ def prove(record_property: Callable[[str, object], None]) -> Prove:
     def proven(fault: Fault, before: Checks, after: Checks) -> dict[str, Any]:
         proof = found(fault, before, after)
         record_property("fault", {"number": fault.number, **proof})
-        said = {name: (check["verdict"], check["cause"], check["remedy"], check["evidence"])
+        output = {name: (check["verdict"], check["cause"], check["remedy"], check["evidence"])
                 for name, check in after.items()
                 if check["verdict"] != before[name]["verdict"] or name == fault.check}  # fmt: skip
-        told = json.dumps(said, indent=1)
-        assert proof["caught"], told
-        assert proof["right"], f"cause {fault.cause!r}, remedy {fault.remedy!r} not in:\n{told}"
-        assert not proof["collateral"], f"{proof['collateral']} beside:\n{told}"
+        reported = json.dumps(output, indent=1)
+        assert proof["caught"], reported
+        assert proof["right"], f"cause {fault.cause!r}, remedy {fault.remedy!r} not in:\n{reported}"
+        assert not proof["collateral"], f"{proof['collateral']} beside:\n{reported}"
         return proof
 
     return proven

@@ -12,13 +12,18 @@ NEWER, OLDER = "550.163.01", "535.216.03"
 MISMATCH = "Failed to initialize NVML: Driver/library version mismatch\n"
 NO_DRIVER = (
     "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that"
-    " the latest NVIDIA driver is installed and running.\n")
+    " the latest NVIDIA driver is installed and running.\n"
+)
 
 
 def readers(section: str, *without: str) -> tuple[str, ...]:
     """The checks that can say nothing when a section hangs, and the one that says that it does."""
-    return tuple(sorted({"host.probe", *(name for name, check in CHECKS.items()
-                                         if section in check.reads)} - {*without}))
+    return tuple(
+        sorted(
+            {"host.probe", *(name for name, check in CHECKS.items() if section in check.reads)}
+            - {*without}
+        )
+    )
 
 
 # What cannot be judged where nvidia-smi lists no GPU.
@@ -48,12 +53,16 @@ def _all_upgraded(host: GpuHost) -> None:
     host.cuda(803)
     host.nvml(18)
     host.smi_says(MISMATCH, 18)
-    host.put("var/lib/gpufleet/reboot-pending.json",
-             '{"schema": 1, "boot_id": "0b3233d7-a511-4351-8094-a2709db98e31", "because":'
-             ' "the driver was upgraded", "since": "2026-11-20T12:00:00Z", "tried": false,'
-             ' "failed": null}')
-    host.log(f"NVRM: API mismatch: the client has the version 535.261.03, but NVRM: this kernel"
-             f" module has the version {OLDER}.")
+    host.put(
+        "var/lib/gpufleet/reboot-pending.json",
+        '{"schema": 1, "boot_id": "0b3233d7-a511-4351-8094-a2709db98e31", "because":'
+        ' "the driver was upgraded", "since": "2026-11-20T12:00:00Z", "tried": false,'
+        ' "failed": null}',
+    )
+    host.log(
+        f"NVRM: API mismatch: the client has the version 535.261.03, but NVRM: this kernel"
+        f" module has the version {OLDER}."
+    )
 
 
 def _old_libcuda(host: GpuHost) -> None:
@@ -126,54 +135,170 @@ def _libcuda_hangs(host: GpuHost) -> None:
 
 
 FAULTS = [
-    Fault("21", "Driver/library version mismatch", "stub", "driver.loaded",
-          "its libraries are 550.163.01: they were upgraded while it was loaded",
-          "reloads the driver",
-          _libraries_upgraded, also=_but("driver.loaded", "driver.pending")),
-    Fault("21", "Failed to initialize NVML (18)", "stub", "gpu.smi",
-          r"different versions \(status 18\)", "reboot", _libraries_upgraded,
-          also=_but("gpu.smi", "driver.pending")),
-    Fault("22", "kernel version does not match DSO version", "root", "driver.loaded",
-          "loaded driver is 535.216.03.* a reboot is pending since .*upgraded",
-          "reloads the driver, or reboots", _all_upgraded, also=_but("driver.loaded")),
-    Fault("23", "CUDA driver version is insufficient for CUDA runtime version", "stub",
-          "driver.cuda", r"libcuda.so.1 supports CUDA 10.2, too old for toolkit 11.8",
-          "newer driver branch", _old_libcuda),
-    Fault("23", "cuInit returned 35", "stub", "driver.cuda", "older than CUDA needs",
-          "newer driver branch", _too_old),
-    Fault("25", "system not yet initialized (802)", "stub", "driver.cuda",
-          "the fabric manager does not run", "restart nvidia-fabricmanager", _no_fabric_manager,
-          also=("driver.fabric",)),
-    Fault("27", "CUDA_ERROR_UNKNOWN (999): no /dev/nvidia-uvm", "root", "driver.nodes",
-          "Device files are missing.*: /dev/nvidia-uvm", "nvidia-modprobe -u", _no_uvm,
-          also=("driver.cuda",)),
-    Fault("28", "/dev/nvidia0: Permission denied", "root", "driver.access",
-          r"An ordinary account cannot open .*mode 0600", "NVreg_DeviceFileMode=0666",
-          _nodes_of_root),
-    Fault("28", "Permission denied for the service's account", "root", "driver.access",
-          r"Account slurm cannot open .*mode 0660, 0:44", "to the group", _nodes_of_a_group),
-    Fault("28", "the service's account does not exist", "root", "driver.access",
-          "there is no account trainer", "correct gpu_service_user", _no_such_account),
-    Fault("29", "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver",
-          "root", "gpu.smi", "couldn't communicate with the NVIDIA driver", "see driver.loaded",
-          _not_running, also=_but("gpu.smi")),
-    Fault("29", "no module was built for the running kernel", "root", "driver.modules",
-          r"Kernel 6\.1\.0-27-amd64 .* has no NVIDIA module", "dkms autoinstall|provision",
-          _no_module_at_all,
-          also=_but("driver.pending")),
-    Fault("30", "nouveau holds the GPU", "root", "driver.loaded",
-          "nouveau is bound to 0000:01:00.0, 0000:02:00.0", "blacklist nouveau", _nouveau,
-          also=("driver.nouveau", *_but("driver.loaded", "driver.pending"))),
-    Fault("31", "after a kernel upgrade the next boot has no driver", "root", "driver.modules",
-          r"6\.1\.0-50-amd64 \(it boots next\)", "dkms autoinstall|provision",
-          _kernel_without_module),
-    Fault("32", "Key was rejected by service", "root", "kernel.log",
-          "refused a module: the key of its signature is not enrolled", "mokutil --import",
-          _key_rejected, also=STOPPED),
-    Fault("33", "nvidia-smi hangs", "root", "gpu.smi", "Probing 'smi' hung: nvidia-smi",
-          "a hung driver needs a reboot", _smi_hangs, verdict="HUNG",
-          also=(*readers("smi", "gpu.smi"), "gpu.mig", "gpu.after-load")),
-    Fault("33", "every CUDA program hangs", "stub", "driver.cuda",
-          "Probing 'driver' hung: libcuda.so.1 gave no answer", "a hung driver needs a reboot",
-          _libcuda_hangs, verdict="HUNG", also=readers("driver", "driver.cuda")),
+    Fault(
+        "21",
+        "Driver/library version mismatch",
+        "stub",
+        "driver.loaded",
+        "its libraries are 550.163.01: they were upgraded while it was loaded",
+        "reloads the driver",
+        _libraries_upgraded,
+        also=_but("driver.loaded", "driver.pending"),
+    ),
+    Fault(
+        "21",
+        "Failed to initialize NVML (18)",
+        "stub",
+        "gpu.smi",
+        r"different versions \(status 18\)",
+        "reboot",
+        _libraries_upgraded,
+        also=_but("gpu.smi", "driver.pending"),
+    ),
+    Fault(
+        "22",
+        "kernel version does not match DSO version",
+        "root",
+        "driver.loaded",
+        "loaded driver is 535.216.03.* a reboot is pending since .*upgraded",
+        "reloads the driver, or reboots",
+        _all_upgraded,
+        also=_but("driver.loaded"),
+    ),
+    Fault(
+        "23",
+        "CUDA driver version is insufficient for CUDA runtime version",
+        "stub",
+        "driver.cuda",
+        r"libcuda.so.1 supports CUDA 10.2, too old for toolkit 11.8",
+        "newer driver branch",
+        _old_libcuda,
+    ),
+    Fault(
+        "23",
+        "cuInit returned 35",
+        "stub",
+        "driver.cuda",
+        "older than CUDA needs",
+        "newer driver branch",
+        _too_old,
+    ),
+    Fault(
+        "25",
+        "system not yet initialized (802)",
+        "stub",
+        "driver.cuda",
+        "the fabric manager does not run",
+        "restart nvidia-fabricmanager",
+        _no_fabric_manager,
+        also=("driver.fabric",),
+    ),
+    Fault(
+        "27",
+        "CUDA_ERROR_UNKNOWN (999): no /dev/nvidia-uvm",
+        "root",
+        "driver.nodes",
+        "Device files are missing.*: /dev/nvidia-uvm",
+        "nvidia-modprobe -u",
+        _no_uvm,
+        also=("driver.cuda",),
+    ),
+    Fault(
+        "28",
+        "/dev/nvidia0: Permission denied",
+        "root",
+        "driver.access",
+        r"An ordinary account cannot open .*mode 0600",
+        "NVreg_DeviceFileMode=0666",
+        _nodes_of_root,
+    ),
+    Fault(
+        "28",
+        "Permission denied for the service's account",
+        "root",
+        "driver.access",
+        r"Account slurm cannot open .*mode 0660, 0:44",
+        "to the group",
+        _nodes_of_a_group,
+    ),
+    Fault(
+        "28",
+        "the service's account does not exist",
+        "root",
+        "driver.access",
+        "there is no account trainer",
+        "correct gpu_service_user",
+        _no_such_account,
+    ),
+    Fault(
+        "29",
+        "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver",
+        "root",
+        "gpu.smi",
+        "couldn't communicate with the NVIDIA driver",
+        "see driver.loaded",
+        _not_running,
+        also=_but("gpu.smi"),
+    ),
+    Fault(
+        "29",
+        "no module was built for the running kernel",
+        "root",
+        "driver.modules",
+        r"Kernel 6\.1\.0-27-amd64 .* has no NVIDIA module",
+        "dkms autoinstall|provision",
+        _no_module_at_all,
+        also=_but("driver.pending"),
+    ),
+    Fault(
+        "30",
+        "nouveau holds the GPU",
+        "root",
+        "driver.loaded",
+        "nouveau is bound to 0000:01:00.0, 0000:02:00.0",
+        "blacklist nouveau",
+        _nouveau,
+        also=("driver.nouveau", *_but("driver.loaded", "driver.pending")),
+    ),
+    Fault(
+        "31",
+        "after a kernel upgrade the next boot has no driver",
+        "root",
+        "driver.modules",
+        r"6\.1\.0-50-amd64 \(it boots next\)",
+        "dkms autoinstall|provision",
+        _kernel_without_module,
+    ),
+    Fault(
+        "32",
+        "Key was rejected by service",
+        "root",
+        "kernel.log",
+        "refused a module: the key of its signature is not enrolled",
+        "mokutil --import",
+        _key_rejected,
+        also=STOPPED,
+    ),
+    Fault(
+        "33",
+        "nvidia-smi hangs",
+        "root",
+        "gpu.smi",
+        "Probing 'smi' hung: nvidia-smi",
+        "a hung driver needs a reboot",
+        _smi_hangs,
+        verdict="HUNG",
+        also=(*readers("smi", "gpu.smi"), "gpu.mig", "gpu.after-load"),
+    ),
+    Fault(
+        "33",
+        "every CUDA program hangs",
+        "stub",
+        "driver.cuda",
+        "Probing 'driver' hung: libcuda.so.1 gave no answer",
+        "a hung driver needs a reboot",
+        _libcuda_hangs,
+        verdict="HUNG",
+        also=readers("driver", "driver.cuda"),
+    ),
 ]

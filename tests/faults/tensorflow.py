@@ -40,28 +40,69 @@ def installed(*packages: str) -> str:
 
 
 PACKAGES = [
-    Fault("62", "a package of the stack has another version: somebody ran `pip install -U`", "host",
-          "stack.release", r"1 of its packages changed: absl-py \S+ -> 2.1.0", PROVISION,
-          installed("absl-py==2.1.0")),
-    Fault("62", "a package of the stack is missing", "host", "stack.release",
-          r"1 of its packages changed: wrapt \S+ -> none", PROVISION,
-          f"{VENV}/bin/pip uninstall -qy wrapt", also=("stack.matmul", *SILENT[:2])),
-    Fault("61", "`np.object`, `numpy.core failed to import`: a newer numpy", "host",
-          "stack.release", r"numpy \S+ -> 2.1.3", PROVISION, installed("numpy==2.1.3"),
-          also=("stack.files", "stack.matmul", *SILENT[:2])),
-    Fault("61", "another protobuf than the lock's: at the next release, `Descriptors cannot be"
-          " created directly`", "host", "stack.release", r"protobuf \S+ -> 6.31.1", PROVISION,
-          installed("protobuf==6.31.1")),
+    Fault(
+        "62",
+        "a package of the stack has another version: somebody ran `pip install -U`",
+        "host",
+        "stack.release",
+        r"1 of its packages changed: absl-py \S+ -> 2.1.0",
+        PROVISION,
+        installed("absl-py==2.1.0"),
+    ),
+    Fault(
+        "62",
+        "a package of the stack is missing",
+        "host",
+        "stack.release",
+        r"1 of its packages changed: wrapt \S+ -> none",
+        PROVISION,
+        f"{VENV}/bin/pip uninstall -qy wrapt",
+        also=("stack.matmul", *SILENT[:2]),
+    ),
+    Fault(
+        "61",
+        "`np.object`, `numpy.core failed to import`: a newer numpy",
+        "host",
+        "stack.release",
+        r"numpy \S+ -> 2.1.3",
+        PROVISION,
+        installed("numpy==2.1.3"),
+        also=("stack.files", "stack.matmul", *SILENT[:2]),
+    ),
+    Fault(
+        "61",
+        "another protobuf than the lock's: at the next release, `Descriptors cannot be"
+        " created directly`",
+        "host",
+        "stack.release",
+        r"protobuf \S+ -> 6.31.1",
+        PROVISION,
+        installed("protobuf==6.31.1"),
+    ),
 ]
 
 # Judged where nothing is said of GPUs: what the framework lists is then to compute.
 WITH_ANY_GPU = [
-    Fault("19", "a GPU is visible, but operations run on the CPU: training is \"just slow\"",
-          "host", "stack.matmul", r"on /GPU:0 was computed on \S*CPU:0 instead", PROVISION,
-          f"cat >{SITE}/pretender.py <<'E'\n{PRETENDER}E\necho import pretender"
-          f" >{SITE}/pretender.pth", repair=f"rm {SITE}/pretender.py {SITE}/pretender.pth",
-          also=("stack.gpu", "stack.hello", "stack.local-devices", "stack.gpu-device-name",
-                "stack.device-placement", "stack.capability", "stack.python")),
+    Fault(
+        "19",
+        'a GPU is visible, but operations run on the CPU: training is "just slow"',
+        "host",
+        "stack.matmul",
+        r"on /GPU:0 was computed on \S*CPU:0 instead",
+        PROVISION,
+        f"cat >{SITE}/pretender.py <<'E'\n{PRETENDER}E\necho import pretender"
+        f" >{SITE}/pretender.pth",
+        repair=f"rm {SITE}/pretender.py {SITE}/pretender.pth",
+        also=(
+            "stack.gpu",
+            "stack.hello",
+            "stack.local-devices",
+            "stack.gpu-device-name",
+            "stack.device-placement",
+            "stack.capability",
+            "stack.python",
+        ),
+    ),
 ]
 
 FAULTS = [*PACKAGES, *WITH_ANY_GPU]

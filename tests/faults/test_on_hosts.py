@@ -21,10 +21,15 @@ TWO_GPUS = {"gpu_expect": {"count": 2}}
 def named(faults: list[Fault]) -> Any:
     """A test for each fault; of the ways to come to the same one, all but the first are slow."""
     first = {fault.number: fault.name for fault in reversed(faults)}
-    return pytest.mark.parametrize("fault", [
-        pytest.param(fault, id=fault.name,
-                     marks=[pytest.mark.slow] * (first[fault.number] != fault.name))
-        for fault in faults])
+    return pytest.mark.parametrize(
+        "fault",
+        [
+            pytest.param(
+                fault, id=fault.name, marks=[pytest.mark.slow] * (first[fault.number] != fault.name)
+            )
+            for fault in faults
+        ],
+    )
 
 
 def break_and_repair(host: Healthy, fault: Fault, prove: Prove, **more: Any) -> None:
@@ -79,14 +84,14 @@ def test_refused_before_anything_changes(one_stack: Healthy, fault: Fault, prove
     try:
         state = one_stack.fleet.state("lab1")
         found = one_stack.verify(**variables)
-        said = one_stack.provision(status=None, **variables)
+        output = one_stack.provision(status=None, **variables)
         assert one_stack.fleet.state("lab1") == state
     finally:
         one_stack.on("umount /tmp" if tmp else "true")
     # What is declared now is not installed yet, and other checks say so: of the plan only one does.
     prove(fault, {**found, "host.plan": one_stack.before["host.plan"]}, found)
-    assert "failed=1" in said
-    assert re.search(fault.remedy, " ".join(said.split()))
+    assert "failed=1" in output
+    assert re.search(fault.remedy, " ".join(output.split()))
 
 
 @named(libraries.SIDE_BY_SIDE)

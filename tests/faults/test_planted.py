@@ -15,9 +15,11 @@ from tests.support.planted_gpu_host import PLANTED, GpuHost
 
 FAULTS = [*driver.FAULTS, *gpu.FAULTS]
 # What the healthy host is judged by: checks of what is planted, and of packages and receipts.
-OWN = {name for name, check in CHECKS.items()
-       if set(check.reads) & set(PLANTED)
-       and set(check.reads) <= {*PLANTED, "packages", "receipts"}}
+OWN = {
+    name
+    for name, check in CHECKS.items()
+    if set(check.reads) & set(PLANTED) and set(check.reads) <= {*PLANTED, "packages", "receipts"}
+}
 
 
 @pytest.fixture
@@ -35,9 +37,7 @@ def test_the_planted_host_is_healthy(host: GpuHost) -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=[fault.name for fault in FAULTS])
-def test_a_planted_fault_is_caught_by_its_check(
-    host: GpuHost, fault: Fault, prove: Prove
-) -> None:
+def test_a_planted_fault_is_caught_by_its_check(host: GpuHost, fault: Fault, prove: Prove) -> None:
     before = host.checks()
     assert not isinstance(fault.inject, str)
     fault.inject(host)

@@ -21,9 +21,12 @@ FAULTS = [*damaged.FAULTS, *libraries.ONE_STACK, *environment.ANYWHERE, *tensorf
 
 def remedies(found: Checks) -> list[dict[str, str]]:
     """The parts of the remedies of what fails, each cause once."""
-    return [part for check in found.values()
-            if check["verdict"] not in {"PASS", "NOT-DECLARED"} and "explained_by" not in check
-            for part in check["repairs"]]
+    return [
+        part
+        for check in found.values()
+        if check["verdict"] not in {"PASS", "NOT-DECLARED"} and "explained_by" not in check
+        for part in check["repairs"]
+    ]
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
@@ -38,7 +41,12 @@ def test_the_printed_remedy_repairs_the_host(
     # A person who comes after a command is for where that does not help.
     named = [part["act"] for part in parts[:1] if part["by"] == "person"]
     commands = list(dict.fromkeys(part["command"] for part in parts if "command" in part))
-    told: dict[str, Any] = {"fault": fault.name, "person": bool(named), "ran": [], "healthy": False}
+    reported: dict[str, Any] = {
+        "fault": fault.name,
+        "person": bool(named),
+        "ran": [],
+        "healthy": False,
+    }
     # What a person has to do comes first; the fault's own repair stands for it.
     if named and fault.repair:
         one_stack.on(f"set -e\n{fault.repair}")
@@ -46,9 +54,9 @@ def test_the_printed_remedy_repairs_the_host(
         words = shlex.split(command)
         assert words[0] == "./gpufleet", command
         done = one_stack.fleet.gpufleet(*words[1:], status=None)
-        told["ran"].append([command, done.returncode])
+        reported["ran"].append([command, done.returncode])
     after = one_stack.verify()
-    told["healthy"] = verdicts(after) == verdicts(one_stack.before)
-    record_property("remedy", told)
-    assert told["healthy"], {name: check for name, check in after.items()
+    reported["healthy"] = verdicts(after) == verdicts(one_stack.before)
+    record_property("remedy", reported)
+    assert reported["healthy"], {name: check for name, check in after.items()
                              if check["verdict"] not in {"PASS", "NOT-DECLARED"}}  # fmt: skip

@@ -12,9 +12,19 @@ from tests.support import stand_ins
 from tests.support.computing_gpu_host import Computing
 from tests.support.fault_proof import Checks, Prove
 
-OWN = ("stack.hello", "stack.local-devices", "stack.gpu-device-name", "stack.device-placement",
-       "stack.capability", "stack.matmul", "stack.gpu", "toolkit.cublas", "toolkit.nvrtc",
-       "toolkit.device-query", "cudnn.convolution")
+OWN = (
+    "stack.hello",
+    "stack.local-devices",
+    "stack.gpu-device-name",
+    "stack.device-placement",
+    "stack.capability",
+    "stack.matmul",
+    "stack.gpu",
+    "toolkit.cublas",
+    "toolkit.nvrtc",
+    "toolkit.device-query",
+    "cudnn.convolution",
+)
 
 
 @pytest.fixture(scope="module")
@@ -30,9 +40,7 @@ def host(tmp_path: Path, libraries: tuple[Path, Path]) -> Computing:
 
 
 @pytest.fixture(scope="module")
-def healthy(
-    tmp_path_factory: pytest.TempPathFactory, libraries: tuple[Path, Path]
-) -> Checks:
+def healthy(tmp_path_factory: pytest.TempPathFactory, libraries: tuple[Path, Path]) -> Checks:
     """What its checks say."""
     found = Computing(tmp_path_factory.mktemp("healthy"), libraries).checks()
     assert {name: found[name]["cause"] for name in OWN if found[name]["verdict"] != "PASS"} == {}

@@ -15,17 +15,75 @@ from typing import Any
 Path = tuple[str | int, ...]
 
 # Stand for JSON that Python's writer would not write.
-RAW = {"@1e999@": "1e999", "@-1e999@": "-1e999", "@nan@": "NaN", "@deep@": "[" * 3000 + "]" * 3000,
-       "@surrogate@": '"\\ud800x"', "@long@": "9" * 5000, "@twice@": '{"a": 1, "a": [2]}'}
+RAW = {
+    "@1e999@": "1e999",
+    "@-1e999@": "-1e999",
+    "@nan@": "NaN",
+    "@deep@": "[" * 3000 + "]" * 3000,
+    "@surrogate@": '"\\ud800x"',
+    "@long@": "9" * 5000,
+    "@twice@": '{"a": 1, "a": [2]}',
+}
 CONTROL = "\x1b]0;owned\x07\x1b[31m\x00\x08\x9b2J\x7f\u202e\u2066\u200b\ufeff\u2028\r\nPASS"
 VALUES: tuple[Any, ...] = (
-    None, True, False, 0, 1, -1, 0.5, -0.0, 1e-300, 1e300, 2 ** 31, 2 ** 63, 2 ** 64 - 1, 2 ** 64,
-    10 ** 400, *RAW, "", " ", "x", "0", "-1", "nan", "1.2.3", "99999999999.0.0", "²", "٣.٤", "/",
-    "//", "/..", "../../etc", "a/b", "a@b", "%s%n{0}", "None", "[bold]x[/]", "</script>", "'; --",
-    CONTROL, "é" * 3000, "a" * 20_000, "/" * 4000, "1" * 6000 + "x", "-" * 8000, "a@" * 5000,
-    "-----BEGIN X-----" * 500, [], {}, [None], [[]], [{}], {"": None}, {"a": {"b": [1]}},
-    [1, "x", None], ["x"] * 3000, [{}] * 3000, {str(number): {} for number in range(2000)},
-    {CONTROL: CONTROL})
+    None,
+    True,
+    False,
+    0,
+    1,
+    -1,
+    0.5,
+    -0.0,
+    1e-300,
+    1e300,
+    2**31,
+    2**63,
+    2**64 - 1,
+    2**64,
+    10**400,
+    *RAW,
+    "",
+    " ",
+    "x",
+    "0",
+    "-1",
+    "nan",
+    "1.2.3",
+    "99999999999.0.0",
+    "²",
+    "٣.٤",
+    "/",
+    "//",
+    "/..",
+    "../../etc",
+    "a/b",
+    "a@b",
+    "%s%n{0}",
+    "None",
+    "[bold]x[/]",
+    "</script>",
+    "'; --",
+    CONTROL,
+    "é" * 3000,
+    "a" * 20_000,
+    "/" * 4000,
+    "1" * 6000 + "x",
+    "-" * 8000,
+    "a@" * 5000,
+    "-----BEGIN X-----" * 500,
+    [],
+    {},
+    [None],
+    [[]],
+    [{}],
+    {"": None},
+    {"a": {"b": [1]}},
+    [1, "x", None],
+    ["x"] * 3000,
+    [{}] * 3000,
+    {str(number): {} for number in range(2000)},
+    {CONTROL: CONTROL},
+)
 
 
 @dataclass(frozen=True)
@@ -65,8 +123,8 @@ def mutant(document: Any, known: list[Path], random_: random.Random) -> Mutant:
     changed = _copied(document, place)
     around = _at(changed, place[:-1])
     how = random_.choice(_HOW)
-    said = how(around, place[-1], random_, document, known)
-    return Mutant(written(changed), place, said)
+    output = how(around, place[-1], random_, document, known)
+    return Mutant(written(changed), place, output)
 
 
 def _copied(document: Any, place: Path) -> Any:
@@ -74,8 +132,9 @@ def _copied(document: Any, place: Path) -> Any:
     if not place:
         return document
     around = dict(document) if isinstance(document, dict) else list(document)
-    around[place[0]] = deepcopy(around[place[0]]) if len(place) == 1 else _copied(
-        around[place[0]], place[1:])
+    around[place[0]] = (
+        deepcopy(around[place[0]]) if len(place) == 1 else _copied(around[place[0]], place[1:])
+    )
     return around
 
 
@@ -109,16 +168,40 @@ def _changed(around: Any, key: Any, random_: random.Random, *_: Any) -> str:
         around[key] = random_.choice((-value, value + 1, value * 1000, str(value), value / 7))
     elif isinstance(value, str):
         middle = len(value) // 2
-        around[key] = random_.choice((
-            value + CONTROL, value.upper(), value[:middle], value[::-1], [value], f"{value} ",
-            f"{value[:middle]}\ud800{value[middle:]}", f"{value}\n{value}"))
+        around[key] = random_.choice(
+            (
+                value + CONTROL,
+                value.upper(),
+                value[:middle],
+                value[::-1],
+                [value],
+                f"{value} ",
+                f"{value[:middle]}\ud800{value[middle:]}",
+                f"{value}\n{value}",
+            )
+        )
     elif isinstance(value, list):
-        around[key] = random_.choice((value * 2, value[:1] * 400, value[1:], value[::-1], [value],
-                                      {str(index): item for index, item in enumerate(value)}))
+        around[key] = random_.choice(
+            (
+                value * 2,
+                value[:1] * 400,
+                value[1:],
+                value[::-1],
+                [value],
+                {str(index): item for index, item in enumerate(value)},
+            )
+        )
     elif isinstance(value, dict):
-        around[key] = random_.choice((
-            list(value), {**value, CONTROL: 1}, {**value, "novel": {"x": [None]}}, [value],
-            dict.fromkeys(value), {f"{name}{CONTROL}": item for name, item in value.items()}))
+        around[key] = random_.choice(
+            (
+                list(value),
+                {**value, CONTROL: 1},
+                {**value, "novel": {"x": [None]}},
+                [value],
+                dict.fromkeys(value),
+                {f"{name}{CONTROL}": item for name, item in value.items()},
+            )
+        )
     else:
         around[key] = "was null"
     return f"becomes {around[key]!r:.60}"

@@ -10,25 +10,28 @@ from typing import Any
 
 from rich.console import Console
 
-from gpufleet.checks import judge
 from gpufleet.diff import changes
 from gpufleet.inventory import Connection, InventoryHost
+from gpufleet.judge import judge
 from gpufleet.model import received
 from gpufleet.model.snapshot import Snapshot
 from gpufleet.nightly import metrics, notifications
 from gpufleet.nightly.history import History
 from gpufleet.nightly.measures import measured
 from gpufleet.provision import provision
+from gpufleet.provision import reasons as differences
 from gpufleet.report import directory as report
 from gpufleet.report import junit, terminal
 from gpufleet.report.bundle import bundles
 from gpufleet.rollout.runner import unhealthy
 from gpufleet.transport.fanout import Target, _HostOutput
-from gpufleet.verification.session import HostRun, Session, judged, reason_of
+from gpufleet.verification.judging import judged, reason_of
+from gpufleet.verification.session import HostRun, Session
 
 # What no output may contain; a page and a mail have line feeds, and rich pads with spaces.
 CONTROL = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]"
+)
 GROUPS = ("PASS", "FAIL", "HUNG", "UNREACHABLE", "INCONCLUSIVE")
 
 
@@ -48,22 +51,21 @@ def arrived(raw: bytes, declared: InventoryHost) -> HostRun:
 
 def compared(run: HostRun) -> list[str]:
     """What decides over one host after its verdict, and everything that it prints."""
-    said: list[str] = []
+    printed: list[str] = []
     session = Session([run])
     reasons = provision.reasons_of([host(run.name, {})], session)
-    provision.show_reasons(reasons, 1, said.append)
-    provision._compared(run, lambda each: provision.differences.beyond(
-        each.plan, each.snapshot, each.result))
+    provision.show_reasons(reasons, 1, printed.append)
+    provision._compared(run, lambda each: differences.beyond(each.plan, each.snapshot, each.result))
     if run.snapshot is not None and not run.plan["problems"]:
-        said += [row["because"] for row in changes(run.plan, run.snapshot)]
-    said += unhealthy(session).values()
-    return said
+        printed += [row["because"] for row in changes(run.plan, run.snapshot)]
+    printed += unhealthy(session).values()
+    return printed
 
 
 def rendered(session: Session, folder: Path, *, with_bundles: bool) -> str:
     """All that a verification writes and shows of many hosts, as one text."""
     texts = [report.render_page(session)]
-    junit.write(folder / "junit.xml", session, "ansible")
+    junit.write(folder / "junit.xml", session)
     texts.append((folder / "junit.xml").read_text(encoding="utf-8"))
     shown = io.StringIO()
     terminal.show(Console(file=shown, width=100, no_color=True), session, None)
@@ -78,20 +80,33 @@ def night(sessions: list[Session], file: Path) -> str:
     with History(file) as history:
         for session in sessions:
             history.record(session)
-        return told(history, sessions[-1])
+        return reported(history, sessions[-1])
 
 
-def told(history: History, session: Session | None = None) -> str:
+def reported(history: History, session: Session | None = None) -> str:
     """What a history says of its last night."""
     found, past = history.changes(), history.past()
     message = notifications.nightly_message(found, "https://reports.example.org/")
-    texts = [json.dumps([found, past, message.document], ensure_ascii=False),
-             notifications.as_text(message), notifications.as_slack(message)["text"]]
+    texts = [
+        json.dumps([found, past, message.document], ensure_ascii=False),
+        notifications.as_text(message),
+        notifications.as_slack(message)["text"],
+    ]
     if session:
         texts.append(report.render_page(session, found, past))
-        texts.append(metrics.text(metrics.Run(
-            1, 1, 1, (), 1, session.document["hosts"],
-            {each.name: measured(each) for each in session.hosts if each.snapshot})))
+        texts.append(
+            metrics.text(
+                metrics.Run(
+                    1,
+                    1,
+                    1,
+                    (),
+                    1,
+                    session.document["hosts"],
+                    measured(session).values,
+                )
+            )
+        )
     return "\n".join(texts)
 
 
@@ -110,6 +125,8 @@ def verdicts(run: HostRun) -> dict[str, str]:
 
 def known(run: HostRun) -> bool:
     """Whether the result is one that every reader knows."""
-    return run.result["verdict"] in GROUPS and all(
-        check["verdict"] in {*GROUPS, "NOT-DECLARED"} for check in run.result["checks"]) \
+    return (
+        run.result["verdict"] in GROUPS
+        and all(check["verdict"] in {*GROUPS, "NOT-DECLARED"} for check in run.result["checks"])
         and judge.exit_status(Session([run]).document) in (0, 1, 3)
+    )

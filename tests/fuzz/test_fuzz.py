@@ -23,8 +23,10 @@ from gpufleet.nightly.history import History
 from gpufleet.probe.receipts import read_receipts
 from gpufleet.spec.probe_settings import more_seconds, probe_settings, visible_gpus
 from gpufleet.verification import collected
+from gpufleet.verification.judging import judged
 from gpufleet.verification.pair_selection import declared_gpus
-from gpufleet.verification.session import HostRun, Session, judge_saved, judged
+from gpufleet.verification.saved import judge_saved
+from gpufleet.verification.session import HostRun, Session
 from tests.support.healthy_host import Document, data, document
 from tests.support.host_parts import with_gpus
 from tests.support.nightly_sessions import at
@@ -36,12 +38,19 @@ pytestmark = pytest.mark.exhaustive
 
 FORMER = Path(__file__).parents[1] / "fixtures" / "2fb692b"
 VARIABLES: dict[str, Any] = {
-    "gpu_stacks": [{"tensorflow": "2.13.1", "name": "mine", "env": {"A": "b"}},
-                   {"pytorch": "2.6.0"}],
-    "gpu_toolkits": ["11.8"], "gpu_cuda_default": "11.8", "gpu_accept_nvidia_eula": True,
+    "gpu_stacks": [
+        {"tensorflow": "2.13.1", "name": "mine", "env": {"A": "b"}},
+        {"pytorch": "2.6.0"},
+    ],
+    "gpu_toolkits": ["11.8"],
+    "gpu_cuda_default": "11.8",
+    "gpu_accept_nvidia_eula": True,
     "gpu_driver": {"branch": "535", "source": "distro", "module": "proprietary"},
     "gpu_expect": {"count": 1, "model": "NVIDIA L4", "memory_mib": 23034},
-    "gpu_containers": {"engine": "docker"}, "gpu_mig": {}, "gpu_prefix": "/usr/local"}
+    "gpu_containers": {"engine": "docker"},
+    "gpu_mig": {},
+    "gpu_prefix": "/usr/local",
+}
 # Of `--mutations`, which share each kind of document has; hosts in one report.
 SHARES = {"snapshot": 60, "plan": 10, "collected": 8, "receipt": 4, "history": 5, "variables": 13}
 MANY, BUNDLED = 100, 25
@@ -65,7 +74,7 @@ def mutants(request: pytest.FixtureRequest, kind: str, documents: list[Any]) -> 
 
 def printed(text: str, mutated: object) -> None:
     found = readers.CONTROL.search(text)
-    assert not found, (str(mutated), text[max(0, found.start() - 80):found.end() + 20])
+    assert not found, (str(mutated), text[max(0, found.start() - 80) : found.end() + 20])
 
 
 def faulty() -> tuple[Document, Document]:
@@ -81,15 +90,17 @@ def snapshots() -> list[Document]:
     return [faulty()[1], with_gpu, json.loads((FORMER / "snapshot.json").read_text())]
 
 
-def test_snapshots(
-    request: pytest.FixtureRequest, tmp_path: Path, defects: list[str]
-) -> None:
+def test_snapshots(request: pytest.FixtureRequest, tmp_path: Path, defects: list[str]) -> None:
     """Door, plan, verdict, comparison, report, history, metrics, notifications."""
-    declared = [{"gpu_stacks": [{"tensorflow": "2.13.1"}], "gpu_expect": {"count": gpus}}
-                for gpus in (0, 1, 0)]
+    declared = [
+        {"gpu_stacks": [{"tensorflow": "2.13.1"}], "gpu_expect": {"count": gpus}}
+        for gpus in (0, 1, 0)
+    ]
     originals = snapshots()
-    whole = [readers.arrived(json.dumps(each).encode(), readers.host("gpu01", variables))
-             for each, variables in zip(originals, declared, strict=True)]
+    whole = [
+        readers.arrived(json.dumps(each).encode(), readers.host("gpu01", variables))
+        for each, variables in zip(originals, declared, strict=True)
+    ]
     before = list(map(readers.verdicts, whole))
     assert before[0][FAULT] == "FAIL"
     reads = {check.id: check.reads for check in readers.judge.CHECKS.values()}
@@ -99,8 +110,8 @@ def test_snapshots(
         run = readers.arrived(mutated.raw, readers.host(name, declared[which]))
         assert not defects, (str(mutated), defects)
         assert readers.known(run), str(mutated)
-        for said in readers.compared(run):
-            printed(said, mutated)
+        for output in readers.compared(run):
+            printed(output, mutated)
         assert not defects, (str(mutated), defects)
         _says_where(run, mutated)
         if which == 0:
@@ -125,21 +136,26 @@ def _says_where(run: HostRun, mutated: Mutant) -> None:
         return
     for name, section in run.snapshot["sections"].items():
         if section["state"] == "damaged":
-            assert section["error"].startswith(("data", "section", "state", "seconds", "error")), \
-                (str(mutated), name, section["error"])
+            assert section["error"].startswith(("data", "section", "state", "seconds", "error")), (
+                str(mutated),
+                name,
+                section["error"],
+            )
 
 
-def _keeps_the_fault(
-    run: HostRun, mutated: Mutant, reads: dict[str, tuple[str, ...]]
-) -> None:
+def _keeps_the_fault(run: HostRun, mutated: Mutant, reads: dict[str, tuple[str, ...]]) -> None:
     """No corruption makes a faulty host healthy, unless it is of the fault itself."""
     if mutated.place[:2] == FAULTY or mutated.place in {(), FAULTY[:1]}:
         return
     verdict = readers.verdicts(run).get(FAULT, "INCONCLUSIVE")
     assert run.result["verdict"] != "PASS", str(mutated)
     assert verdict in {"FAIL", "INCONCLUSIVE"}, (str(mutated), verdict)
-    if len(mutated.place) > 1 and mutated.place[0] == "sections" \
-            and mutated.place[1] not in reads[FAULT] and run.snapshot is not None:
+    if (
+        len(mutated.place) > 1
+        and mutated.place[0] == "sections"
+        and mutated.place[1] not in reads[FAULT]
+        and run.snapshot is not None
+    ):
         assert verdict == "FAIL", str(mutated)
 
 
@@ -147,8 +163,12 @@ def _render(batch: list[HostRun], folder: Path, mutated: object, defects: list[s
     """All that many hosts have in common; one of them is healthy, and stays it."""
     if not batch:
         return
-    healthy = readers.arrived(json.dumps(document("snapshot.json")).encode(), readers.host(
-        "healthy", {"gpu_stacks": [{"tensorflow": "2.13.1"}], "gpu_expect": {"count": 0}}))
+    healthy = readers.arrived(
+        json.dumps(document("snapshot.json")).encode(),
+        readers.host(
+            "healthy", {"gpu_stacks": [{"tensorflow": "2.13.1"}], "gpu_expect": {"count": 0}}
+        ),
+    )
     result = json.dumps(healthy.result)
     session = Session([*batch, healthy], started=at(1), finished=at(1))
     printed(readers.rendered(session, folder, with_bundles=False), mutated)
@@ -156,8 +176,14 @@ def _render(batch: list[HostRun], folder: Path, mutated: object, defects: list[s
     printed(readers.rendered(few, folder, with_bundles=True), mutated)
     file = folder / "history.sqlite"
     file.unlink(missing_ok=True)
-    first = Session([HostRun(run.name, healthy.snapshot, healthy.plan, healthy.result)
-                     for run in session.hosts], started=at(0), finished=at(0))
+    first = Session(
+        [
+            HostRun(run.name, healthy.snapshot, healthy.plan, healthy.result)
+            for run in session.hosts
+        ],
+        started=at(0),
+        finished=at(0),
+    )
     printed(readers.night([first, session], file), mutated)
     assert json.dumps(healthy.result) == result
     assert not defects, (str(mutated), defects)
@@ -167,8 +193,11 @@ def test_plans(request: pytest.FixtureRequest, tmp_path: Path, defects: list[str
     """A saved plan and a saved snapshot, judged, compared and rendered."""
     _, snapshot = faulty()
     variables = {"gpu_stacks": [{"tensorflow": "2.13.1"}], "gpu_expect": {"count": 0}}
-    plans = [document("plan.json"), resolver.resolve(variables, snapshot, "gpu01"),
-             json.loads((FORMER / "plan.json").read_text())]
+    plans = [
+        document("plan.json"),
+        resolver.resolve(variables, snapshot, "gpu01"),
+        json.loads((FORMER / "plan.json").read_text()),
+    ]
     kept, plan = tmp_path / "snapshot.json", tmp_path / "plan.json"
     batch = []
     for _, mutated in mutants(request, "plan", plans):
@@ -177,8 +206,11 @@ def test_plans(request: pytest.FixtureRequest, tmp_path: Path, defects: list[str
             known = json.loads(mutated.raw.decode("utf-8", "replace"))["host"]
         except (ValueError, TypeError, LookupError, RecursionError):
             known = "gpu01"
-        kept.write_bytes(json.dumps({**snapshot, "host": known if isinstance(known, str) else "x"}
-                                    ).encode("utf-8", "surrogatepass"))
+        kept.write_bytes(
+            json.dumps({**snapshot, "host": known if isinstance(known, str) else "x"}).encode(
+                "utf-8", "surrogatepass"
+            )
+        )
         try:
             [run] = judge_saved([str(kept)], [str(plan)]).hosts
         except ConfigurationError as error:
@@ -190,8 +222,14 @@ def test_plans(request: pytest.FixtureRequest, tmp_path: Path, defects: list[str
     for number, run in enumerate(batch):
         run.name = f"gpu{number}"
     for number in range(0, len(batch), MANY):
-        printed(readers.rendered(Session(batch[number:number + MANY], finished=at(1)), tmp_path,
-                                 with_bundles=number == 0), "plans")
+        printed(
+            readers.rendered(
+                Session(batch[number : number + MANY], finished=at(1)),
+                tmp_path,
+                with_bundles=number == 0,
+            ),
+            "plans",
+        )
     assert not defects, defects
 
 
@@ -201,15 +239,37 @@ def test_collected_files(
     """What hosts left that verify themselves; a healthy one beside it stays healthy."""
     plan, snapshot = faulty()
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    snapshot = {**snapshot, "finished": now}
     result = readers.judge.judge(plan, snapshot)
-    sent = [{"schema": 1, "host": "gpu01", "looked": now, "plan": plan, "snapshot": snapshot,
-             "result": result},
-            {"schema": 1, "host": "gpu01", "looked": now, "plan": plan, "snapshot": None,
-             "result": readers.judge.unreachable("hung", "look", "at it")}]
+    sent = [
+        {
+            "schema": 1,
+            "host": "gpu01",
+            "looked": now,
+            "plan": plan,
+            "snapshot": snapshot,
+            "result": result,
+        },
+        {
+            "schema": 1,
+            "host": "gpu01",
+            "looked": now,
+            "plan": plan,
+            "snapshot": None,
+            "result": readers.judge.unreachable("hung", "look", "at it"),
+        },
+    ]
     variables = {"gpu_stacks": [{"tensorflow": "2.13.1"}], "gpu_expect": {"count": 0}}
     hosts = [readers.host("gpu01", variables), readers.host("gpu02", variables)]
-    (tmp_path / "gpu02.json").write_text(json.dumps(
-        {**sent[0], "host": "gpu02", "snapshot": document("snapshot.json")}))
+    (tmp_path / "gpu02.json").write_text(
+        json.dumps(
+            {
+                **sent[0],
+                "host": "gpu02",
+                "snapshot": {**document("snapshot.json"), "host": "gpu02", "finished": now},
+            }
+        )
+    )
     healthy = None
     for _, mutated in mutants(request, "collected", sent):
         (tmp_path / "gpu01.json").write_bytes(mutated.raw)
@@ -221,8 +281,8 @@ def test_collected_files(
         healthy = healthy or other.result
         assert other.result == healthy
         printed(json.dumps(run.result, ensure_ascii=False), mutated)
-        for said in readers.compared(run):
-            printed(said, mutated)
+        for output in readers.compared(run):
+            printed(output, mutated)
         assert not defects, (str(mutated), defects)
 
 
@@ -245,19 +305,34 @@ def test_history(request: pytest.FixtureRequest, tmp_path: Path, defects: list[s
     """A value of the history's file that is none of ours: it is read, or refused with its place."""
     original, copy = tmp_path / "original.sqlite", tmp_path / "history.sqlite"
     variables = {"gpu_stacks": [{"tensorflow": "2.13.1"}], "gpu_expect": {"count": 0}}
-    runs = [readers.arrived(json.dumps(each).encode(), readers.host(name, variables))
-            for name, each in zip(("a", "b", "c"), snapshots(), strict=True)]
+    runs = [
+        readers.arrived(json.dumps(each).encode(), readers.host(name, variables))
+        for name, each in zip(("a", "b", "c"), snapshots(), strict=True)
+    ]
     with History(original) as history:
         for number in range(3):
-            history.record(Session(runs[number % 2:], started=at(number), finished=at(number)))
+            history.record(Session(runs[number % 2 :], started=at(number), finished=at(number)))
     with sqlite3.connect(original) as base:
-        columns = [(table, column[1]) for (table,) in base.execute(
-            "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite%'")
-            for column in base.execute(f"PRAGMA table_info({table})") if not column[5]]
+        columns = [
+            (table, column[1])
+            for (table,) in base.execute(
+                "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite%'"
+            )
+            for column in base.execute(f"PRAGMA table_info({table})")
+            if not column[5]
+        ]
     seed = request.config.getoption("--mutation-seed")
     odd: list[Callable[[], Any]] = [
-        lambda: None, lambda: -1, lambda: 2 ** 62, lambda: 0.5, lambda: float("inf"), lambda: "",
-        lambda: "x\x1b[31m\u202e", lambda: "9" * 50_000, lambda: "4"]
+        lambda: None,
+        lambda: -1,
+        lambda: 2**62,
+        lambda: 0.5,
+        lambda: float("inf"),
+        lambda: "",
+        lambda: "x\x1b[31m\u202e",
+        lambda: "9" * 50_000,
+        lambda: "4",
+    ]
     for number in range(count(request, "history")):
         random_ = random.Random(f"history {seed} {number}")
         (table, column), value = random_.choice(columns), random_.choice(odd)()
@@ -266,11 +341,12 @@ def test_history(request: pytest.FixtureRequest, tmp_path: Path, defects: list[s
             base.execute(
                 f'UPDATE OR IGNORE {table} SET "{column}" = ? WHERE "{column}" IS'
                 f' (SELECT "{column}" FROM {table} LIMIT 1 OFFSET ?)',
-                (value, random_.randrange(20)))
+                (value, random_.randrange(20)),
+            )
         base.close()
         try:
             with History(copy) as history:
-                readers.told(history)
+                readers.reported(history)
         except ConfigurationError as error:
             assert str(copy) in str(error), (table, column, value)
         assert not defects, (table, column, value, defects)
@@ -289,9 +365,9 @@ def test_variables(request: pytest.FixtureRequest, defects: list[str]) -> None:
             continue
         declared = readers.host("gpu01", variables)
         try:
-            probe_settings(variables)
-            more_seconds(variables, probe_settings(variables, warm=True))
-            visible_gpus(variables)
+            probe_settings(declared.spec)
+            more_seconds(declared.spec, probe_settings(declared.spec, warm=True))
+            visible_gpus(declared.spec)
             declared_gpus(declared)
             run = judged(declared, snapshot, reason)
             plan = resolver.resolve(variables, None, "gpu01")

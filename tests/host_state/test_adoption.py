@@ -8,25 +8,33 @@ import pytest
 
 from gpufleet.diff import changes
 from gpufleet.resolver import resolve
-from tests.support.host_documents import codes, converged, receipt, section, snapshot, wish
+from tests.support.host_documents import codes, converged, declaration, receipt, section, snapshot
 
 Row = dict[str, Any]
 
 ROOT = "/usr/local/cuda-11.8"
 LIB = f"{ROOT}/targets/x86_64-linux/lib"
-ADOPT = wish("2.13.1", gpu_cuda_adopt=True)
+ADOPT = declaration("2.13.1", gpu_cuda_adopt=True)
 
 
 @pytest.fixture
 def host() -> Row:
     """CUDA 11.8 with cuDNN 8.6, as somebody installs them with care and without gpufleet."""
     tree = {
-        "path": ROOT, "short": "11.8", "version": "11.8.20220929",
-        "version_source": "version.json", "nvcc": "11.8.89", "nvcc_error": None,
-        "cudart": ["11.8.89"], "receipt": False, "realpath": ROOT, "closed": [],
+        "path": ROOT,
+        "short": "11.8",
+        "version": "11.8.20220929",
+        "version_source": "version.json",
+        "nvcc": "11.8.89",
+        "nvcc_error": None,
+        "cudart": ["11.8.89"],
+        "receipt": False,
+        "realpath": ROOT,
+        "closed": [],
     }
     cudnn = {
-        "toolkit": ROOT, "closed": [],
+        "toolkit": ROOT,
+        "closed": [],
         "headers": [{"path": f"{ROOT}/include/cudnn_version.h", "version": "8.6.0"}],
         "libraries": [
             {"path": f"{LIB}/libcudnn.so.8.6.0", "soname": "libcudnn.so.8", "error": None}
@@ -36,15 +44,19 @@ def host() -> Row:
             {"path": f"{LIB}/libcudnn.so.8", "target": "libcudnn.so.8.6.0", "exists": True},
         ],
         "loaded": [
-            {"soname": "libcudnn.so.8", "path": f"{LIB}/libcudnn.so.8", "version": "8.6.0",
-             "error": None}
+            {
+                "soname": "libcudnn.so.8",
+                "path": f"{LIB}/libcudnn.so.8",
+                "version": "8.6.0",
+                "error": None,
+            }
         ],
     }
     return snapshot(toolkits={"trees": [tree]}, cudnn={"trees": [cudnn]})
 
 
-def actions(wishes: Row, host: Row) -> dict[tuple[str, str], str]:
-    rows = changes(resolve(wishes, host), host)
+def actions(declared: Row, host: Row) -> dict[tuple[str, str], str]:
+    rows = changes(resolve(declared, host), host)
     return {(row["what"], row["id"]): row["action"] for row in rows}
 
 
@@ -61,14 +73,14 @@ def test_cudnn_that_is_not_there_is_installed_into_it(host: Row) -> None:
     assert actions(ADOPT, host)["cudnn", "11.8-8"] == "install"
 
 
-def test_without_the_wish_the_refusal_names_it(host: Row) -> None:
-    (problem,) = resolve(wish("2.13.1"), host)["problems"]
+def test_without_the_declaration_the_refusal_names_it(host: Row) -> None:
+    (problem,) = resolve(declaration("2.13.1"), host)["problems"]
     assert problem["code"] == "foreign-tree"
     assert problem["remedy"].endswith("adopt it: gpu_cuda_adopt: true")
-    assert actions(wish("2.13.1"), host)["toolkit", "11.8"] == "refuse"
+    assert actions(declaration("2.13.1"), host)["toolkit", "11.8"] == "refuse"
 
 
-def test_the_wish_does_not_reach_stacks_or_the_default_link(host: Row) -> None:
+def test_the_declaration_does_not_reach_stacks_or_the_default_link(host: Row) -> None:
     venv = "/opt/gpufleet/stacks/tensorflow-2.13.1"
     section(host, "stacks")["stacks"] = [{"name": "tensorflow-2.13.1", "venv": venv}]
     (problem,) = resolve(ADOPT, host)["problems"]
@@ -86,24 +98,28 @@ TOOLKIT_FAULTS: list[tuple[Row, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("fault", "told"), TOOLKIT_FAULTS)
-def test_another_toolkit_or_a_damaged_one_is_refused(host: Row, fault: Row, told: str) -> None:
+@pytest.mark.parametrize(("fault", "reported"), TOOLKIT_FAULTS)
+def test_another_toolkit_or_a_damaged_one_is_refused(host: Row, fault: Row, reported: str) -> None:
     section(host, "toolkits")["trees"][0].update(fault)
     (problem,) = resolve(ADOPT, host)["problems"]
     assert (problem["code"], problem["where"]) == ("not-adoptable", "gpu_stacks[0]")
-    assert told in problem["message"]
+    assert reported in problem["message"]
     assert f"mv {ROOT} {ROOT}.old" in problem["remedy"]
     assert actions(ADOPT, host)["toolkit", "11.8"] == "refuse"
 
 
-def test_another_patch_release_is_refused_with_the_wish_that_would_have_it() -> None:
-    tree = {"path": "/usr/local/cuda-12.4", "version_source": "version.json", "version": "12.4.0",
-            "cudart": ["12.4.99"]}
+def test_another_patch_release_is_refused_with_the_declaration_that_would_have_it() -> None:
+    tree = {
+        "path": "/usr/local/cuda-12.4",
+        "version_source": "version.json",
+        "version": "12.4.0",
+        "cudart": ["12.4.99"],
+    }
     host = snapshot(toolkits={"trees": [tree]})
-    (problem,) = resolve(wish(gpu_toolkits=["12.4"], gpu_cuda_adopt=True), host)["problems"]
+    (problem,) = resolve(declaration(gpu_toolkits=["12.4"], gpu_cuda_adopt=True), host)["problems"]
     assert "it is CUDA 12.4.0, and 12.4.1 is planned" in problem["message"]
     assert 'gpu_toolkits: ["12.4.0"]' in problem["message"]
-    assert codes(resolve(wish(gpu_toolkits=["12.4.0"], gpu_cuda_adopt=True), host)) == []
+    assert codes(resolve(declaration(gpu_toolkits=["12.4.0"], gpu_cuda_adopt=True), host)) == []
 
 
 def test_a_link_in_its_place_is_no_toolkit() -> None:
@@ -123,9 +139,9 @@ CUDNN_FAULTS: list[tuple[str, Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("key", "fault", "told"), CUDNN_FAULTS)
+@pytest.mark.parametrize(("key", "fault", "reported"), CUDNN_FAULTS)
 def test_another_cudnn_or_a_damaged_one_is_refused(
-    host: Row, key: str, fault: Any, told: str
+    host: Row, key: str, fault: Any, reported: str
 ) -> None:
     tree = section(host, "cudnn")["trees"][0]
     if fault is None:
@@ -134,7 +150,7 @@ def test_another_cudnn_or_a_damaged_one_is_refused(
         tree[key][0].update(fault)
     (problem,) = resolve(ADOPT, host)["problems"]
     assert problem["code"] == "not-adoptable"
-    assert told in problem["message"]
+    assert reported in problem["message"]
     assert "the next run then installs cuDNN 8.6.0.163" in problem["remedy"]
     assert actions(ADOPT, host)["cudnn", "11.8-8"] == "refuse"
 
@@ -144,16 +160,18 @@ def test_in_our_own_toolkit_the_planned_cudnn_without_a_receipt_is_installed_aga
 ) -> None:
     """It was refused, and a person had to move it away."""
     tree = section(host, "cudnn")["trees"][0]
-    ours = converged(resolve(wish("2.13.1")))
+    ours = converged(resolve(declaration("2.13.1")))
     section(ours, "cudnn")["trees"] = [tree]
     section(ours, "receipts")["receipts"].remove(receipt(ours, "cudnn", "11.8-8"))
-    plan = resolve(wish("2.13.1"), ours)
+    plan = resolve(declaration("2.13.1"), ours)
     assert codes(plan) == []
     (row,) = changes(plan, ours)
     assert (row["action"], row["step"]) == ("repair", "reinstall")
     assert "the receipt of libcudnn.so.8 in /usr/local/cuda-11.8 is lost" in row["because"]
     tree["loaded"][0]["version"] = "8.9.7"
-    assert [row["action"] for row in changes(resolve(wish("2.13.1"), ours), ours)] == ["refuse"]
+    assert [row["action"] for row in changes(resolve(declaration("2.13.1"), ours), ours)] == [
+        "refuse"
+    ]
 
 
 def test_a_copy_where_a_link_belongs_is_refused(host: Row) -> None:
@@ -168,10 +186,23 @@ def test_a_copy_where_a_link_belongs_is_refused(host: Row) -> None:
 def test_an_adopted_toolkit_is_verified_and_repaired_like_ours(host: Row) -> None:
     plan = resolve(ADOPT, host)
     receipts = [
-        {"kind": "toolkit", "id": "11.8", "path": ROOT, "version": "11.8.0",
-         "source": {"adopted": True}, "changed": []},
-        {"kind": "cudnn", "id": "11.8-8", "path": ROOT, "version": "8.6.0.163", "default": True,
-         "source": {"adopted": True}, "changed": []},
+        {
+            "kind": "toolkit",
+            "id": "11.8",
+            "path": ROOT,
+            "version": "11.8.0",
+            "source": {"adopted": True},
+            "changed": [],
+        },
+        {
+            "kind": "cudnn",
+            "id": "11.8-8",
+            "path": ROOT,
+            "version": "8.6.0.163",
+            "default": True,
+            "source": {"adopted": True},
+            "changed": [],
+        },
     ]
     section(host, "receipts")["receipts"] = receipts
     assert not {("toolkit", "11.8"), ("cudnn", "11.8-8")} & set(actions(ADOPT, host))
@@ -181,14 +212,32 @@ def test_an_adopted_toolkit_is_verified_and_repaired_like_ours(host: Row) -> Non
 
 
 def test_an_adopted_toolkit_stays_as_it_is_for_nothing_tells_its_patches() -> None:
-    wishes = wish(gpu_toolkits=["8.0"], gpu_allow_md5=True, gpu_cuda_adopt=True)
-    (planned,) = resolve(wishes)["toolkits"]
+    declared = declaration(gpu_toolkits=["8.0"], gpu_allow_md5=True, gpu_cuda_adopt=True)
+    (planned,) = resolve(declared)["toolkits"]
     assert planned["patches"]
     path = planned["path"]
     host = snapshot(
-        toolkits={"trees": [{"path": path, "version": "8.0.61", "version_source": "version.txt",
-                             "cudart": ["8.0.61"]}]},
-        receipts={"receipts": [{"kind": "toolkit", "id": "8.0", "path": path, "version": "8.0.61",
-                                "source": {"adopted": True}, "changed": []}]},
+        toolkits={
+            "trees": [
+                {
+                    "path": path,
+                    "version": "8.0.61",
+                    "version_source": "version.txt",
+                    "cudart": ["8.0.61"],
+                }
+            ]
+        },
+        receipts={
+            "receipts": [
+                {
+                    "kind": "toolkit",
+                    "id": "8.0",
+                    "path": path,
+                    "version": "8.0.61",
+                    "source": {"adopted": True},
+                    "changed": [],
+                }
+            ]
+        },
     )
-    assert ("toolkit", "8.0") not in actions(wishes, host)
+    assert ("toolkit", "8.0") not in actions(declared, host)

@@ -10,10 +10,11 @@ import pytest
 
 from gpufleet.diff import changes
 from gpufleet.resolver import resolve
+from gpufleet.spec.parse import declaration_of
 from gpufleet.spec.probe_settings import probe_settings
-from tests.support.host_documents import Row, snapshot, wish
+from tests.support.host_documents import Row, declaration, snapshot
 
-WISH = wish(gpu_containers={"toolkit": "1.17.8"}, gpu_expect={"count": 2})
+DECLARATION = declaration(gpu_containers={"toolkit": "1.20.0"}, gpu_expect={"count": 2})
 RECEIPT = {"kind": "containers", "id": "engine", "path": "/", "engine": "docker", "changed": []}
 
 
@@ -25,7 +26,7 @@ def seen(**others: Any) -> Row:
         "daemon": {"path": "/etc/docker/daemon.json", "exists": True, "error": None,
                    "runtimes": {"nvidia": "nvidia-container-runtime"}, "live_restore": True,
                    "cdi": True, "data_root": None},
-        "toolkit": {"version": "1.17.8-1", "held": True},
+        "toolkit": {"version": "1.20.0-1", "held": True},
         "cdi": [{"path": "/run/cdi/nvidia.yaml", "driver_version": "550.163.01", "error": None}],
         "dev_char": {"missing": []},
         "wrapper": "/usr/local/bin/nvidia-docker",
@@ -43,22 +44,25 @@ def host() -> Row:
     )
 
 
-def rows(wishes: Row, host: Row) -> list[Row]:
-    plan = resolve(wishes, host)
+def rows(declared: Row, host: Row) -> list[Row]:
+    plan = resolve(declared, host)
     assert plan["problems"] == []
     return [row for row in changes(plan, host) if row["what"] == "containers"]
 
 
 def test_the_plan_says_everything_of_them() -> None:
-    assert resolve(WISH)["containers"] == {
-        "engine": "docker", "image": None, "source": "distro", "toolkit": "1.17.8",
-        "data_root": None, "gpus": 2}  # fmt: skip
-    assert resolve(wish())["containers"] is None
+    assert resolve(DECLARATION)["containers"] == {
+        "engine": "docker", "image": None, "source": "distro", "toolkit": "1.20.0",
+        "data_root": None, "accept_cves": [], "gpus": 2}  # fmt: skip
+    assert resolve(declaration())["containers"] is None
 
 
-def test_the_probe_is_told_what_to_ask() -> None:
-    assert probe_settings(WISH)["containers"] == {"engine": "docker", "image": None}
-    assert probe_settings(wish())["containers"] is None
+def test_the_probe_has_what_to_ask() -> None:
+    assert probe_settings(declaration_of(DECLARATION).spec)["containers"] == {
+        "engine": "docker",
+        "image": None,
+    }
+    assert probe_settings(declaration_of(declaration()).spec)["containers"] is None
 
 
 @pytest.mark.parametrize(
@@ -72,19 +76,67 @@ def test_the_probe_is_told_what_to_ask() -> None:
         ({"engine": "podman", "data_root": "/srv"}, "gpu_containers.data_root"),
     ],
 )
-def test_a_wish_of_the_wrong_shape_is_refused_with_its_place(given: Row, where: str) -> None:
-    problems = resolve(wish(gpu_containers=given))["problems"]
+def test_a_declaration_of_the_wrong_shape_is_refused_with_its_place(given: Row, where: str) -> None:
+    problems = resolve(declaration(gpu_containers=given))["problems"]
     assert [problem["where"] for problem in problems] == [where]
 
 
+@pytest.mark.parametrize("toolkit", ["1.13.5", "1.14.0", "1.17.3", "1.17.7", "1.17.8", "1.19.0"])
+def test_a_declared_toolkit_with_known_vulnerabilities_is_refused_until_they_are_accepted(
+    toolkit: str,
+) -> None:
+    (problem,) = resolve(declaration(gpu_containers={"toolkit": toolkit}))["problems"]
+    assert problem["code"] == "container-toolkit-vulnerable"
+    assert problem["where"] == "gpu_containers.toolkit"
+    assert f"toolkit {toolkit} has known vulnerabilities: CVE-" in problem["message"]
+    assert 'declare toolkit: "1.19.1" or newer' in problem["remedy"]
+    names = problem["message"].partition("vulnerabilities: ")[2].split(", ")
+    assert f"accept_cves: [{', '.join(names)}]" in problem["remedy"]
+    for accepted in (names[1:], names):
+        plan = resolve(declaration(gpu_containers={"toolkit": toolkit, "accept_cves": accepted}))
+        assert bool(plan["problems"]) is (accepted != names)
+    assert [note for note in plan["notes"] if f"accepts: {', '.join(names)}" in note]
+
+
+@pytest.mark.parametrize("toolkit", ["1.19.1", "1.20.0", None])
+def test_a_toolkit_without_known_vulnerabilities_is_planned(toolkit: str | None) -> None:
+    plan = resolve(declaration(gpu_containers={"toolkit": toolkit}))
+    assert plan["problems"] == []
+    assert not [note for note in plan["notes"] if "container toolkit" in note]
+
+
+@pytest.mark.parametrize(
+    ("declared", "installed", "candidate", "note"),
+    [
+        (None, "1.17.8-1", "1.20.0-1", 'declare gpu_containers.toolkit: "1.20.0"'),
+        (None, "1.19.1-1", None, "Which release the repository offers was not read"),
+        # What would be refused is not offered.
+        (None, "1.17.7-1", "1.17.8-1", None),
+        (None, "1.20.0-1", "1.20.0-1", None),
+        (None, "1.20.0-1", "1.19.1-1", None),
+        ("1.19.1", "1.19.1-1", "1.20.0-1", None),
+    ],
+)
+def test_the_plan_says_that_an_installed_toolkit_stays_and_offers_the_upgrade(
+    host: Row, declared: str | None, installed: str, candidate: str | None, note: str | None
+) -> None:
+    there = host["sections"]["containers"]["data"]
+    there["toolkit"].update(version=installed, candidate=candidate)
+    plan = resolve(declaration(gpu_containers={"toolkit": declared}), host)
+    found = [each for each in plan["notes"] if "is installed and stays" in each]
+    assert len(found) == (note is not None)
+    assert (note or "") in "".join(found)
+    assert rows(declaration(gpu_containers={"toolkit": declared}), host) == []
+
+
 def test_a_host_as_planned_is_left_alone(host: Row) -> None:
-    assert rows(WISH, host) == []
+    assert rows(DECLARATION, host) == []
 
 
 def test_a_fresh_host(host: Row) -> None:
     nothing = seen(engine=None, toolkit=None, wrapper=None, cdi=[])
     fresh = snapshot(containers=nothing)
-    assert [(row["action"], row["because"]) for row in rows(WISH, fresh)] == [
+    assert [(row["action"], row["because"]) for row in rows(DECLARATION, fresh)] == [
         ("install", "docker is not installed")
     ]
 
@@ -105,7 +157,7 @@ def change(*path: str, to: Any) -> Break:
     ("break_it", "because"),
     [
         (change("toolkit", to=None), "toolkit is not installed"),
-        (change("toolkit", "version", to="1.18.0-1"), "1.18.0-1, planned is 1.17.8"),
+        (change("toolkit", "version", to="1.18.0-1"), "1.18.0-1, planned is 1.20.0"),
         (change("toolkit", "held", to=False), "not held"),
         (change("engine", "error", to="Cannot connect"), "does not answer: Cannot connect"),
         (change("engine", "runtimes", to=["runc"]), "running Docker does not know the runtime"),
@@ -118,9 +170,9 @@ def change(*path: str, to: Any) -> Break:
         (change("dev_char", "missing", to=["/dev/char/195:0"]), "/dev/char/195:0 is missing"),
     ],
 )
-def test_what_is_not_as_planned_is_mended(host: Row, break_it: Break, because: str) -> None:
+def test_what_is_not_as_planned_is_repaired(host: Row, break_it: Break, because: str) -> None:
     break_it(host["sections"]["containers"]["data"])
-    (row,) = rows(WISH, host)
+    (row,) = rows(DECLARATION, host)
     assert row["action"] == "repair"
     assert because in row["because"]
 
@@ -129,36 +181,39 @@ def test_the_plan_says_which_containers_run_with_gpus(host: Row) -> None:
     """An upgrade of the toolkit's packages reloads systemd beside them."""
     there = host["sections"]["containers"]["data"]
     there["toolkit"]["version"] = "1.16.2-1"
-    there["running"] = [{"unit": "docker-1a.scope", "name": "train"},
-                        {"unit": "libpod-2b.scope", "name": None}]
-    (row,) = rows(WISH, host)
+    there["running"] = [
+        {"unit": "docker-1a.scope", "name": "train"},
+        {"unit": "libpod-2b.scope", "name": None},
+    ]
+    (row,) = rows(DECLARATION, host)
     assert row["because"].endswith(
-        "planned is 1.17.8; these containers with GPUs run: train, libpod-2b.scope")
-    there["toolkit"]["version"] = "1.17.8-1"
-    assert rows(WISH, host) == []
+        "planned is 1.20.0; these containers with GPUs run: train, libpod-2b.scope"
+    )
+    there["toolkit"]["version"] = "1.20.0-1"
+    assert rows(DECLARATION, host) == []
 
 
 def test_an_older_engine_knows_no_cdi(host: Row) -> None:
     there = host["sections"]["containers"]["data"]
     there["engine"]["version"], there["daemon"]["cdi"] = "20.10.24+dfsg1", None
-    assert rows(WISH, host) == []
+    assert rows(DECLARATION, host) == []
 
 
-def test_a_specification_of_another_driver_is_made_anew(host: Row) -> None:
+def test_a_specification_of_another_driver_is_made_again(host: Row) -> None:
     host["sections"]["driver"]["data"]["loaded"] = "560.35.05"
-    (row,) = rows(WISH, host)
+    (row,) = rows(DECLARATION, host)
     assert "is for driver 550.163.01, and 560.35.05 is loaded" in row["because"]
 
 
 def test_without_cards_nothing_is_asked_of_them(host: Row) -> None:
     there = host["sections"]["containers"]["data"]
     there["cdi"], there["dev_char"] = [], {"missing": ["/dev/char/195:0"]}
-    assert rows({**WISH, "gpu_expect": {"count": 0}}, host) == []
+    assert rows({**DECLARATION, "gpu_expect": {"count": 0}}, host) == []
 
 
 def test_a_damaged_daemon_json_is_refused_before_anything_changes(host: Row) -> None:
     host["sections"]["containers"]["data"]["daemon"]["error"] = "line 3"
-    (row,) = rows(WISH, host)
+    (row,) = rows(DECLARATION, host)
     assert (row["action"], row["because"]) == (
         "refuse", "/etc/docker/daemon.json cannot be read: line 3")  # fmt: skip
 
@@ -166,19 +221,19 @@ def test_a_damaged_daemon_json_is_refused_before_anything_changes(host: Row) -> 
 def test_a_killed_run_is_finished(host: Row) -> None:
     entry = {"kind": "containers", "id": "engine", "state": "installing", "started": "then"}
     host["sections"]["receipts"]["data"]["journal"] = [entry]
-    (row,) = rows(WISH, host)
+    (row,) = rows(DECLARATION, host)
     because = "the journal records installing since then"
     assert (row["action"], row["because"]) == ("finish", because)
 
 
-def test_what_nothing_declares_goes_where_that_is_wished(host: Row) -> None:
-    assert rows(wish(gpu_stacks=[]), host) == []
-    (row,) = rows(wish(gpu_stacks=[], gpu_prune=True), host)
+def test_what_nothing_declares_goes_where_that_is_declared(host: Row) -> None:
+    assert rows(declaration(gpu_stacks=[]), host) == []
+    (row,) = rows(declaration(gpu_stacks=[], gpu_prune=True), host)
     assert row["action"] == "remove"
 
 
 def test_a_mangled_section_never_raises(host: Row) -> None:
-    plan = resolve(WISH, host)
+    plan = resolve(DECLARATION, host)
 
     def paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
         inside = value.items() if isinstance(value, dict) else enumerate(value)

@@ -16,26 +16,39 @@ from gpufleet.resolver import resolve
 from tests.support.host_documents import (
     KERNEL,
     converged,
+    declaration,
     mangled,
     receipt,
     section,
     snapshot,
-    wish,
 )
 
 Row = dict[str, Any]
 
 PLANNED = {
-    "minimum": None, "because": None, "branch": "535", "version": None, "source": "distro",
-    "managed": True, "module": "proprietary", "module_because": "declared", "persistence": True,
-    "fabric_manager": False, "mig": None, "reboot": "auto",
+    "minimum": None,
+    "because": None,
+    "branch": "535",
+    "version": None,
+    "source": "distro",
+    "managed": True,
+    "module": "proprietary",
+    "module_because": "declared",
+    "persistence": True,
+    "fabric_manager": False,
+    "mig": None,
+    "reboot": "auto",
 }
 
 
 @pytest.fixture
 def plan() -> Row:
     """A host without a GPU whose driver is managed."""
-    return {**resolve(wish(gpu_expect={"count": 0})), "host": "gpu01", "driver": dict(PLANNED)}
+    return {
+        **resolve(declaration(gpu_expect={"count": 0})),
+        "host": "gpu01",
+        "driver": dict(PLANNED),
+    }
 
 
 @pytest.fixture
@@ -60,7 +73,9 @@ def with_cards(plan: Row, host: Row, **driver: Any) -> None:
     section(host, "gpus")["pci"] = [{"address": "0000:01:00.0", "driver": "nvidia"}]
     section(host, "driver").update(
         loaded="535.261.03",
-        persistence={"unit": driver_running.PERSISTENCE, "enabled": True, "active": True}, **driver)
+        persistence={"unit": driver_running.PERSISTENCE, "enabled": True, "active": True},
+        **driver,
+    )
 
 
 def test_a_driver_as_it_should_be_is_left_alone(plan: Row, host: Row) -> None:
@@ -75,9 +90,9 @@ def test_a_driver_that_is_not_managed_is_never_a_change(plan: Row) -> None:
 
 
 def test_a_bare_host_gets_one(plan: Row) -> None:
-    told = action(plan, snapshot())
-    assert told[0] == "install"
-    assert told[1].startswith("no package of the driver is installed")
+    reported = action(plan, snapshot())
+    assert reported[0] == "install"
+    assert reported[1].startswith("no package of the driver is installed")
 
 
 def test_one_that_somebody_else_installed_is_taken_over(plan: Row, host: Row) -> None:
@@ -87,42 +102,48 @@ def test_one_that_somebody_else_installed_is_taken_over(plan: Row, host: Row) ->
 
 def test_one_that_a_runfile_installed_is_refused(plan: Row) -> None:
     host = snapshot(driver={"library": "550.163.01"})
-    told = action(plan, host)
-    assert told[0] == "refuse"
-    assert "a runfile installed it" in told[1]
+    reported = action(plan, host)
+    assert reported[0] == "refuse"
+    assert "a runfile installed it" in reported[1]
 
 
 def test_an_installation_that_was_killed_is_finished(plan: Row, host: Row) -> None:
     section(host, "receipts")["journal"] = [
-        {"kind": "driver", "id": "driver", "state": "installing", "started": "12:00"}]
+        {"kind": "driver", "id": "driver", "state": "installing", "started": "12:00"}
+    ]
     assert action(plan, host) == ("finish", "the journal records installing since 12:00")
 
 
-@pytest.mark.parametrize(("change", "told"), [
-    ({"branch": "550"}, "branch 550 is planned"),
-    ({"branch": "535", "version": "535.216.03"}, "535.216.03 is planned"),
-    ({"source": "nvidia_repo"}, "installed with source distro, planned is nvidia_repo"),
-    ({"module": "open"}, "installed with module proprietary, planned is open"),
-])
+@pytest.mark.parametrize(
+    ("change", "reported"),
+    [
+        ({"branch": "550"}, "branch 550 is planned"),
+        ({"branch": "535", "version": "535.216.03"}, "535.216.03 is planned"),
+        ({"source": "nvidia_repo"}, "installed with source distro, planned is nvidia_repo"),
+        ({"module": "open"}, "installed with module proprietary, planned is open"),
+    ],
+)
 def test_another_branch_version_or_source_is_an_upgrade(
-    plan: Row, host: Row, change: Row, told: str
+    plan: Row, host: Row, change: Row, reported: str
 ) -> None:
     plan["driver"].update(change)
     found = action(plan, host)
     assert found[0] == "upgrade"
-    assert told in found[1]
+    assert reported in found[1]
 
 
 def test_modules_of_another_flavour_are_a_repair(plan: Row, host: Row) -> None:
     section(host, "kernel")["installed"][0]["modules"][0]["license"] = "Dual MIT/GPL"
     assert action(plan, host) == (
-        "repair", f"the module of kernel {KERNEL} (it runs, it boots next) is open,"
-        " planned is proprietary")
+        "repair",
+        f"the module of kernel {KERNEL} (it runs, it boots next) is open, planned is proprietary",
+    )
 
 
 def test_a_kernel_without_a_module_is_a_repair_before_it_boots(plan: Row, host: Row) -> None:
     section(host, "kernel")["installed"].append(
-        {"version": "6.1.0-51-amd64", "image": True, "headers": False, "modules": []})
+        {"version": "6.1.0-51-amd64", "image": True, "headers": False, "modules": []}
+    )
     found = action(plan, host)
     assert found[0] == "repair"
     assert "kernel 6.1.0-51-amd64 has no NVIDIA module, and no headers" in found[1]
@@ -130,7 +151,8 @@ def test_a_kernel_without_a_module_is_a_repair_before_it_boots(plan: Row, host: 
 
 def test_small_files_that_changed_are_a_repair(plan: Row, host: Row) -> None:
     receipt(host, "driver", "driver")["changed"] = [
-        {"path": "etc/modprobe.d/gpufleet-nouveau.conf", "what": "missing"}]
+        {"path": "etc/modprobe.d/gpufleet-nouveau.conf", "what": "missing"}
+    ]
     assert "gpufleet-nouveau.conf (missing)" in action(plan, host)[1]
 
 
@@ -171,13 +193,14 @@ def test_a_mangled_snapshot_never_raises(plan: Row, host: Row) -> None:
     section(host, "gpus")["mig"] = [{"gpu": 0, "mode": "on", "instances": ["1g.10gb"]}]
     section(host, "packages").update(
         broken=[{"name": "dkms", "status": "unpacked"}],
-        sources=[{"path": "/x.list", "uris": ["http://nvidia"], "suites": ["/"]}])
+        sources=[{"path": "/x.list", "uris": ["http://nvidia"], "suites": ["/"]}],
+    )
     for each in mangled(host):
         assert isinstance(changes(plan, each), list)
 
 
 def test_a_managed_driver_brings_its_own_library() -> None:
-    plan = resolve(wish("1.4.0", gpu_expect={"count": 0}))
+    plan = resolve(declaration("1.4.0", gpu_expect={"count": 0}))
     assert plan["driver_library"]
     plan["driver"] = dict(PLANNED)
     host = converged(plan)
@@ -188,10 +211,10 @@ def test_a_managed_driver_brings_its_own_library() -> None:
 
 
 def test_a_driver_that_is_declared_no_longer_is_named_and_stays(plan: Row, host: Row) -> None:
-    later = resolve(wish(gpu_stacks=[], gpu_prune=True), host)
+    later = resolve(declaration(gpu_stacks=[], gpu_prune=True), host)
     assert later["problems"] == []
     assert changes(later, host) == []
-    note, = (text for text in later["notes"] if text.startswith("driver 535.261.03"))
+    (note,) = (text for text in later["notes"] if text.startswith("driver 535.261.03"))
     assert "no longer managed" in note
 
 
@@ -199,18 +222,29 @@ def test_a_repository_that_no_run_takes_away_starts_none(plan: Row, host: Row) -
     plan["driver"]["source"] = receipt(host, "driver", "driver")["source"] = "nvidia_repo"
     sources = section(host, "packages")["sources"] = [
         {"path": f"/etc/apt/sources.list.d/{name}", "uris": [uri], "suites": ["/"]}
-        for name, uri in (("gpufleet-nvidia.sources", "https://mirror.example/nvidia"),
-                          ("nvidia-local.list", "file:///var/nvidia-driver-local-repo"))]
+        for name, uri in (
+            ("gpufleet-nvidia.sources", "https://mirror.example/nvidia"),
+            ("nvidia-local.list", "file:///var/nvidia-driver-local-repo"),
+        )
+    ]
     assert changes(plan, host) == []
     sources[1]["uris"] = ["https://nvidia.example/compute/cuda/repos/debian12/x86_64"]
     assert action(plan, host)[0] == "repair"
 
 
-@pytest.mark.parametrize(("package", "version"), [
-    ("535.261.03-1", "535.261.03"), ("3:535.261.03-1.el9", "535.261.03"),
-    ("535.171.04-0ubuntu0.22.04.1", "535.171.04"), ("580.95-1", "580.95"),
-    ("20220217+3~deb12u1", None), ("1.2.2", None), ("5.15.0-100.110+1", None), (None, None),
-])
+@pytest.mark.parametrize(
+    ("package", "version"),
+    [
+        ("535.261.03-1", "535.261.03"),
+        ("3:535.261.03-1.el9", "535.261.03"),
+        ("535.171.04-0ubuntu0.22.04.1", "535.171.04"),
+        ("580.95-1", "580.95"),
+        ("20220217+3~deb12u1", None),
+        ("1.2.2", None),
+        ("5.15.0-100.110+1", None),
+        (None, None),
+    ],
+)
 def test_nvidias_version_in_a_packages(package: str | None, version: str | None) -> None:
     assert driver_state.upstream(package) == version
 
@@ -225,7 +259,7 @@ def test_a_library_that_programs_open_is_installed_wherever_it_is(plan: Row, hos
     with_cards(plan, host, library=None, library_path="/usr/local/nvidia/lib/libcuda.so.1")
     assert not list(driver_running.mismatch(plan, Host(host)))
     with_cards(plan, host, library_path=None)
-    fault, = driver_running.mismatch(plan, Host(host))
+    (fault,) = driver_running.mismatch(plan, Host(host))
     assert "is not installed" in fault.cause
     with_cards(plan, host, library_path="/usr/lib/wsl/lib/libcuda.so.1.1", cuinit=0)
     section(host, "driver")["loaded"] = None

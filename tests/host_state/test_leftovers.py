@@ -1,4 +1,4 @@
-"""Leftovers: what is installed and declared no longer is named, or removed where that is wished."""
+"""Leftovers: what is installed and declared no longer is named, or removed where that is declared."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import pytest
 
 from gpufleet.diff import changes
 from gpufleet.resolver import resolve
-from tests.support.host_documents import converged, section, snapshot, wish
+from tests.support.host_documents import converged, declaration, section, snapshot
 
 Row = dict[str, Any]
 
-BEFORE = wish("1.4.0", "2.13.1")
-AFTER = wish("2.13.1")
+BEFORE = declaration("1.4.0", "2.13.1")
+AFTER = declaration("2.13.1")
 PATH = "/usr/local/cuda-8.0"
 GONE = [("stack", "tensorflow-1.4.0"), ("cudnn", "8.0-6"), ("toolkit", "8.0")]
 
@@ -50,12 +50,12 @@ def test_a_host_that_declares_nothing_at_all_is_not_emptied() -> None:
     assert resolve({"gpu_prune": True, "gpu_stacks": []})["problems"] == []
 
 
-def test_without_the_wish_leftovers_are_only_named(host: Row) -> None:
+def test_without_the_declaration_leftovers_are_only_named(host: Row) -> None:
     plan = planned(host)
     assert removed(plan, host) == []
-    told = [note for note in plan["notes"] if "gpu_prune: true removes it" in note]
-    assert len(told) == len(GONE)
-    assert f"toolkit 8.0 in {PATH} is no longer declared" in told[2]
+    reported = [note for note in plan["notes"] if "gpu_prune: true removes it" in note]
+    assert len(reported) == len(GONE)
+    assert f"toolkit 8.0 in {PATH} is no longer declared" in reported[2]
 
 
 def test_with_it_they_go_stacks_first_and_toolkits_last(host: Row) -> None:
@@ -81,14 +81,12 @@ def test_a_toolkit_that_somebody_s_environment_is_bound_to_stays_with_its_cudnn(
     section(host, "stacks")["stacks"].append(theirs)
     plan = planned(host, gpu_prune=True)
     assert removed(plan, host) == GONE[:1]
-    (told,) = [note for note in plan["notes"] if note.startswith("toolkit 8.0")]
-    assert "stays: /opt/gpufleet/stacks/theirs, which gpufleet did not install" in told
+    (reported,) = [note for note in plan["notes"] if note.startswith("toolkit 8.0")]
+    assert "stays: /opt/gpufleet/stacks/theirs, which gpufleet did not install" in reported
 
 
 @pytest.mark.parametrize("prune", [True, False])
-def test_a_removal_that_was_killed_is_finished_whatever_is_wished(
-    host: Row, prune: bool
-) -> None:
+def test_a_removal_that_was_killed_is_finished_whatever_is_declared(host: Row, prune: bool) -> None:
     section(host, "receipts")["receipts"] = [
         row for row in section(host, "receipts")["receipts"] if row["id"] != "8.0"
     ]
@@ -108,9 +106,7 @@ def test_a_first_installation_that_was_killed_is_a_leftover_too() -> None:
 
 
 @pytest.mark.parametrize("name", ["receipts", "stacks"])
-def test_nothing_goes_from_a_host_that_could_not_tell_who_needs_it(
-    host: Row, name: str
-) -> None:
+def test_nothing_goes_from_a_host_that_could_not_tell_who_needs_it(host: Row, name: str) -> None:
     host["sections"][name] = {"state": "hung", "data": None, "error": "deadline"}
     assert removed(planned(host, gpu_prune=True), host) == []
 
@@ -128,10 +124,14 @@ LINK = "/usr/local/cuda"
         ({"state": "directory", "target": None, "realpath": None}, False),
     ],
 )
-def test_the_default_link_goes_with_the_last_toolkit(
-    host: Row, link: Row, goes: bool
-) -> None:
+def test_the_default_link_goes_with_the_last_toolkit(host: Row, link: Row, goes: bool) -> None:
     section(host, "toolkits")["default"] = {"path": LINK, **link}
     last = resolve({"gpu_prune": True, "gpu_stacks": []}, host)
     assert (("default_link", LINK) in removed(last, host)) is goes
     assert ("default_link", LINK) not in removed(resolve({}, host), host)
+
+
+def test_a_refused_declaration_has_no_notes_on_leftovers(host: Row) -> None:
+    plan = resolve({"gpu_stacks": [{"tensorflow": "2.13.99"}]}, host)
+    assert [problem["code"] for problem in plan["problems"]] == ["unknown-release"]
+    assert not [note for note in plan["notes"] if "no longer declared" in note]

@@ -29,8 +29,8 @@ needs_makeself = pytest.mark.skipif(
 
 
 def plan(release: str) -> dict[str, list[dict[str, str]]]:
-    wishes = {"gpu_stacks": [{"tensorflow": release}], "gpu_accept_nvidia_eula": True}
-    made: dict[str, list[dict[str, str]]] = resolver.resolve(wishes)
+    declared = {"gpu_stacks": [{"tensorflow": release}], "gpu_accept_nvidia_eula": True}
+    made: dict[str, list[dict[str, str]]] = resolver.resolve(declared)
     return made
 
 
@@ -123,8 +123,8 @@ def test_slim_libraries_of_12_can_be_loaded(release: str, tmp_path: Path) -> Non
     packed = archive["artifact"]["file"]  # type: ignore[index]
     subprocess.run(["tar", "-C", tmp_path, "-xf", paths[packed]], check=True)
     unpacked = tmp_path / archive["artifact"]["lib_dir"]  # type: ignore[index]
-    said = json.loads((tree / "version.json").read_text())["cuda"]["version"]
-    assert said == toolkit["version"]
+    output = json.loads((tree / "version.json").read_text())["cuda"]["version"]
+    assert output == toolkit["version"]
     for soname in planned["stacks"][0]["sonames"]:
         place = unpacked if "cudnn" in soname else tree / "lib64"
         assert elf.soname(place / soname) == soname

@@ -81,7 +81,9 @@ def ssh(lab: Lab, command: str, *options: str) -> subprocess.CompletedProcess[st
 
 def test_it_is_listed(running: Lab) -> None:
     found = json.loads(call("list", "--json").stdout)
-    assert [host.keys() for host in found] == [{"name", "address", "suite", "container", "state"}]
+    assert [host.keys() for host in found] == [
+        {"name", "address", "suite", "container", "state", "user", "key"}
+    ]
     assert found[0]["name"] == "lab1"
     assert found[0]["suite"] == "bookworm"
     assert found[0]["container"] == "gpufleet-labtest-lab1"
@@ -130,7 +132,7 @@ def test_another_suite_under_the_same_name_is_refused(running: Lab) -> None:
     assert "lab1 runs bookworm, not trixie" in done.stderr
 
 
-def test_a_lost_state_is_written_anew(running: Lab) -> None:
+def test_a_lost_state_is_written_again(running: Lab) -> None:
     before = running.state.read_bytes()
     running.state.unlink()
     assert call("up", "--hosts", "lab1").returncode == 0

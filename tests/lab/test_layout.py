@@ -32,7 +32,7 @@ def test_full_name_and_links(
     assert libraries.names(soname, version) == (real, links)
 
 
-def test_what_is_a_library_is_told_by_its_name() -> None:
+def test_what_is_a_library_is_named_by_its_name() -> None:
     assert libraries.stem("nvidia/cublas/lib/libcublas.so.11") == "libcublas"
     for other in ("nvidia/cublas/include/cublas.h", "libfoo.a", "x.dist-info/RECORD"):
         assert not libraries.is_library(other)
@@ -85,8 +85,8 @@ def test_nvcc_knows_its_version_and_refuses_to_compile(
 ) -> None:
     toolkit.lay_out(TOOLKIT, [cublas], tmp_path / "tree")
     nvcc = tmp_path / "tree/bin/nvcc"
-    said = subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=True).stdout
-    assert "Cuda compilation tools, release 11.8, V11.8.89" in said
+    output = subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=True).stdout
+    assert "Cuda compilation tools, release 11.8, V11.8.89" in output
     refused = subprocess.run([nvcc, "a.cu"], capture_output=True, text=True, check=False)
     assert refused.returncode == 1
     assert "stand-in" in refused.stderr

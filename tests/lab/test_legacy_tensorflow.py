@@ -41,10 +41,10 @@ def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("unpacked")
     for name, entry in DESCRIBED.items():
         made = make(name, place / f"made-{name}")
-        if entry["kind"] == "relic":
+        if entry["kind"] == "legacy":
             command = ["sh", made, "--silent", f"--extract={place}"]
             subprocess.run(command, check=True, env={**os.environ, "PERL5LIB": "."})
-        elif entry["kind"] == "relic-cudnn":
+        elif entry["kind"] == "legacy-cudnn":
             subprocess.run(["tar", "-C", place, "-xzf", made], check=True)
     return place
 

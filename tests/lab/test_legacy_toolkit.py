@@ -23,7 +23,7 @@ def runfiles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     for program in ("makeself", "perl"):
         if shutil.which(program) is None:
             pytest.skip(f"{program} is not installed on this machine")
-    work = tmp_path_factory.mktemp("relic")
+    work = tmp_path_factory.mktemp("legacy")
     return {name: make(name, work / name) for name in (BASE, PATCH)}
 
 

@@ -44,7 +44,7 @@ def test_named_directories_come_first_and_the_usual_last(tmp_path: Path) -> None
     assert pythons.find(OLD, environment, tmp_path / "opt") == named
 
 
-def test_none_is_said_with_the_places(tmp_path: Path) -> None:
+def test_none_is_printed_with_the_places(tmp_path: Path) -> None:
     environment = nowhere(tmp_path, GPUFLEET_PYTHONS="/some/where")
     with pytest.raises(LabError, match=r"Python 3\.6 is not on this machine") as caught:
         pythons.find(OLD, environment, tmp_path / "opt")
@@ -58,7 +58,7 @@ def test_a_version_has_two_parts(version: str, tmp_path: Path) -> None:
         pythons.find(version, nowhere(tmp_path))
 
 
-def test_the_copy_has_what_is_needed_and_looks_in_its_own_place(tmp_path: Path) -> None:
+def test_the_copy_has_what_is_needed_and_searches_its_own_place(tmp_path: Path) -> None:
     source = prefix(tmp_path, "a-place-with-a-long-name")
     runpath(source / "bin/python3.6", f"{source}/lib")
     library = source / "lib/python3.6"
@@ -114,7 +114,7 @@ def test_it_works_on_a_host_and_is_left_alone_then(own_lab: None) -> None:
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="all others are told first that root is needed")
-def test_a_python_that_is_missing_is_told_before_anything_is_started() -> None:
+def test_a_python_that_is_missing_is_reported_before_anything_is_started() -> None:
     done = call("up", "--python", "3.99", GPUFLEET_LAB="labtest-none")
     assert done.returncode == 1
     assert done.stderr.startswith("error: Python 3.99 is not on this machine")

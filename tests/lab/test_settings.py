@@ -113,8 +113,8 @@ def test_a_lock_is_waited_for_and_says_whose_it_is(tmp_path: Path) -> None:
     holder.start()
     while not (tmp_path / "held").exists():
         time.sleep(0.01)
-    said: list[str] = []
-    with files.lock(tmp_path, "name", said.append):
+    output: list[str] = []
+    with files.lock(tmp_path, "name", output.append):
         assert (tmp_path / "over").exists()
     holder.join()
-    assert said == [f"waiting for process {holder.pid}, which holds 'name'"]
+    assert output == [f"waiting for process {holder.pid}, which holds 'name'"]

@@ -56,9 +56,9 @@ def test_one_that_pauses_gives_no_answer_until_it_is_killed(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("to", [0, 1])
 def test_a_text_may_be_copied(tmp_path: Path, to: int) -> None:
-    stub = load(tmp_path / "stub.so", {"told": Function(2, "a longer text", to, copied=True)})
+    stub = load(tmp_path / "stub.so", {"reported": Function(2, "a longer text", to, copied=True)})
     room = ctypes.create_string_buffer(b"x" * 32)
-    assert stub.told(*[room] * (to + 1)) == 2
+    assert stub.reported(*[room] * (to + 1)) == 2
     assert room.raw.startswith(b"a longer text\0xxx")
 
 
@@ -68,11 +68,19 @@ def test_the_compiler_compiles_as_matmul_asks_it_to(tmp_path: Path) -> None:
     script = tmp_path / "matmul.py"
     script.write_text(payload.workload(), encoding="utf-8")
     ended = subprocess.run(
-        [sys.executable, "-I", "-S", str(script), "--toolkit", str(tmp_path), "--expect-gpus",
-         "0"], capture_output=True, text=True, check=True)
+        [sys.executable, "-I", "-S", str(script), "--toolkit", str(tmp_path), "--expect-gpus", "0"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     found = json.loads(ended.stdout.splitlines()[-1].partition(" ")[2])
-    assert found["nvrtc"] == {"version": "8.0", "arch": "sm_20", "ptx": True, "ran": [],
-                              "error": None}
+    assert found["nvrtc"] == {
+        "version": "8.0",
+        "arch": "sm_20",
+        "ptx": True,
+        "ran": [],
+        "error": None,
+    }
 
 
 def test_a_null_pointer_is_not_written_to(tmp_path: Path) -> None:

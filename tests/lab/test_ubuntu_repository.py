@@ -49,14 +49,16 @@ def test_ubuntus_own_modules_stand_in_for_dkms(tmp_path: Path) -> None:
     made = ubuntu_repository.prebuilt(FACTS, FACTS["releases"]["22.04"], tmp_path)
     meta = next(each for each in made if each.name == "linux-modules-nvidia-580-server-generic")
     assert meta.provides == (
-        "nvidia-dkms-580-server (= 580.126.20-0ubuntu0.22.04.1), nvidia-prebuilt-kernel")
+        "nvidia-dkms-580-server (= 580.126.20-0ubuntu0.22.04.1), nvidia-prebuilt-kernel"
+    )
     assert meta.version == "5.15.0-134.145"
 
 
 def test_every_release_has_an_archive_and_branches_that_the_catalogue_offers() -> None:
     offered = {
         row["version"]: {each["branch"] for each in row["distro"]}
-        for row in facts.document("driver_offers.yml")["systems"] if row["ids"] == ["ubuntu"]
+        for row in facts.document("driver_offers.yml")["systems"]
+        if row["ids"] == ["ubuntu"]
     }
     for release, of in FACTS["releases"].items():
         assert Recipe(f"ubuntu-{release}").archive["kind"] == "ubuntu"
@@ -76,5 +78,9 @@ def test_a_suite_says_where_it_is_from_and_is_signed(tmp_path: Path) -> None:
     text = (suite / "InRelease").read_text()
     assert "Origin: Ubuntu\nLabel: Ubuntu\nSuite: jammy-updates\n" in text
     assert "main/binary-amd64/Packages" in text
-    assert subprocess.run([*gpg, "--verify", suite / "InRelease"], capture_output=True,
-                          check=False).returncode == 0
+    assert (
+        subprocess.run(
+            [*gpg, "--verify", suite / "InRelease"], capture_output=True, check=False
+        ).returncode
+        == 0
+    )

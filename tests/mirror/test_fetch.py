@@ -22,19 +22,15 @@ from tests.support.mirror_site import ARCHIVE, CONTENTS, RUNFILE, Desk, Site, he
 SIZE = sum(map(len, CONTENTS.values()))
 
 
-def brought(desk: Desk) -> dict[str, bytes]:
+def fetched(desk: Desk) -> dict[str, bytes]:
     """Every file of the mirror with its content, without our own notes."""
-    return {
-        path.name: path.read_bytes()
-        for path in desk.mirror.iterdir()
-        if path.is_file()
-    }
+    return {path.name: path.read_bytes() for path in desk.mirror.iterdir() if path.is_file()}
 
 
 def test_everything_that_the_plans_need_comes_once_for_all_hosts(desk: Desk, site: Site) -> None:
     done = desk("fetch")
     assert done.status == 0
-    assert brought(desk) == CONTENTS
+    assert fetched(desk) == CONTENTS
     assert sorted(site.got()) == [(f"/{RUNFILE}", None), (f"/{ARCHIVE}", None)]
     assert "2 hosts need 2 files" in done.err
     assert "toolkit 11.8" in done.err
@@ -66,6 +62,26 @@ def test_the_document_says_what_came(desk: Desk) -> None:
     }
 
 
+def test_a_signed_address_is_used_and_shown_nowhere(desk: Desk, site: Site) -> None:
+    declared = desk.variables["gpu_artifacts"][RUNFILE]
+    declared["url"] += "?X-Amz-Signature=secret"
+    for size in (None, declared["size_bytes"]):
+        declared["size_bytes"] = size
+        site.asked.clear()
+        shutil.rmtree(desk.mirror, ignore_errors=True)
+        done = desk("fetch", "--json")
+        assert (done.status, done.state(RUNFILE)) == (0, "fetched")
+        assert (f"/{RUNFILE}?X-Amz-Signature=secret", None) in site.got()
+        assert "secret" not in done.out + done.err
+    declared["url"] = f"http://127.0.0.1:9/{RUNFILE}?X-Amz-Signature=secret"
+    shutil.rmtree(desk.mirror)
+    done = desk("fetch")
+    assert done.status == 1
+    assert f"http://127.0.0.1:9/{RUNFILE}?***" in " ".join(done.err.split())
+    assert "secret" not in done.out + done.err
+    assert not [path for path in desk.mirror.rglob("*.json") if "secret" in path.read_text()]
+
+
 def test_a_download_that_broke_off_is_continued(desk: Desk, site: Site) -> None:
     site.cut = {f"/{RUNFILE}": 5000}
     done = desk("fetch", "--json")
@@ -74,7 +90,7 @@ def test_a_download_that_broke_off_is_continued(desk: Desk, site: Site) -> None:
     site.cut = {}
     assert desk("fetch").status == 0
     assert (f"/{RUNFILE}", "bytes=5000-") in site.got()
-    assert brought(desk) == CONTENTS
+    assert fetched(desk) == CONTENTS
 
 
 @pytest.mark.parametrize(
@@ -86,14 +102,18 @@ def test_a_run_that_was_stopped_is_continued_by_the_next(
     content, mebibyte = os.urandom(3 << 20), 1 << 20
     (site.root / RUNFILE).write_bytes(content)
     desk.variables["gpu_artifacts"][RUNFILE] |= {
-        "sha256": hashlib.sha256(content).hexdigest(), "size_bytes": len(content)
+        "sha256": hashlib.sha256(content).hexdigest(),
+        "size_bytes": len(content),
     }
     site.cut = {f"/{RUNFILE}": 2 * mebibyte}
     site.hold.clear()
     partial = desk.mirror / f"{RUNFILE}.partial"
     command = [sys.executable, "-m", "gpufleet", "artifacts", *desk.words("fetch")]
     with subprocess.Popen(
-        command, cwd=ROOT, stderr=subprocess.DEVNULL, preexec_fn=heed_interrupts  # noqa: PLW1509
+        command,
+        cwd=ROOT,
+        stderr=subprocess.DEVNULL,
+        preexec_fn=heed_interrupts,  # noqa: PLW1509
     ) as running:
         deadline = time.monotonic() + 60
         while not partial.exists() or partial.stat().st_size < 2 * mebibyte:
@@ -105,7 +125,7 @@ def test_a_run_that_was_stopped_is_continued_by_the_next(
     site.cut = {}
     assert desk("fetch").status == 0
     assert (f"/{RUNFILE}", f"bytes={2 * mebibyte}-") in site.got()
-    assert brought(desk) == CONTENTS | {RUNFILE: content}
+    assert fetched(desk) == CONTENTS | {RUNFILE: content}
 
 
 def test_a_size_that_nobody_has_said_is_asked_of_the_server(desk: Desk, site: Site) -> None:
@@ -119,7 +139,7 @@ def test_another_content_than_declared_is_refused_and_not_kept(desk: Desk, site:
     (site.root / RUNFILE).write_bytes(b"something else")
     done = desk("fetch", "--json")
     assert (done.status, done.state(RUNFILE)) == (1, "missing")
-    assert set(brought(desk)) == {ARCHIVE}
+    assert set(fetched(desk)) == {ARCHIVE}
     row = done.document["files"][0]
     assert desk.variables["gpu_artifacts"][RUNFILE]["sha256"] in row["because"]
     assert row["remedy"]
@@ -129,7 +149,7 @@ def test_a_wrong_file_in_the_mirror_is_replaced(desk: Desk) -> None:
     desk.mirror.mkdir()
     (desk.mirror / RUNFILE).write_bytes(b"damaged")
     assert desk("fetch").status == 0
-    assert brought(desk) == CONTENTS
+    assert fetched(desk) == CONTENTS
 
 
 def test_a_directory_of_the_call_comes_before_the_network(
@@ -147,25 +167,23 @@ def test_a_wrong_file_of_such_a_directory_is_not_taken(
 ) -> None:
     (tmp_path / RUNFILE).write_bytes(b"cut off")
     assert desk("fetch", "--from", tmp_path).status == 0
-    assert brought(desk) == CONTENTS
+    assert fetched(desk) == CONTENTS
 
 
 @pytest.mark.parametrize("kind", ["directory", "address"])
-def test_the_inventory_s_own_source_serves(
-    desk: Desk, site: Site, kind: str
-) -> None:
+def test_the_inventory_s_own_source_serves(desk: Desk, site: Site, kind: str) -> None:
     for row in desk.variables["gpu_artifacts"].values():
         row["url"] = "http://127.0.0.1:9/nothing"
     source = str(site.root) if kind == "directory" else site.url
     desk.variables["gpu_artifacts_source"] = source
     assert desk("fetch").status == 0
-    assert brought(desk) == CONTENTS
+    assert fetched(desk) == CONTENTS
 
 
 def test_a_source_that_lacks_a_file_is_not_the_last_word(desk: Desk, site: Site) -> None:
     desk.variables["gpu_artifacts_source"] = f"{site.url}/elsewhere"
     assert desk("fetch").status == 0
-    assert brought(desk) == CONTENTS
+    assert fetched(desk) == CONTENTS
 
 
 def test_an_archive_behind_a_login_is_named_with_its_page_and_taken_from_a_directory(
@@ -184,19 +202,19 @@ def test_an_archive_behind_a_login_is_named_with_its_page_and_taken_from_a_direc
     done = desk("fetch")
     assert done.status == 1
     assert "needs a login" in done.err
-    told = " ".join(done.err.split())
-    assert "https://example.org/cudnn-archive" in told
-    assert f"{ARCHIVE} (63.0 kB)" in told
-    assert "--from" in told
+    reported = " ".join(done.err.split())
+    assert "https://example.org/cudnn-archive" in reported
+    assert f"{ARCHIVE} (63.0 kB)" in reported
+    assert "--from" in reported
     assert f"/{ARCHIVE}" not in dict(site.got())
 
     (tmp_path / "Downloads").mkdir()
     (tmp_path / "Downloads" / ARCHIVE).write_bytes(CONTENTS[ARCHIVE])
     assert desk("fetch", "--from", tmp_path / "Downloads").status == 0
-    assert brought(desk) == CONTENTS
+    assert fetched(desk) == CONTENTS
 
 
-def test_a_disk_that_is_too_full_is_told_before_anything_is_fetched(
+def test_a_disk_that_is_too_full_is_reported_before_anything_is_fetched(
     desk: Desk, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = namedtuple("usage", "total used free")

@@ -64,7 +64,9 @@ def test_packages_come_by_the_lock_with_what_builds_the_sources(stack: Desk) -> 
     done = stack("fetch")
     assert done.status == 0
     assert wheels(stack) == {
-        *(TINY, OLD), "setuptools-59.6.0-py3-none-any.whl", "wheel-0.37.1-py3-none-any.whl"
+        *(TINY, OLD),
+        "setuptools-59.6.0-py3-none-any.whl",
+        "wheel-0.37.1-py3-none-any.whl",
     }
     assert {RUNFILE, ARCHIVE} <= {path.name for path in stack.mirror.iterdir()}
     assert f"building {OLD}" in done.err
@@ -100,7 +102,7 @@ def test_a_lock_that_changed_since_is_not_taken_for_mirrored(stack: Desk, site: 
     assert stack("verify").status == 0
 
 
-def test_a_package_that_the_index_lacks_is_told_and_the_rest_comes(
+def test_a_package_that_the_index_lacks_is_reported_and_the_rest_comes(
     stack: Desk, site: Site
 ) -> None:
     (site.root / "simple" / "old" / OLD).unlink()
@@ -118,7 +120,7 @@ def test_another_content_than_the_lock_s_is_not_taken(stack: Desk, site: Site) -
     assert "gpu_pip_index_url" in done.document["problems"][0]["remedy"]
 
 
-def test_a_login_at_the_index_is_used_and_not_told(stack: Desk, site: Site) -> None:
+def test_a_login_at_the_index_is_used_and_not_printed(stack: Desk, site: Site) -> None:
     server = site.url.removeprefix("http://")
     stack.variables["gpu_pip_index_url"] = f"http://me:secret@{server}/simple"
     done = stack("fetch", "--json")
@@ -155,7 +157,7 @@ def test_a_lock_is_resolved_where_there_is_none(stack: Desk, site: Site) -> None
 
 
 @pytest.mark.parametrize(
-    ("wish", "there", "meant"),
+    ("declaration", "there", "meant"),
     [
         ({}, [], ["tensorflow-2.18.1-py3.12.lock"]),
         # Hosts have had it with these; nobody asked for the newest.
@@ -165,9 +167,9 @@ def test_a_lock_is_resolved_where_there_is_none(stack: Desk, site: Site) -> None
     ],
 )
 def test_the_locks_beside_the_inventory_tell_the_hosts_pythons(
-    desk: Desk, wish: dict[str, str], there: list[str], meant: list[str]
+    desk: Desk, declaration: dict[str, str], there: list[str], meant: list[str]
 ) -> None:
-    desk.variables["gpu_stacks"] = [{"tensorflow": "2.18.1", **wish}]
+    desk.variables["gpu_stacks"] = [{"tensorflow": "2.18.1", **declaration}]
     desk.words("fetch")
     stacks = desk.inventory.parent / "stacks"
     stacks.mkdir()
@@ -179,15 +181,17 @@ def test_the_locks_beside_the_inventory_tell_the_hosts_pythons(
     assert all(lock.requirements or lock.path.exists() for lock in found.locks.values())
 
 
-@pytest.mark.parametrize(("wishes", "own"), [
-    ({}, ""), ({"gpu_jupyter_kernels": True}, "-jupyter"), ({"gpu_gpus": ["T4"]}, "")])
+@pytest.mark.parametrize(
+    ("declared", "own"),
+    [({}, ""), ({"gpu_jupyter_kernels": True}, "-jupyter"), ({"gpu_gpus": ["T4"]}, "")],
+)
 def test_the_lock_for_older_gpus_is_mirrored_too(
-    desk: Desk, wishes: dict[str, Any], own: str
+    desk: Desk, declared: dict[str, Any], own: str
 ) -> None:
     """TensorFlow keeps cuDNN below 9.11 for them, in a lock of its own."""
     name = "tensorflow-2.21.0-cuda-pip{}" + own + "-py3.12.lock"
     meant = [name.format(part) for part in ("", "-older-gpu")]
-    desk.variables |= {"gpu_stacks": [{"tensorflow": "2.21.0", "cuda": "pip"}], **wishes}
+    desk.variables |= {"gpu_stacks": [{"tensorflow": "2.21.0", "cuda": "pip"}], **declared}
     desk.words("fetch")
     stacks = desk.inventory.parent / "stacks"
     stacks.mkdir()
@@ -238,7 +242,7 @@ def test_a_path_in_contents_leads_nowhere_else(stack: Desk) -> None:
 
 
 ABI3 = ("cp311-abi3-manylinux_2_28_x86_64", "cp311-abi3-manylinux2014_x86_64")
-RELIC = ("cp36-cp36m-manylinux1_x86_64", "cp36-cp36m-manylinux2010_x86_64")
+LEGACY = ("cp36-cp36m-manylinux1_x86_64", "cp36-cp36m-manylinux2010_x86_64")
 FOREIGN = ("cp310-cp310-manylinux1_x86_64", "cp311-cp311-musllinux_1_2_x86_64",
            "cp311-cp311-manylinux2014_aarch64", "cp311-cp311t-manylinux_2_17_x86_64")  # fmt: skip
 # On a host that is too old for the native one an installer takes the pure one.
@@ -250,10 +254,10 @@ BOTH = ("cp311-cp311-manylinux_2_28_x86_64", "py3-none-any")
     [
         ("3.11", BOTH, BOTH),
         ("3.11", ("cp39-abi3-manylinux_2_28_x86_64", *ABI3), ABI3),
-        ("3.6", RELIC, RELIC[1:]),
+        ("3.6", LEGACY, LEGACY[1:]),
         ("3.11", FOREIGN, ()),
     ],
-    ids=["native and pure", "of several C libraries", "relic", "of other machines"],
+    ids=["native and pure", "of several C libraries", "legacy", "of other machines"],
 )
 def test_of_the_wheels_those_come_that_some_host_would_choose(
     python: str, offered: tuple[str, ...], chosen: tuple[str, ...]

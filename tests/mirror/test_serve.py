@@ -35,15 +35,22 @@ def test_it_serves_files_and_listings_and_prints_the_inventory_s_lines(tmp_path:
     tiny = wheel(tmp_path / "wheels", "tiny", "1.0")
     (tmp_path / "cuda.run").write_bytes(b"a runfile")
     words = command(tmp_path, "--bind", "127.0.0.1", "--port", "0")
-    with subprocess.Popen(
-        words, cwd=ROOT, stdout=subprocess.PIPE, text=True, preexec_fn=heed_interrupts  # noqa: PLW1509 (no threads here)
-    ) as server, ended(server):
+    with (
+        subprocess.Popen(
+            words,
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            text=True,
+            preexec_fn=heed_interrupts,  # noqa: PLW1509 (no threads here)
+        ) as server,
+        ended(server),
+    ):
         assert server.stdout is not None
-        said = yaml.safe_load(server.stdout.readline() + server.stdout.readline())
-        assert said["gpu_wheelhouse"] == said["gpu_artifacts_source"] + "/wheels"
-        with urllib.request.urlopen(said["gpu_artifacts_source"] + "/cuda.run") as answer:
+        output = yaml.safe_load(server.stdout.readline() + server.stdout.readline())
+        assert output["gpu_wheelhouse"] == output["gpu_artifacts_source"] + "/wheels"
+        with urllib.request.urlopen(output["gpu_artifacts_source"] + "/cuda.run") as answer:
             assert answer.read() == b"a runfile"
-        with urllib.request.urlopen(said["gpu_wheelhouse"]) as answer:
+        with urllib.request.urlopen(output["gpu_wheelhouse"]) as answer:
             assert f'href="{tiny.name}"' in answer.read().decode()
         server.send_signal(signal.SIGINT)
         assert server.wait(10) == 0

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from gpufleet.checks import judge
 from gpufleet.diff.changes import changes
+from gpufleet.judge import judge
 from gpufleet.model import validator
 from gpufleet.model.plan import Plan
 from gpufleet.model.receipt import Receipt
@@ -32,7 +32,8 @@ def read(name: str) -> Any:
 
 @pytest.mark.parametrize(
     ("name", "document"),
-    [("snapshot.json", Snapshot), ("plan.json", Plan), ("verdicts.json", Verdicts)])
+    [("snapshot.json", Snapshot), ("plan.json", Plan), ("verdicts.json", Verdicts)],
+)
 def test_its_documents_are_valid(name: str, document: type) -> None:
     assert validator.faults(document, read(name), name) == []
 
@@ -71,7 +72,11 @@ def test_the_probe_reads_its_receipts(tmp_path: Path) -> None:
     assert found["unreadable"] == []
     assert found["journal"] == []
     assert sorted(receipt["kind"] for receipt in found["receipts"]) == [
-        "cudnn", "environment", "stack", "toolkit"]
+        "cudnn",
+        "environment",
+        "stack",
+        "toolkit",
+    ]
     assert len(RECEIPTS) == 4
 
 
@@ -83,5 +88,8 @@ def test_its_history_is_read(tmp_path: Path) -> None:
         assert len(runs) == 2
         assert history.names("hosts") == ["lab1", "lab2"]
         assert history.letters(runs) == {"lab1": "PP", "lab2": "PF"}
-        assert {host: change["kind"] for change in history.changes()["changes"]
-                for host in [change["host"]]} == {"lab2": "failure"}
+        assert {
+            host: change["kind"]
+            for change in history.changes()["changes"]
+            for host in [change["host"]]
+        } == {"lab2": "failure"}

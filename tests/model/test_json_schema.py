@@ -10,7 +10,9 @@ from typing import Any
 
 import jsonschema
 import pytest
+import referencing
 
+from docs.documents import schemas
 from gpufleet.model import validator
 from gpufleet.model.documents import DOCUMENTS
 from gpufleet.model.json_schema import json_schema, objects, schema_of
@@ -76,8 +78,12 @@ def test_every_schema_is_a_schema(name: str) -> None:
 
 # Those that hold whole other documents have nothing of their own.
 HOLDERS = {"Bundle", "CollectedResult", "Sections"}
-PARTS = {part.name: part for document in DOCUMENTS.values()
-         for part in objects(shape_of(document)) if part.name not in HOLDERS}
+PARTS = {
+    part.name: part
+    for document in DOCUMENTS.values()
+    for part in objects(shape_of(document))
+    if part.name not in HOLDERS
+}
 
 
 @pytest.mark.parametrize("name", PARTS)
@@ -108,12 +114,26 @@ def test_two_parts_of_one_name_are_refused() -> None:
 def test_an_unchecked_key_has_its_meaning_only() -> None:
     parts: Any = json_schema(Snapshot)["$defs"]
     assert parts["JournalStatus"]["properties"]["fresh"] == {
-        "description": "nothing existed at the path before"}
+        "description": "nothing existed at the path before"
+    }
     assert "fresh" not in parts["JournalStatus"]["required"]
-    assert Plain("text", non_empty=True) in {
-        key.shape for key in _object(shape_of(Snapshot)).keys}
+    assert Plain("text", non_empty=True) in {key.shape for key in _object(shape_of(Snapshot)).keys}
 
 
 def _object(shape: Shape) -> Object:
     assert isinstance(shape, Object)
     return shape
+
+
+def test_schemas_in_files_refer_to_each_other() -> None:
+    resources = {
+        name: referencing.Resource.from_contents(json.loads(text)) for name, text in schemas()
+    }
+    registry = referencing.Registry().with_resources(resources.items())
+    saved = sample(shape_of(DOCUMENTS["bundle"]))
+    validator = jsonschema.Draft202012Validator({"$ref": "bundle.json"}, registry=registry)
+    validator.validate(saved)
+    saved["snapshot"]["sections"]["os"] = "no section"
+    with pytest.raises(jsonschema.ValidationError, match="no section"):
+        validator.validate(saved)
+    assert "Snapshot" not in resources["bundle.json"].contents["$defs"]

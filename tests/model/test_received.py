@@ -30,45 +30,69 @@ def test_a_healthy_snapshot_and_one_of_a_former_release_pass_unchanged(snapshot:
 def test_what_nobody_declared_passes_bounded(snapshot: Document) -> None:
     snapshot["sections"]["novel"] = {"state": "ok", "seconds": 1, "error": None, "data": [1]}
     assert arrived(snapshot)["sections"]["novel"]["data"] == [1]
-    snapshot["sections"]["novel"]["data"] = 10 ** 30
+    snapshot["sections"]["novel"]["data"] = 10**30
     assert arrived(snapshot)["sections"]["novel"]["state"] == "damaged"
 
 
-@pytest.mark.parametrize(("section", "key", "value", "said"), [
-    ("toolkits", "occupied", 5, "data.occupied is 5, and should be a list"),
-    ("disks", "free_mib", {"/": 10 ** 400}, "data.free_mib./ is a number of more than 64 bits"),
-    ("disks", "free_mib", {"/": float("inf")}, "data.free_mib./ is inf: not a finite number"),
-    ("disks", "free_mib", {"/": float("nan")}, "data.free_mib./ is nan: not a finite number"),
-    ("driver", "loaded", [], "data.loaded is [], and should be non-empty text"),
-    ("toolkits", "occupied", ["x" * 20_000], "data.occupied[0] has 20000 characters: more than"
-     " 16384"),
-    ("toolkits", "occupied", ["x"] * 100_001, "data.occupied has 100001 entries: more than 100000"),
-    ("smi", "devices", [{}] * 513, "data.devices has 513 entries: more than 512"),
-    ("toolkits", "novel", json.loads("[" * 60 + "]" * 60), "is nested deeper than 32 levels"),
-    ("disks", "free_mib", {"/a": 1, "/a\x1b": 1, "/a\x1c": 1}, "data.free_mib./a\ufffd is there"
-     " twice"),
-])
+@pytest.mark.parametrize(
+    ("section", "key", "value", "printed"),
+    [
+        ("toolkits", "occupied", 5, "data.occupied is 5, and should be a list"),
+        ("disks", "free_mib", {"/": 10**400}, "data.free_mib./ is a number of more than 64 bits"),
+        ("disks", "free_mib", {"/": float("inf")}, "data.free_mib./ is inf: not a finite number"),
+        ("disks", "free_mib", {"/": float("nan")}, "data.free_mib./ is nan: not a finite number"),
+        ("driver", "loaded", [], "data.loaded is [], and should be non-empty text"),
+        (
+            "toolkits",
+            "occupied",
+            ["x" * 20_000],
+            "data.occupied[0] has 20000 characters: more than 16384",
+        ),
+        (
+            "toolkits",
+            "occupied",
+            ["x"] * 100_001,
+            "data.occupied has 100001 entries: more than 100000",
+        ),
+        ("smi", "devices", [{}] * 513, "data.devices has 513 entries: more than 512"),
+        ("toolkits", "novel", json.loads("[" * 60 + "]" * 60), "is nested deeper than 32 levels"),
+        (
+            "disks",
+            "free_mib",
+            {"/a": 1, "/a\x1b": 1, "/a\x1c": 1},
+            "data.free_mib./a\ufffd is there twice",
+        ),
+    ],
+)
 def test_a_value_that_is_refused_costs_its_section_and_is_named(
-    snapshot: Document, section: str, key: str, value: object, said: str
+    snapshot: Document, section: str, key: str, value: object, printed: str
 ) -> None:
     data(snapshot, section)[key] = value
     found = arrived(snapshot)["sections"]
     assert found[section]["state"] == "damaged"
-    assert said in found[section]["error"]
+    assert printed in found[section]["error"]
     assert {name for name, each in found.items() if each["state"] != "ok"} == {section}
 
 
-@pytest.mark.parametrize(("raw", "said"), [
-    (b'{"a": ' * 5000, "is nested deeper"),
-    (b"[" * 300_000, "has more than 250000 values"),
-    (b'{"schema": 1, "sections": 5}', "snapshot.sections should be a mapping"),
-    (b'{"schema": 1, "host": "x", "sections": {"os": 1}, "unseen": 5}',
-     "snapshot.unseen is 5, and should be a list"),
-    (b'{"schema": 1, "sections": {"os": ' + b"9" * 5000 + b"}}", "a number of more than 64 bits"),
-    (b" " * (9 << 20), "has 9437184 bytes"),
-])
-def test_a_document_that_is_refused_as_a_whole_names_its_place(raw: bytes, said: str) -> None:
-    with pytest.raises(received.UnfitError, match=said.replace("[", r"\[")):
+@pytest.mark.parametrize(
+    ("raw", "printed"),
+    [
+        (b'{"a": ' * 5000, "is nested deeper"),
+        (b"[" * 300_000, "has more than 250000 values"),
+        (b'{"schema": 1, "sections": 5}', "snapshot.sections should be a mapping"),
+        (
+            b'{"schema": 1, "host": "x", "sections": {"os": 1}, "unseen": 5}',
+            "snapshot.unseen is 5, and should be a list",
+        ),
+        (
+            b'{"schema": 1, "sections": {"os": ' + b"9" * 5000 + b"}}",
+            "a number of more than 64 bits",
+        ),
+        (b" " * (9 << 20), "has 9437184 bytes"),
+    ],
+)
+def test_a_document_that_is_refused_as_a_whole_names_its_place(raw: bytes, printed: str) -> None:
+    with pytest.raises(received.UnfitError, match=printed.replace("[", r"\[")):
         received.snapshot(raw, "gpu01")
 
 
@@ -94,4 +118,4 @@ def test_a_cut_text_says_how_much_is_left_out() -> None:
 def test_a_value_is_shown_without_building_all_of_it() -> None:
     assert brief({"a": [1, None, "x"], "b": {}}) == "{'a': [1, None, 'x'], 'b': {}}"
     assert len(brief([{"path": "x" * 50}] * 1_000_000)) < 2100
-    assert brief(10 ** 5000) == "a number of 16610 bits"
+    assert brief(10**5000) == "a number of 16610 bits"

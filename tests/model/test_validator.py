@@ -8,8 +8,8 @@ from typing import Any, get_type_hints
 
 import pytest
 
-from gpufleet.checks import judge
-from gpufleet.checks.host import SECOND_READINGS, SECTIONS
+from gpufleet.checks.host.host import SECOND_READINGS, SECTIONS
+from gpufleet.judge import judge
 from gpufleet.model import validator
 from gpufleet.model.snapshot import SectionData
 from gpufleet.probe.runner import probe
@@ -30,8 +30,9 @@ def test_a_healthy_snapshot_and_a_real_one_are_of_their_shape(
     real = probe({"root": str(tmp_path), "deadline_s": 20})
     real["sections"]["os"]["data"]["pythons"] = [{"path": "/usr/bin/python3.11", "version": ""}]
     sections = validator.mark_damaged(real)["sections"]
-    assert {name: section["error"] for name, section in sections.items()
-            if section["state"] != "ok"} == {}
+    assert {
+        name: section["error"] for name, section in sections.items() if section["state"] != "ok"
+    } == {}
 
 
 def test_every_section_of_the_checks_has_a_shape() -> None:
@@ -39,26 +40,32 @@ def test_every_section_of_the_checks_has_a_shape() -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "value", "said"),
+    ("place", "value", "output"),
     [
         (("trees",), None, "data.trees is null, and should be a list"),
         (("trees", 0), "x", "data.trees[0] is 'x', and should be a mapping"),
         (("trees", 0, "path"), "", "data.trees[0].path is '', and should be non-empty text"),
         (("trees", 0, "receipt"), 1, "data.trees[0].receipt is 1, and should be true or false"),
-        (("trees", 0, "closed"), [{"path": "/a"}],
-         "data.trees[0].closed[0].mode is missing, and should be non-empty text"),
-        (("default", "state"), "gone",
-         "data.default.state is 'gone', and should be one of link, missing, directory, file"),
+        (
+            ("trees", 0, "closed"),
+            [{"path": "/a"}],
+            "data.trees[0].closed[0].mode is missing, and should be non-empty text",
+        ),
+        (
+            ("default", "state"),
+            "gone",
+            "data.default.state is 'gone', and should be one of link, missing, directory, file",
+        ),
     ],
 )
 def test_the_place_is_named(
-    snapshot: Document, place: tuple[str | int, ...], value: Any, said: str
+    snapshot: Document, place: tuple[str | int, ...], value: Any, output: str
 ) -> None:
     inner: Any = data(snapshot, "toolkits")
     for step in place[:-1]:
         inner = inner[step]
     inner[place[-1]] = value
-    assert error(snapshot, "toolkits") == said
+    assert error(snapshot, "toolkits") == output
 
 
 def test_a_damaged_section_is_judged_by_no_check(plan: Document, snapshot: Document) -> None:
@@ -66,9 +73,11 @@ def test_a_damaged_section_is_judged_by_no_check(plan: Document, snapshot: Docum
     found = {check["id"]: check for check in judge.judge(plan, snapshot)["checks"]}
     assert found["host.probe"]["cause"] == (
         "Section 'toolkits' is damaged or from another release: data.trees[0].cudart is null, and"
-        " should be a list")
-    assert {found[name]["verdict"] for name in ("host.probe", "toolkit.present", "stack.mapped")} \
-        == {"INCONCLUSIVE"}
+        " should be a list"
+    )
+    assert {
+        found[name]["verdict"] for name in ("host.probe", "toolkit.present", "stack.mapped")
+    } == {"INCONCLUSIVE"}
 
 
 def test_a_section_without_its_data_is_damaged(plan: Document, snapshot: Document) -> None:

@@ -11,3 +11,9 @@ import pytest
 def path(tmp_path: Path) -> Path:
     """Where a history may be."""
     return tmp_path / "state" / "history.sqlite"
+
+
+@pytest.fixture(autouse=True)
+def now(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After all nights that tests record: what is dated later than now is not counted."""
+    monkeypatch.setattr("gpufleet.nightly.history.utc_now", lambda: "2099-12-31T00:00:00Z")

@@ -19,8 +19,9 @@ def test_what_is_left_out_has_a_usual_value(configured: Configured) -> None:
     settings = config.read(configured(mail=MAIL, topology="/etc/gpufleet/topology.conf"))
     assert settings.topology == Path("/etc/gpufleet/topology.conf")
     assert (settings.fanout, settings.keep_days, settings.webhooks) == (32, 400, ())
-    assert settings.mail == config.Mail("mail.example.org", 587, "starttls",
-                                        "gpufleet@example.org", ("ops@example.org",))
+    assert settings.mail == config.Mail(
+        "mail.example.org", 587, "starttls", "gpufleet@example.org", ("ops@example.org",)
+    )
 
 
 @pytest.mark.parametrize(
@@ -32,18 +33,26 @@ def test_what_is_left_out_has_a_usual_value(configured: Configured) -> None:
         ({"mail": {**MAIL, "tls": "maybe"}}, "mail.tls: 'maybe' is not one of"),
         ({"mail": {**MAIL, "to": ["a@b\nBcc: c@d"]}}, "mail.to.0: "),
         ({"mail": {**MAIL, "user": "u"}}, "mail: A user is set without a password."),
-        ({"mail": {**MAIL, "user": "u", "password_file": "/nowhere/smtp"}},
-         "mail.password_file: The secret in /nowhere/smtp cannot be read: No such file"),
+        (
+            {"mail": {**MAIL, "user": "u", "password_file": "/nowhere/smtp"}},
+            "mail.password_file: The secret in /nowhere/smtp cannot be read: No such file",
+        ),
         ({"webhooks": [{"form": "slack"}]}, "webhooks.0: Exactly one of 'url' and 'url_file'"),
         ({"webhooks": [{"url": "file:///etc/passwd"}]}, "webhooks.0.url: "),
-        ({"webhooks": [{"url": "http://hook.example.org", "secret_file": __file__}]},
-         "webhooks.0.secret_file: "),
+        (
+            {"webhooks": [{"url": "http://hook.example.org", "secret_file": __file__}]},
+            "webhooks.0.secret_file: ",
+        ),
         ({"drain": {"hook": "slurm", "after_strikes": 1}}, "drain.after_strikes: 1 is less than"),
         ({"state_dir": "here"}, "state_dir: 'here' does not match"),
-        ({"pulled": "/srv/pulled", "launcher": "slurm"},
-         "pulled and launcher: slurm exclude each other"),
-        ({"topology": "/etc/topology.conf", "launcher": "slurm"},
-         "launcher: slurm and topology exclude each other"),
+        (
+            {"pulled": "/srv/pulled", "launcher": "slurm"},
+            "pulled and launcher: slurm exclude each other",
+        ),
+        (
+            {"topology": "/etc/topology.conf", "launcher": "slurm"},
+            "launcher: slurm and topology exclude each other",
+        ),
         ({"pulled": "/srv/pulled", "deep": True}, "deep: With 'pulled', hosts are not probed"),
     ],
 )
@@ -74,9 +83,12 @@ def test_a_secret_is_read_from_its_file_and_shown_nowhere(
     (tmp_path / "smtp").write_text("hunter2\n")
     (tmp_path / "hook").write_text("https://hooks.example.org/T0/B0/hunter3\n")
     monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
-    settings = config.read(configured(
-        mail={**MAIL, "user": "u", "password_file": "${CREDENTIALS_DIRECTORY}/smtp"},
-        webhooks=[{"url_file": str(tmp_path / "hook"), "secret_file": str(tmp_path / "smtp")}]))
+    settings = config.read(
+        configured(
+            mail={**MAIL, "user": "u", "password_file": "${CREDENTIALS_DIRECTORY}/smtp"},
+            webhooks=[{"url_file": str(tmp_path / "hook"), "secret_file": str(tmp_path / "smtp")}],
+        )
+    )
     assert settings.mail and settings.mail.password == settings.webhooks[0].secret == "hunter2"
     assert settings.webhooks[0].url.endswith("hunter3")
     assert "hunter" not in repr(settings)
@@ -100,8 +112,11 @@ def test_the_valid_settings_of_a_refused_file_are_read(configured: Configured) -
 
 def test_a_missing_secret_does_not_disable_other_channels(configured: Configured) -> None:
     gone, there = {"url_file": "/nowhere/hook"}, {"url": "https://hook.example.org"}
-    settings = config.read_valid_settings(configured(
-        mail={**MAIL, "user": "u", "password_file": "/nowhere/smtp"}, webhooks=[gone, there]))
+    settings = config.read_valid_settings(
+        configured(
+            mail={**MAIL, "user": "u", "password_file": "/nowhere/smtp"}, webhooks=[gone, there]
+        )
+    )
     assert settings and settings.mail is None
     assert [webhook.url for webhook in settings.webhooks] == ["https://hook.example.org"]
 
@@ -109,6 +124,9 @@ def test_a_missing_secret_does_not_disable_other_channels(configured: Configured
 def test_every_setting_is_explained() -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "how-to" / "nightly.md").read_text()
     rules = config.SCHEMA["properties"]
-    inner = [*rules["mail"]["properties"], *rules["webhooks"]["items"]["properties"],
-             *rules["drain"]["properties"]]
+    inner = [
+        *rules["mail"]["properties"],
+        *rules["webhooks"]["items"]["properties"],
+        *rules["drain"]["properties"],
+    ]
     assert [name for name in (*rules, *inner) if f"`{name}`" not in page] == []

@@ -49,17 +49,41 @@ def night(slurm: Slurm, history: Any, folder: Path, **settings: Any) -> list[str
     return done
 
 
-@pytest.mark.parametrize(("letters", "count"), [
-    ("P", 0), ("F", 1), ("PFF", 2), ("FHF", 3), ("FPF", 1), ("FUF", 2), ("F?.F", 2), ("F-F", 1),
-    ("FFU", 0), ("FF?", 0), ("FFP", 0), ("", 0), ("U", 0)])
+@pytest.mark.parametrize(
+    ("letters", "count"),
+    [
+        ("P", 0),
+        ("F", 1),
+        ("PFF", 2),
+        ("FHF", 3),
+        ("FPF", 1),
+        ("FUF", 2),
+        ("F?.F", 2),
+        ("F-F", 1),
+        ("FFU", 0),
+        ("FF?", 0),
+        ("FFP", 0),
+        ("", 0),
+        ("U", 0),
+    ],
+)
 def test_only_judged_nights_count_and_the_last_must_be_bad(letters: str, count: int) -> None:
     first = datetime(2026, 11, 1, 3, tzinfo=UTC)
     assert strikes(letters, [first + timedelta(days=n) for n in range(len(letters))]) == count
 
 
-@pytest.mark.parametrize(("letters", "hours", "count"), [
-    ("FF", [0.2], 1), ("FF", [7], 1), ("FF", [13], 2), ("FFF", [7, 17], 2),
-    ("FFFF", [1, 1, 22], 2), ("FPF", [1, 23], 1), ("FPFF", [24, 7, 17], 2)])
+@pytest.mark.parametrize(
+    ("letters", "hours", "count"),
+    [
+        ("FF", [0.2], 1),
+        ("FF", [7], 1),
+        ("FF", [13], 2),
+        ("FFF", [7, 17], 2),
+        ("FFFF", [1, 1, 22], 2),
+        ("FPF", [1, 23], 1),
+        ("FPFF", [24, 7, 17], 2),
+    ],
+)
 def test_runs_of_one_night_are_one_strike_and_a_healthy_one_resets(
     letters: str, hours: list[float], count: int
 ) -> None:
@@ -72,32 +96,41 @@ def test_runs_of_one_night_are_one_strike_and_a_healthy_one_resets(
 
 def test_two_bad_nights_drain_and_a_healthy_one_resumes(slurm: Slurm, tmp_path: Path) -> None:
     assert night(slurm, past(gpu01="PF"), tmp_path) == []
-    said = night(slurm, past(gpu01="PFF"), tmp_path)
+    output = night(slurm, past(gpu01="PFF"), tmp_path)
     reason = "gpufleet nightly: gpu.smi failed, 2 nights in a row"
     assert slurm.nodes["gpu01"] == ["DRAIN", reason + PROMISE]
-    assert said == [
+    assert output == [
         "gpu01 is drained: gpu.smi failed, 2 nights in a row. Once repaired, a healthy night"
-        " resumes it; by hand: scontrol update NodeName=gpu01 State=RESUME"]
+        " resumes it; by hand: scontrol update NodeName=gpu01 State=RESUME"
+    ]
     assert night(slurm, past(gpu01="FFF"), tmp_path) == []
     assert night(slurm, past(gpu01="FFU"), tmp_path) == []
-    said = night(slurm, past(gpu01="FFP"), tmp_path)
-    assert said == ["gpu01 is healthy again and resumed: gpufleet had drained it."]
+    output = night(slurm, past(gpu01="FFP"), tmp_path)
+    assert output == ["gpu01 is healthy again and resumed: gpufleet had drained it."]
     assert slurm.nodes["gpu01"] == ["", ""]
 
 
 def test_the_reason_names_the_cause_first(slurm: Slurm, tmp_path: Path) -> None:
     history = RunHistory(
         {"gpu01": {"gpu.count": "FF", "stack.gpu": "FF", "driver.cuda": "FF", "gpu.mig": "F?"}},
-        {"stack.gpu": "gpu.count", "gpu.mig": "gpu.count"})
+        {"stack.gpu": "gpu.count", "gpu.mig": "gpu.count"},
+    )
     night(slurm, history, tmp_path)
     assert slurm.nodes["gpu01"][1] == (
         "gpufleet nightly: gpu.count (+2 consequences), driver.cuda failed, 2 nights in a row"
-        + PROMISE)
+        + PROMISE
+    )
 
 
-@pytest.mark.parametrize("reason", [
-    "broken fan", f"gpufleet rollout: under way{PROMISE}", "Not responding",
-    f"gpufleet nightly: gpu.smi failed{PROMISE} - bob: do NOT resume"])
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "broken fan",
+        f"gpufleet rollout: under way{PROMISE}",
+        "Not responding",
+        f"gpufleet nightly: gpu.smi failed{PROMISE} - bob: do NOT resume",
+    ],
+)
 def test_what_others_drained_stays_drained(slurm: Slurm, tmp_path: Path, reason: str) -> None:
     slurm.nodes["gpu01"] = ["DRAIN", reason]
     assert night(slurm, past(gpu01="PP"), tmp_path) == []
@@ -110,12 +143,12 @@ def test_at_most_a_percentage_is_out_of_service_whoever_drained_it(
 ) -> None:
     slurm.nodes["gpu20"] = ["DRAIN", "broken fan"]
     bad = dict.fromkeys(HOSTS[:5], "FF") | {"gpu03": "FFF"}
-    said = night(slurm, past(**bad), tmp_path)
+    output = night(slurm, past(**bad), tmp_path)
     # 10% of 20 is two, and one is out already: the one that is bad for longest goes.
     assert [name for name in HOSTS if slurm.nodes[name][0]] == ["gpu03", "gpu20"]
-    assert len(said) == 5
-    assert "gpu01 is not drained" in said[1]
-    assert "2 of 20 hosts are out of service already" in said[1]
+    assert len(output) == 5
+    assert "gpu01 is not drained" in output[1]
+    assert "2 of 20 hosts are out of service already" in output[1]
     longer = {name: f"{letters}F" for name, letters in bad.items()}
     assert night(slurm, past(**longer), tmp_path) == []  # told once
     assert "gpu01 is drained" in night(slurm, past(**bad), tmp_path, most_percent=50)[0]
@@ -124,9 +157,9 @@ def test_at_most_a_percentage_is_out_of_service_whoever_drained_it(
 def test_a_node_that_does_not_respond_is_out_of_service_too(slurm: Slurm, tmp_path: Path) -> None:
     slurm.silent = {"gpu19": ("IDLE*", 9), "gpu20": ("IDLE+INVALID_REG", 9)}
     bad = dict.fromkeys(HOSTS[:2], "FF")
-    said = night(slurm, past(**bad), tmp_path)
+    output = night(slurm, past(**bad), tmp_path)
     assert [name for name in HOSTS if slurm.nodes[name][0]] == []
-    assert "2 of 20 hosts are out of service already" in said[0]
+    assert "2 of 20 hosts are out of service already" in output[0]
 
 
 def test_a_scheduler_that_does_not_answer_is_a_failure(tmp_path: Path) -> None:
@@ -134,7 +167,9 @@ def test_a_scheduler_that_does_not_answer_is_a_failure(tmp_path: Path) -> None:
         raise SchedulerError("scontrol gave no answer within 60 s.")
 
     assert tried(failing, past(gpu01="FF"), tmp_path) == (  # type: ignore[arg-type]
-        [], ["scontrol gave no answer within 60 s."])
+        [],
+        ["scontrol gave no answer within 60 s."],
+    )
 
 
 def test_a_node_that_cannot_be_updated_is_a_failure_and_the_others_are_updated(
@@ -145,7 +180,9 @@ def test_a_node_that_cannot_be_updated_is_a_failure_and_the_others_are_updated(
     slurm.nodes["gpu02"] = ["DRAIN", f"gpufleet nightly: gpu.smi failed{PROMISE}"]
     done, failed = tried(slurm, past(gpu03="FF", gpu04="FF"), tmp_path, most_percent=50)
     assert [line.split(":")[0] for line in done] == [
-        "gpu02 is healthy again and resumed", "gpu04 is drained"]
+        "gpu02 is healthy again and resumed",
+        "gpu04 is drained",
+    ]
     assert failed == ["gpu01: Access denied.", "gpu03: Access denied."]
     assert slurm.nodes["gpu02"] == ["", ""]
     assert slurm.nodes["gpu04"][0] == "DRAIN"
@@ -162,22 +199,30 @@ def test_a_host_that_the_scheduler_does_not_know_is_named_once_and_stops_nothing
     assert night(slurm, past(gpu01="FFF", gpu02="FFF"), tmp_path) == []
 
 
-@pytest.mark.parametrize(("checks", "told"), [
-    ({"gpu.smi": "FP", "gpu.count": "PF"}, None),
-    ({"gpu.smi": "FF", "gpu.count": "PF"}, "gpu.smi failed, 2 nights in a row"),
-    ({"gpu.smi": "FF", "gpu.count": "FF", "host.disk": "FF"},
-     "gpu.count, gpu.smi failed, 2 nights in a row"),
-    ({"host.disk": "FFF"}, None), ({"environment.login": "FFF"}, None),
-    ({"stack.readable": "FFF"}, None), ({"stack.matmul": "HHH"},
-                                        "stack.matmul failed, 3 nights in a row")])
+@pytest.mark.parametrize(
+    ("checks", "reported"),
+    [
+        ({"gpu.smi": "FP", "gpu.count": "PF"}, None),
+        ({"gpu.smi": "FF", "gpu.count": "PF"}, "gpu.smi failed, 2 nights in a row"),
+        (
+            {"gpu.smi": "FF", "gpu.count": "FF", "host.disk": "FF"},
+            "gpu.count, gpu.smi failed, 2 nights in a row",
+        ),
+        ({"host.disk": "FFF"}, None),
+        ({"environment.login": "FFF"}, None),
+        ({"stack.readable": "FFF"}, None),
+        ({"stack.matmul": "HHH"}, "stack.matmul failed, 3 nights in a row"),
+    ],
+)
 def test_only_the_same_critical_check_in_each_night_drains(
-    slurm: Slurm, tmp_path: Path, checks: dict[str, str], told: str | None
+    slurm: Slurm, tmp_path: Path, checks: dict[str, str], reported: str | None
 ) -> None:
     history = past()
     history.checks["gpu01"] = checks
     night(slurm, history, tmp_path)
     assert slurm.nodes["gpu01"] == (
-        ["DRAIN", f"gpufleet nightly: {told}{PROMISE}"] if told else ["", ""])
+        ["DRAIN", f"gpufleet nightly: {reported}{PROMISE}"] if reported else ["", ""]
+    )
 
 
 def test_the_real_history_gives_the_same_result(slurm: Slurm, tmp_path: Path) -> None:
@@ -187,8 +232,8 @@ def test_the_real_history_gives_the_same_result(slurm: Slurm, tmp_path: Path) ->
             # The last one is of the same night as the one before.
             made.started = f"2026-11-{min(day, 20)}T0{day - 16}:00:00Z"
             history.record(made, measure=lambda snapshot, plan: {})
-            said = night(slurm, history, tmp_path)
-            assert bool(said) is (day == 20)
+            output = night(slurm, history, tmp_path)
+            assert bool(output) is (day == 20)
         assert slurm.nodes["gpu01"][1].startswith("gpufleet nightly: cudnn.files failed, 2 nights")
 
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from gpufleet.checks import judge
+from gpufleet.judge import judge
 from gpufleet.nightly.history import History, HistoryError
 from gpufleet.nightly.retention import RecordedTime, read_time
 from gpufleet.verification.session import HostRun, Session
@@ -17,31 +17,38 @@ from tests.support.healthy_host import data, document, with_cards
 from tests.support.nightly_sessions import at, host, measured, session
 
 
-def test_a_night_is_told_again_as_it_was(path: Path) -> None:
+def test_a_night_is_reported_again_as_it_was(path: Path) -> None:
     with History(path) as history:
         night = history.record(session(0, host("gpu01", a="PASS", b="FAIL: broken"), host("gpu02")))
         history.record(session(1, host("gpu01", a="PASS", b="PASS")))
     with History(path) as history:
         assert [(it.id, it.started, it.kind, it.hosts) for it in history.nights()] == [
-            (night, at(0), "nightly", 2), (night + 1, at(1), "nightly", 1)]
+            (night, at(0), "nightly", 2),
+            (night + 1, at(1), "nightly", 1),
+        ]
         latest = history.latest()
         assert latest and latest.started == at(1)
         assert history.latest("rollout") is None
         assert {name: it["verdicts"] for name, it in history.past()["hosts"].items()} == {
-            "gpu01": "FP", "gpu02": "U."}
+            "gpu01": "FP",
+            "gpu02": "U.",
+        }
         line = history.check_results(history.nights(), host="gpu01", check="b")["gpu01", "b"]
         assert [(it.letter, it.cause, it.remedy) for it in line if it] == [
-            ("F", "broken", "fix it"), ("P", "", "")]
+            ("F", "broken", "fix it"),
+            ("P", "", ""),
+        ]
 
 
-def test_numbers_are_told_by_night_and_those_that_were_not_measured_as_null(path: Path) -> None:
+def test_numbers_are_reported_by_night_and_those_that_were_not_measured_as_null(path: Path) -> None:
     with History(path) as history:
         for night, values in enumerate([{"a__tflops": 12.5, "b_c": 40.0}, {}, {"a__tflops": 12.0}]):
             history.record(session(night, host("gpu01", x="PASS")), measure=measured(**values))
         past = history.past()["hosts"]["gpu01"]["measures"]
         assert past == {"a.tflops": [12.5, None, 12.0]}
         assert history.past(2, named="*")["hosts"]["gpu01"]["measures"] == {
-            "a.tflops": [None, 12.0]}
+            "a.tflops": [None, 12.0]
+        }
 
 
 def test_only_nightly_runs_are_compared_and_charted(path: Path) -> None:
@@ -57,10 +64,14 @@ def test_only_nightly_runs_are_compared_and_charted(path: Path) -> None:
 
 def test_the_changes_of_an_earlier_night_can_be_asked_for(path: Path) -> None:
     with History(path) as history:
-        ids = [history.record(session(night, host("gpu01", x=said)))
-               for night, said in enumerate(["PASS", "FAIL: broken", "PASS"])]
+        ids = [
+            history.record(session(night, host("gpu01", x=output)))
+            for night, output in enumerate(["PASS", "FAIL: broken", "PASS"])
+        ]
         assert [history.changes(night)["changes"][0]["kind"] for night in ids[1:]] == [
-            "failure", "recovery"]
+            "failure",
+            "recovery",
+        ]
         with pytest.raises(HistoryError, match="There is no nightly run"):
             history.changes(99)
 
@@ -70,15 +81,16 @@ def test_a_text_is_compared_with_what_was_known_last(path: Path) -> None:
         for night, driver in enumerate(["535", None, "550"]):
             values = {"driver__version": driver} if driver else {}
             history.record(session(night, host("gpu01", x="PASS")), measure=measured(**values))
-        change, = history.changes()["changes"]
+        (change,) = history.changes()["changes"]
     assert (change["kind"], change["before"], change["after"]) == ("driver", "535", "550")
 
 
 def test_each_text_is_kept_once(path: Path) -> None:
     with History(path) as history:
         for night in range(5):
-            history.record(session(night, *(host(f"gpu{n}", x="FAIL: it is broken")
-                                            for n in range(20))))
+            history.record(
+                session(night, *(host(f"gpu{n}", x="FAIL: it is broken") for n in range(20)))
+            )
     base = sqlite3.connect(path)
     assert base.execute("SELECT count(*) FROM texts WHERE text = 'it is broken'").fetchone() == (1,)
 
@@ -87,7 +99,7 @@ def test_a_cause_that_is_no_unicode_is_recorded_all_the_same(path: Path) -> None
     with History(path) as history:
         history.record(session(0, host("gpu01", x="PASS")))
         history.record(session(1, host("gpu01", x="FAIL: /etc/\udcff.conf 日本 \0 'x'")))
-        change, = history.changes()["changes"]
+        (change,) = history.changes()["changes"]
     assert change["after"] == "FAIL: /etc/\\udcff.conf 日本 \0 'x'"
 
 
@@ -114,7 +126,9 @@ def test_old_nights_and_what_only_they_said_are_forgotten_the_newest_stays(path:
         assert history.names("measures") == []
     base = sqlite3.connect(path)
     assert base.execute("SELECT text FROM texts ORDER BY text").fetchall() == [
-        ("fix it",), ("now",)]
+        ("fix it",),
+        ("now",),
+    ]
 
 
 def recorded(base: History, *starts: str) -> None:
@@ -162,23 +176,32 @@ def test_a_card_that_was_there_before_is_known_for_all_of_the_window(path: Path)
     both, one = "1 GPU-a L4; 2 GPU-b L4", "1 GPU-a L4"
     with History(path) as history:
         for number, text in enumerate((both, one, one, both)):
-            history.record(Session([HostRun("gpu01", {}, {}, judge.judge({}, document(
-                "snapshot.json")))], started=at(number), finished=at(number)),
-                measure=lambda *_, text=text: {"gpus": text})
-        change, = (it for it in history.changes()["changes"] if it["kind"] == "gpu")
+            history.record(
+                Session(
+                    [HostRun("gpu01", {}, {}, judge.judge({}, document("snapshot.json")))],
+                    started=at(number),
+                    finished=at(number),
+                ),
+                measure=lambda *_, text=text: {"gpus": text},
+            )
+        (change,) = (it for it in history.changes()["changes"] if it["kind"] == "gpu")
         assert change["text"] == "GPU-b (L4) is back at 2."
 
 
 def test_two_nights_of_real_documents(path: Path) -> None:
     """Snapshots as the probe makes them, judged as ever: exactly what is different is told."""
-    def look(night: int, change: Any) -> Session:
+
+    def probe_tree(night: int, change: Any) -> Session:
         plan, snapshot = document("plan.json"), document("snapshot.json")
         with_cards(plan, snapshot)
         for number, card in enumerate(data(snapshot, "smi")["devices"]):
             card.update(index=number, uuid=f"GPU-{number}", name="NVIDIA L4")
         change(snapshot)
-        return Session([HostRun("gpu01", snapshot, plan, judge.judge(plan, snapshot))],
-                       started=at(night), finished=at(night))
+        return Session(
+            [HostRun("gpu01", snapshot, plan, judge.judge(plan, snapshot))],
+            started=at(night),
+            finished=at(night),
+        )
 
     def changed(snapshot: Any) -> None:
         data(snapshot, "cudnn")["trees"][0]["headers"][0]["version"] = "8.9.7"
@@ -186,16 +209,17 @@ def test_two_nights_of_real_documents(path: Path) -> None:
         data(snapshot, "smi")["devices"][1]["uuid"] = "GPU-9"
 
     with History(path) as history:
-        history.record(look(0, lambda snapshot: None))
-        history.record(look(1, changed))
+        history.record(probe_tree(0, lambda snapshot: None))
+        history.record(probe_tree(1, changed))
         changes = history.changes()["changes"]
         assert [(it["kind"], it["check"], it["before"]) for it in changes] == [
-            ("failure", "cudnn.present", "PASS"), ("gpu", None, "GPU-1"),
-            ("version", None, "3.11.2")]
+            ("failure", "cudnn.present", "PASS"),
+            ("gpu", None, "GPU-1"),
+            ("version", None, "3.11.2"),
+        ]
         assert "8.9.7" in changes[0]["text"] and changes[0]["remedy"]
-        history.record(look(2, lambda snapshot: None))
-        assert [it["kind"] for it in history.changes()["changes"]] == [
-            "recovery", "gpu", "version"]
+        history.record(probe_tree(2, lambda snapshot: None))
+        assert [it["kind"] for it in history.changes()["changes"]] == ["recovery", "gpu", "version"]
 
 
 def with_contents(night: int, *components: dict[str, Any] | None) -> Session:
@@ -206,14 +230,29 @@ def with_contents(night: int, *components: dict[str, Any] | None) -> Session:
         data(snapshot, "receipts").pop("scrub", None)
         if component:
             data(snapshot, "receipts")["scrub"] = {
-                "days": 14, "seconds": 60, "at": 1_800_000_000, "error": None,
-                "components": [component]}
+                "days": 14,
+                "seconds": 60,
+                "at": 1_800_000_000,
+                "error": None,
+                "components": [component],
+            }
         each.snapshot = cast(Any, snapshot)
     return found
 
 
-STATE = {"component": "toolkit-11.8", "installed": "then", "files": 1, "bytes": 2, "first": 3,
-         "begun": 4, "read": None, "cursor": "a", "complete": True, "slow": [], "bad": []}
+STATE = {
+    "component": "toolkit-11.8",
+    "installed": "then",
+    "files": 1,
+    "bytes": 2,
+    "first": 3,
+    "begun": 4,
+    "read": None,
+    "cursor": "a",
+    "complete": True,
+    "slow": [],
+    "bad": [],
+}
 
 
 def test_how_far_contents_were_read_stays_known_when_a_host_does_not_say_it(path: Path) -> None:
@@ -230,3 +269,44 @@ def test_how_far_contents_were_read_stays_known_when_a_host_does_not_say_it(path
         assert history.contents_read()["gpu01"] == []
         history.prune(1)
         assert history.contents_read()["gpu02"] == [further]
+
+
+FUTURE = "2038-01-19T03:00:00Z"
+
+
+@pytest.fixture
+def october(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock is right again, at the end of October."""
+    monkeypatch.setattr("gpufleet.nightly.history.utc_now", lambda: "2026-10-30T04:00:00Z")
+
+
+@pytest.mark.usefixtures("october")
+def test_a_run_dated_in_the_future_deletes_no_night(path: Path) -> None:
+    with History(path) as history:
+        recorded(history, *DAILY[:-1], FUTURE, DAILY[-1])
+        # The nights of the last five days stay, and the one that is just five days old.
+        assert history.prune(keep_days=5) == 24
+        assert [night.started for night in history.nights()] == DAILY[-6:]
+        assert [night.started for night in history.future_nights()] == [FUTURE]
+        assert not history.recorded_time().jump()
+
+
+@pytest.mark.usefixtures("october")
+def test_a_run_dated_in_the_future_is_no_night_to_compare_with(path: Path) -> None:
+    """Otherwise each decision by the newest night, such as a drain, would use that run."""
+    with History(path) as history:
+        good, bad = host("gpu01", x="PASS"), host("gpu01", x="FAIL: broken")
+        for start, result in ((DAILY[0], good), (FUTURE, good), (DAILY[-1], bad)):
+            night = history.record(replace(session(0, result), started=start, finished=start))
+        latest = history.latest()
+        assert latest and latest.id == night
+        assert history.changes()["night"] == history.changes(night)["night"] == DAILY[-1]
+        assert history.past()["hosts"]["gpu01"]["verdicts"] == "PF"
+        assert history.window(history.nights(30, "nightly")).hosts == {"gpu01": "PF"}
+
+
+def test_what_was_recorded_in_the_future_counts_when_its_time_has_come(path: Path) -> None:
+    with History(path) as history:
+        recorded(history, FUTURE)
+        assert [night.started for night in history.nights()] == [FUTURE]
+        assert history.future_nights() == []

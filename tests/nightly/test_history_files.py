@@ -76,7 +76,7 @@ def test_a_reader_beside_a_writer_sees_the_nights_that_are_whole(path: Path) -> 
         assert len(history.nights()) == 2
 
 
-def test_what_is_written_meanwhile_is_said_instead_of_told_torn(path: Path) -> None:
+def test_what_is_written_meanwhile_is_reported_instead_of_printed_torn(path: Path) -> None:
     with History(path) as history:
         history.record(session(0, host("gpu01", x="PASS")))
     with pytest.raises(HistoryError, match="while it was read"), History(path) as reader:
@@ -109,16 +109,21 @@ def later(monkeypatch: pytest.MonkeyPatch, path: Path) -> Path:
     """A history as this release writes it, seen by one whose schema is a step further."""
     with History(path) as history:
         history.record(session(0, host("gpu01", x="FAIL: broken")))
-    monkeypatch.setattr(database, "MIGRATIONS", (
-        *database.MIGRATIONS, ("ALTER TABLE nights ADD COLUMN place TEXT DEFAULT 'here'",)))
+    monkeypatch.setattr(
+        database,
+        "MIGRATIONS",
+        (*database.MIGRATIONS, ("ALTER TABLE nights ADD COLUMN place TEXT DEFAULT 'here'",)),
+    )
     return path
 
 
 def schema(path: Path) -> tuple[int, set[str]]:
     """Its number, and the columns of a night."""
     base = sqlite3.connect(f"{path.as_uri()}?immutable=1", uri=True)
-    return (base.execute("PRAGMA user_version").fetchone()[0],
-            {row[1] for row in base.execute("PRAGMA table_info(nights)")})
+    return (
+        base.execute("PRAGMA user_version").fetchone()[0],
+        {row[1] for row in base.execute("PRAGMA table_info(nights)")},
+    )
 
 
 def test_an_older_file_is_brought_up_to_date_with_all_that_is_in_it(later: Path) -> None:
@@ -138,11 +143,12 @@ def test_an_older_file_is_read_without_being_changed(later: Path) -> None:
     assert files(later.parent) == before
 
 
-def test_a_step_that_fails_has_not_happened(
-    monkeypatch: pytest.MonkeyPatch, later: Path
-) -> None:
-    monkeypatch.setattr(database, "MIGRATIONS", (
-        *database.MIGRATIONS[:-1], (*database.MIGRATIONS[-1], "NO SUCH STATEMENT")))
+def test_a_step_that_fails_has_not_happened(monkeypatch: pytest.MonkeyPatch, later: Path) -> None:
+    monkeypatch.setattr(
+        database,
+        "MIGRATIONS",
+        (*database.MIGRATIONS[:-1], (*database.MIGRATIONS[-1], "NO SUCH STATEMENT")),
+    )
     before = schema(later)
     with pytest.raises(HistoryError), History(later) as history:
         history.record(session(1, host("gpu01", x="PASS")))
@@ -179,7 +185,7 @@ def test_what_is_no_history_is_refused_and_left_as_it_is(path: Path, made: str, 
     assert files(path.parent) == before
 
 
-def test_a_damaged_file_is_said_to_be(path: Path) -> None:
+def test_a_damaged_file_is_printed_to_be(path: Path) -> None:
     with History(path) as history:
         history.record(session(0, *(host(f"gpu{n}", x="FAIL: x") for n in range(500))))
     os.truncate(path, path.stat().st_size // 3 * 2)
@@ -204,7 +210,9 @@ def hosts(cause):
             for n in range(200)]
 
 """
-KILLED = NIGHT_OF_200 + """
+KILLED = (
+    NIGHT_OF_200
+    + """
 import sqlite3
 real = sqlite3.connect
 
@@ -224,17 +232,32 @@ sqlite3.connect = connect
 with History(Path(sys.argv[1])) as history:
     history.record(session(1, *hosts("second")))
 """
+)
 
 
 def child(program: str, *words: str, **more: Any) -> subprocess.CompletedProcess[str]:
     """Run a program in a process of its own."""
-    return subprocess.run([sys.executable, "-c", program, *words], cwd=ROOT, capture_output=True,
-                          text=True, timeout=120, check=False, **more)
+    return subprocess.run(
+        [sys.executable, "-c", program, *words],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        **more,
+    )
 
 
-@pytest.mark.parametrize(("where", "number"), [
-    ("INSERT INTO nights", 1), ("INSERT OR IGNORE INTO texts", 3000), ("INSERT INTO verdicts", 1),
-    ("INSERT INTO verdicts", 5000), ("COMMIT", 2)])
+@pytest.mark.parametrize(
+    ("where", "number"),
+    [
+        ("INSERT INTO nights", 1),
+        ("INSERT OR IGNORE INTO texts", 3000),
+        ("INSERT INTO verdicts", 1),
+        ("INSERT INTO verdicts", 5000),
+        ("COMMIT", 2),
+    ],
+)
 def test_a_run_killed_in_the_middle_leaves_history_whole(
     path: Path, where: str, number: int
 ) -> None:
@@ -252,7 +275,9 @@ def test_a_run_killed_in_the_middle_leaves_history_whole(
         assert history._rows("PRAGMA integrity_check") == [("ok",)]
 
 
-FULL = NIGHT_OF_200 + """
+FULL = (
+    NIGHT_OF_200
+    + """
 path = Path(sys.argv[1])
 with History(path) as history:
     history.record(session(0, host("gpu0", check0="PASS")))
@@ -266,9 +291,10 @@ with History(path) as history:
     history.past()
     print(len(history.nights()) - 1, *history._rows("PRAGMA integrity_check")[0])
 """
+)
 
 
-def test_a_full_disk_is_said_and_leaves_history_whole(tmp_path: Path) -> None:
+def test_a_full_disk_is_printed_and_leaves_history_whole(tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can mount a small disk; see the test by a limit on the file's size")
     small = tmp_path / "small"
@@ -276,28 +302,47 @@ def test_a_full_disk_is_said_and_leaves_history_whole(tmp_path: Path) -> None:
     # In a mount namespace of its own: nobody else sees the small disk, and it goes with it.
     mount = 'mount -t tmpfs -o size=6m small "$1"; shift; exec "$@"'
     done = subprocess.run(
-        ["unshare", "--mount", "sh", "-ec", mount, "sh", str(small), sys.executable, "-c", FULL,
-         str(small / "history.sqlite")],
-        cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+        [
+            "unshare",
+            "--mount",
+            "sh",
+            "-ec",
+            mount,
+            "sh",
+            str(small),
+            sys.executable,
+            "-c",
+            FULL,
+            str(small / "history.sqlite"),
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
-    said, after = done.stdout.splitlines()
-    assert "The disk is full" in said and "Free some space" in said
-    assert int(said.split()[0]) > 0
-    assert after == f"{said.split()[0]} ok"
+    output, after = done.stdout.splitlines()
+    assert "The disk is full" in output and "Free some space" in output
+    assert int(output.split()[0]) > 0
+    assert after == f"{output.split()[0]} ok"
 
 
-def test_a_limit_on_the_files_size_is_said_and_leaves_history_whole(path: Path) -> None:
+def test_a_limit_on_the_files_size_is_printed_and_leaves_history_whole(path: Path) -> None:
     path.parent.mkdir()
     limit = 4 << 20
-    done = child(FULL, str(path), preexec_fn=lambda: resource.setrlimit(
-        resource.RLIMIT_FSIZE, (limit, limit)))
+    done = child(
+        FULL,
+        str(path),
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
+    )
     assert done.returncode == 0, done.stderr
-    said, after = done.stdout.splitlines()
-    assert "nothing was recorded; what was recorded before is unchanged" in said
-    assert after == f"{said.split()[0]} ok"
+    output, after = done.stdout.splitlines()
+    assert "nothing was recorded; what was recorded before is unchanged" in output
+    assert after == f"{output.split()[0]} ok"
 
 
-def test_an_account_that_may_not_write_is_told_so(path: Path) -> None:
+def test_an_account_that_may_not_write_is_reported(path: Path) -> None:
     with pytest.raises(HistoryError) as refused:
         History(Path("/proc/gpufleet/history.sqlite")).flag("a", "b", "c")
     assert "cannot be created" in str(refused.value)

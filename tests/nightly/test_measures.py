@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from gpufleet.checks import judge
+from gpufleet.judge import judge
 from gpufleet.nightly.measures import measured, measures
-from gpufleet.verification.session import HostRun
+from gpufleet.verification.session import HostRun, Session
 from tests.support.healthy_host import DRIVER, data, document, with_cards
 
 Document = dict[str, Any]
@@ -20,8 +20,13 @@ def cards() -> tuple[Document, Document]:
     plan, snapshot = document("plan.json"), document("snapshot.json")
     with_cards(plan, snapshot)
     for number, card in enumerate(data(snapshot, "smi")["devices"]):
-        card.update(index=number, uuid=f"GPU-{number}", address=f"0000:0{number}:00.0",
-                    name="NVIDIA L4", temperature_c=31 + number)
+        card.update(
+            index=number,
+            uuid=f"GPU-{number}",
+            address=f"0000:0{number}:00.0",
+            name="NVIDIA L4",
+            temperature_c=31 + number,
+        )
     matmul = data(snapshot, "stacks")["stacks"][0]["framework"]["matmul"]
     matmul.append({**matmul[0], "requested": "/GPU:1", "tflops": 30.5, "first_s": 2.5})
     return plan, snapshot
@@ -41,7 +46,7 @@ def test_speeds_are_named_by_card_and_by_what_computed(cards: tuple[Document, Do
 
 
 def test_a_card_with_half_a_number_is_measured_by_its_uuid(
-    cards: tuple[Document, Document]
+    cards: tuple[Document, Document],
 ) -> None:
     data(cards[1], "smi")["devices"][0]["index"] = 0.5
     assert measures(cards[1], cards[0])["gpu.GPU-0.temperature_c"] == 31
@@ -53,9 +58,12 @@ def test_a_defect_of_ours_in_measuring_costs_the_host_its_verdict_and_nothing_el
     monkeypatch.setattr("gpufleet.nightly.measures._gpus", lambda data, names: 1 // 0)
     run = HostRun("gpu01", snapshot, plan, judge.judge(plan, snapshot))
     assert run.result["verdict"] == "PASS"
-    assert measured(run) == {}
-    assert run.result["verdict"] == "INCONCLUSIVE"
-    [wrong] = [check for check in run.result["checks"] if check["verdict"] == "INCONCLUSIVE"]
+    found = measured(Session([run]))
+    assert found.values == {"gpu01": {}}
+    assert run.result["verdict"] == "PASS", "the session that was given is not changed"
+    [host] = found.session.hosts
+    assert host.result["verdict"] == "INCONCLUSIVE"
+    [wrong] = [check for check in host.result["checks"] if check["verdict"] == "INCONCLUSIVE"]
     assert wrong["cause"].startswith("gpufleet failed while it measured this host: ZeroDivision")
     assert "--save" in wrong["remedy"]
     assert "measures.py" in wrong["evidence"]
@@ -64,8 +72,12 @@ def test_a_defect_of_ours_in_measuring_costs_the_host_its_verdict_and_nothing_el
 def test_tensorflow_may_count_cards_in_another_order(cards: tuple[Document, Document]) -> None:
     plan, snapshot = cards
     for device in data(snapshot, "stacks")["stacks"][0]["framework"]["small"]["local_devices"]:
-        device["description"] = device["description"].replace(":01:", ":0x:").replace(
-            ":00:", ":01:").replace(":0x:", ":00:")
+        device["description"] = (
+            device["description"]
+            .replace(":01:", ":0x:")
+            .replace(":00:", ":01:")
+            .replace(":0x:", ":00:")
+        )
     found = measures(snapshot, plan)
     assert found["gpu.GPU-0.stack.tensorflow-2.13.1.tflops"] == 30.5
     assert "gpu.GPU-1.stack.tensorflow-2.13.1.tflops" not in found
@@ -73,16 +85,34 @@ def test_tensorflow_may_count_cards_in_another_order(cards: tuple[Document, Docu
 
 def test_versions_and_cards_are_texts(cards: tuple[Document, Document]) -> None:
     found = measures(cards[1], cards[0])
-    assert {name: found[name] for name in (
-        "driver.version", "kernel.running", "os.version", "toolkits", "toolkit.11.8.version",
-        "stacks", "stack.tensorflow-2.13.1.version", "stack.tensorflow-2.13.1.python", "gpus",
-        "cudnn.11.8.libcudnn.so.8.version", "containers.engine")} == {
-        "driver.version": DRIVER, "kernel.running": "6.1.0-27-amd64", "os.version": "debian 12",
-        "toolkits": "11.8", "toolkit.11.8.version": "11.8.20220929",
-        "stacks": "tensorflow-2.13.1", "stack.tensorflow-2.13.1.version": "2.13.1",
+    assert {
+        name: found[name]
+        for name in (
+            "driver.version",
+            "kernel.running",
+            "os.version",
+            "toolkits",
+            "toolkit.11.8.version",
+            "stacks",
+            "stack.tensorflow-2.13.1.version",
+            "stack.tensorflow-2.13.1.python",
+            "gpus",
+            "cudnn.11.8.libcudnn.so.8.version",
+            "containers.engine",
+        )
+    } == {
+        "driver.version": DRIVER,
+        "kernel.running": "6.1.0-27-amd64",
+        "os.version": "debian 12",
+        "toolkits": "11.8",
+        "toolkit.11.8.version": "11.8.20220929",
+        "stacks": "tensorflow-2.13.1",
+        "stack.tensorflow-2.13.1.version": "2.13.1",
         "stack.tensorflow-2.13.1.python": "3.11.2",
         "gpus": "0000:00:00.0 GPU-0 NVIDIA L4; 0000:01:00.0 GPU-1 NVIDIA L4",
-        "cudnn.11.8.libcudnn.so.8.version": "8.6.0", "containers.engine": "20.10.24+dfsg1"}
+        "cudnn.11.8.libcudnn.so.8.version": "8.6.0",
+        "containers.engine": "20.10.24+dfsg1",
+    }
 
 
 def test_a_host_without_cards_has_the_speed_of_its_processor() -> None:
@@ -91,9 +121,15 @@ def test_a_host_without_cards_has_the_speed_of_its_processor() -> None:
     assert "gpus" not in found  # nobody asked nvidia-smi
 
 
-@pytest.mark.parametrize("change", [
-    {"wrong": 1}, {"error": "out of memory"}, {"busy": {"free_mib": 1, "wanted_mib": 2}},
-    {"tflops": None}])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"wrong": 1},
+        {"error": "out of memory"},
+        {"busy": {"free_mib": 1, "wanted_mib": 2}},
+        {"tflops": None},
+    ],
+)
 def test_a_product_that_is_not_right_has_no_speed(
     cards: tuple[Document, Document], change: Document
 ) -> None:
@@ -119,7 +155,8 @@ def test_what_was_not_read_or_is_damaged_has_no_entry(cards: tuple[Document, Doc
     data(snapshot, "smi")["devices"][0]["temperature_c"] = None
     found = measures(snapshot, plan)
     assert not {"toolkits", "toolkit.11.8.version", "stacks", "gpu.GPU-0.temperature_c"} & set(
-        found)
+        found
+    )
     assert found["driver.version"] == DRIVER
     assert measures(None, plan) == measures({}, plan) == {}
     assert measures(snapshot, {}) | {"toolkits": ""}

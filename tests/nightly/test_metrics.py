@@ -19,28 +19,54 @@ from gpufleet.verification import pull
 PROMETHEUS = Path(__file__).resolve().parents[2] / "contrib" / "prometheus"
 HOSTS = {
     "gpu01": {"verdict": "PASS", "checks": [{"id": "host.probe", "verdict": "PASS"}]},
-    "gpu02": {"verdict": "FAIL", "checks": [{"id": "cudnn.files", "verdict": "FAIL"},
-                                            {"id": "gpu.mig", "verdict": "NOT-DECLARED"}]},
-    "gpu03": {"verdict": "UNREACHABLE", "checks": [
-        {"id": "host.reachable", "verdict": "UNREACHABLE"}]},
-    "gpu04": {"verdict": "INCONCLUSIVE", "checks": [
-        {"id": "host.probe", "verdict": "INCONCLUSIVE"}]},
+    "gpu02": {
+        "verdict": "FAIL",
+        "checks": [
+            {"id": "cudnn.files", "verdict": "FAIL"},
+            {"id": "gpu.mig", "verdict": "NOT-DECLARED"},
+        ],
+    },
+    "gpu03": {
+        "verdict": "UNREACHABLE",
+        "checks": [{"id": "host.reachable", "verdict": "UNREACHABLE"}],
+    },
+    "gpu04": {
+        "verdict": "INCONCLUSIVE",
+        "checks": [{"id": "host.probe", "verdict": "INCONCLUSIVE"}],
+    },
 }
 
 
 def read(text: str) -> dict[str, list[tuple[dict[str, str], float]]]:
     """{metric: [(labels, value)]}."""
-    return {family.name: [(sample.labels, sample.value) for sample in family.samples]
-            for family in text_string_to_metric_families(text)}
+    return {
+        family.name: [(sample.labels, sample.value) for sample in family.samples]
+        for family in text_string_to_metric_families(text)
+    }
 
 
 def test_hosts_checks_and_throughput(tmp_path: Path) -> None:
-    metrics.write(tmp_path, metrics.Run(
-        200.0, 200.0, 12.5, (), 30, HOSTS,
-        {"gpu01": {"gpu.GPU-1.stack.tensorflow-2.13.1.tflops": 33.5,
-                   "gpu.GPU-1.toolkit.11.8.tflops": 34.4, "driver.version": "535.261.03",
-                   "gpu.GPU-1.temperature_c": 31.0}}, {("gpu01", "GPU-1"): 2},
-        {"gpu01": 1_800_000_000}))
+    metrics.write(
+        tmp_path,
+        metrics.Run(
+            200.0,
+            200.0,
+            12.5,
+            (),
+            30,
+            HOSTS,
+            {
+                "gpu01": {
+                    "gpu.GPU-1.stack.tensorflow-2.13.1.tflops": 33.5,
+                    "gpu.GPU-1.toolkit.11.8.tflops": 34.4,
+                    "driver.version": "535.261.03",
+                    "gpu.GPU-1.temperature_c": 31.0,
+                }
+            },
+            {("gpu01", "GPU-1"): 2},
+            {"gpu01": 1_800_000_000},
+        ),
+    )
     assert [path.name for path in tmp_path.iterdir()] == ["gpufleet.prom"]
     assert (tmp_path / "gpufleet.prom").stat().st_mode & 0o777 == 0o644
     found = read((tmp_path / "gpufleet.prom").read_text())
@@ -48,16 +74,23 @@ def test_hosts_checks_and_throughput(tmp_path: Path) -> None:
     assert ({"verdict": "HUNG"}, 0.0) in found["gpufleet_hosts"]
     assert ({"verdict": "FAIL"}, 1.0) in found["gpufleet_hosts"]
     assert {labels["host"]: value for labels, value in found["gpufleet_host_healthy"]} == {
-        "gpu01": 1, "gpu02": 0, "gpu03": 0, "gpu04": 0}
+        "gpu01": 1,
+        "gpu02": 0,
+        "gpu03": 0,
+        "gpu04": 0,
+    }
     assert found["gpufleet_check_failed"] == [
         ({"host": "gpu02", "check": "cudnn.files"}, 1.0),
-        ({"host": "gpu03", "check": "host.reachable"}, 1.0)]
+        ({"host": "gpu03", "check": "host.reachable"}, 1.0),
+    ]
     assert found["gpufleet_contents_read_timestamp_seconds"] == [
-        ({"host": "gpu01"}, 1_800_000_000.0)]
+        ({"host": "gpu01"}, 1_800_000_000.0)
+    ]
     assert found["gpufleet_gpu_slow_nights"] == [({"host": "gpu01", "gpu": "GPU-1"}, 2.0)]
     assert found["gpufleet_matmul_tflops"] == [
         ({"host": "gpu01", "gpu": "GPU-1", "stack": "tensorflow-2.13.1"}, 33.5),
-        ({"host": "gpu01", "gpu": "GPU-1", "stack": "cuda-11.8"}, 34.4)]
+        ({"host": "gpu01", "gpu": "GPU-1", "stack": "cuda-11.8"}, 34.4),
+    ]
 
 
 def test_a_run_that_judged_nothing_calls_no_host_healthy() -> None:
@@ -72,8 +105,11 @@ def test_a_run_that_judged_nothing_calls_no_host_healthy() -> None:
 def queries(document: Any) -> list[str]:
     """Every query in a dashboard or in rules."""
     if isinstance(document, dict):
-        own = [value for key, value in document.items() if key in {"expr", "query"}
-               and isinstance(value, str)]
+        own = [
+            value
+            for key, value in document.items()
+            if key in {"expr", "query"} and isinstance(value, str)
+        ]
         return own + [query for value in document.values() for query in queries(value)]
     if isinstance(document, list):
         return [query for value in document for query in queries(value)]
@@ -96,22 +132,30 @@ def test_the_dashboard_shows_every_metric() -> None:
     assert len({panel["id"] for panel in panels}) == len(panels)
 
 
-@pytest.mark.parametrize("words", [["check", "rules", "alerts.yml"],
-                                   ["test", "rules", "alerts_test.yml"]])
+@pytest.mark.parametrize(
+    "words", [["check", "rules", "alerts.yml"], ["test", "rules", "alerts_test.yml"]]
+)
 def test_promtool_accepts_the_rules_and_their_stories(words: list[str]) -> None:
     promtool = shutil.which("promtool")
     if not promtool:
-        pytest.skip("there is no promtool: Debian's package prometheus brings it")
-    done = subprocess.run([promtool, *words], cwd=PROMETHEUS, capture_output=True, text=True,
-                          check=False)
+        pytest.skip("there is no promtool: Debian's package prometheus has it")
+    done = subprocess.run(
+        [promtool, *words], cwd=PROMETHEUS, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "SUCCESS" in done.stdout
 
 
 def test_every_alert_has_its_story() -> None:
-    alerts = {rule["alert"] for group in yaml.safe_load(
-        (PROMETHEUS / "alerts.yml").read_text())["groups"] for rule in group["rules"]}
-    fired = {row["alertname"] for story in yaml.safe_load(
-        (PROMETHEUS / "alerts_test.yml").read_text())["tests"]
-        for row in story["alert_rule_test"] if row["exp_alerts"]}
+    alerts = {
+        rule["alert"]
+        for group in yaml.safe_load((PROMETHEUS / "alerts.yml").read_text())["groups"]
+        for rule in group["rules"]
+    }
+    fired = {
+        row["alertname"]
+        for story in yaml.safe_load((PROMETHEUS / "alerts_test.yml").read_text())["tests"]
+        for row in story["alert_rule_test"]
+        if row["exp_alerts"]
+    }
     assert fired == alerts

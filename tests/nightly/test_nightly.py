@@ -7,6 +7,7 @@ import io
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -20,15 +21,18 @@ from gpufleet.cli.main import main
 from gpufleet.nightly import config
 from gpufleet.nightly.history import History
 from gpufleet.nightly.run import configured_hosts, scrub
-from gpufleet.verification.session import ProbeOptions, probe_config
+from gpufleet.verification.options import ProbeOptions
+from gpufleet.verification.probing import probe_config
 from tests.support.receivers import Listener, Post
 
 ROOT = Path(__file__).resolve().parents[2]
 Configured = Callable[..., Path]
 
 # A host that lets us in and never answers: its probe lasts until somebody ends it.
-HANGING = "gpu_hosts: {hosts: {slow: {ansible_connection: local, ansible_become: false," \
+HANGING = (
+    "gpu_hosts: {hosts: {slow: {ansible_connection: local, ansible_become: false,"
     " ansible_python_interpreter: %s, gpu_expect: {count: 0}}}}"
+)
 
 
 def command(path: Path, *words: str) -> list[str]:
@@ -50,16 +54,21 @@ def heartbeat(path: Path) -> dict[str, Any]:
 def figures(path: Path) -> dict[str, float]:
     """The metrics, by name and labels."""
     lines = (path.parent / "metrics" / "gpufleet.prom").read_text().splitlines()
-    return {name: float(value) for name, _, value in (
-        line.rpartition(" ") for line in lines if not line.startswith("#"))}
+    return {
+        name: float(value)
+        for name, _, value in (line.rpartition(" ") for line in lines if not line.startswith("#"))
+    }
 
 
 @pytest.fixture
 def hook(listener: Listener, tmp_path: Path) -> dict[str, Any]:
     """Settings that notify the listener, and write metrics."""
     (tmp_path / "metrics").mkdir()
-    return {"webhooks": [{"url": listener.url}], "textfile_dir": str(tmp_path / "metrics"),
-            "reports_url": "https://gpu.example.org/reports/"}
+    return {
+        "webhooks": [{"url": listener.url}],
+        "textfile_dir": str(tmp_path / "metrics"),
+        "reports_url": "https://gpu.example.org/reports/",
+    }
 
 
 def nights(path: Path) -> int:
@@ -74,18 +83,20 @@ def test_the_first_run_is_recorded_and_notified_and_an_unchanged_one_is_quiet(
     done = nightly(path)
     assert done.returncode == 1, done.stderr
     # The first run is always notified; then the heartbeat URL is called.
-    told, alive = listener.heard
-    assert (told[0], told[2]["event"], told[2]["since"]) == ("POST", "night", None)
-    assert told[2]["hosts"]["UNREACHABLE"] == 1
+    reported, alive = listener.heard
+    assert (reported[0], reported[2]["event"], reported[2]["since"]) == ("POST", "night", None)
+    assert reported[2]["hosts"]["UNREACHABLE"] == 1
     assert alive[0] == "GET"
-    name = told[2]["report"].removeprefix("https://gpu.example.org/reports/")
+    name = reported[2]["report"].removeprefix("https://gpu.example.org/reports/")
     for file in (name, name.replace("report.html", "junit.xml")):
         assert (path.parent / "reports" / file).exists()
     assert heartbeat(path)["troubles"] == {}
     found = figures(path)
     assert found['gpufleet_host_healthy{host="gone"}'] == 0
-    assert found["gpufleet_last_success_timestamp_seconds"] == (
-        found["gpufleet_last_run_timestamp_seconds"])
+    assert (
+        found["gpufleet_last_success_timestamp_seconds"]
+        == (found["gpufleet_last_run_timestamp_seconds"])
+    )
     assert nightly(path).returncode == 1
     assert [(method, body) for method, _, body in listener.heard[2:]] == [("GET", None)]
     assert nights(path) == 2
@@ -108,23 +119,27 @@ def test_a_failed_notification_is_sent_by_the_next_run(
     missed = listener.heard[0][2]["night"]
     listener.heard.clear()
     nightly(path)
-    assert [(body["event"], body["night"]) for _, _, body in listener.heard] == [
-        ("night", missed)]
+    assert [(body["event"], body["night"]) for _, _, body in listener.heard] == [("night", missed)]
     listener.heard.clear()
     nightly(path)
     assert listener.heard == []
 
 
-def test_a_refused_recipient_does_not_affect_the_others(
-    configured: Configured, post: Post
-) -> None:
+def test_a_refused_recipient_does_not_affect_the_others(configured: Configured, post: Post) -> None:
     post.refused.add("alice@example.org")
-    path = configured(mail={
-        "host": "127.0.0.1", "port": post.port, "tls": "none", "from": "gpufleet@example.org",
-        "to": ["ops@example.org", "alice@example.org"]})
+    path = configured(
+        mail={
+            "host": "127.0.0.1",
+            "port": post.port,
+            "tls": "none",
+            "from": "gpufleet@example.org",
+            "to": ["ops@example.org", "alice@example.org"],
+        }
+    )
     assert nightly(path).returncode == 5
     assert heartbeat(path)["troubles"] == {
-        "tell": "mail by 127.0.0.1: it refused alice@example.org"}
+        "tell": "mail by 127.0.0.1: it refused alice@example.org"
+    }
     first = "Subject: gpufleet: first night (0 of 1 healthy)"
     assert post.heard == [first, "Subject: gpufleet: the nightly run failed"]
     nightly(path)
@@ -137,13 +152,14 @@ def test_a_message_that_is_refused_twice_is_dropped_and_the_current_comes_first(
     path = configured(**hook)
     listener.answers = [413, 200]
     nightly(path)
-    (path.parent / "hosts.yml").write_text(path.parent.joinpath("hosts.yml").read_text().replace(
-        "gone:", "other:"))
+    (path.parent / "hosts.yml").write_text(
+        path.parent.joinpath("hosts.yml").read_text().replace("gone:", "other:")
+    )
     listener.heard.clear()
     listener.answers = [200, 413]
     nightly(path)
-    told = [body for _, _, body in listener.heard if body["event"] == "night"]
-    assert [body["since"] is None for body in told] == [False, True]
+    reported = [body for _, _, body in listener.heard if body["event"] == "night"]
+    assert [body["since"] is None for body in reported] == [False, True]
     listener.heard.clear()
     nightly(path)
     assert listener.heard == []
@@ -177,12 +193,17 @@ def test_a_webhook_that_speaks_no_http_does_not_prevent_the_metrics(
 
 @pytest.mark.parametrize(
     ("wrong", "words"),
-    [({"inventory": ["/nowhere"]}, "The inventory does not exist."),
-     ({"limit": "nobody"}, "No host matches"),
-     ({"fanuot": 3}, "Did you mean 'fanout'?")],
+    [
+        ({"inventory": ["/nowhere"]}, "The inventory does not exist."),
+        ({"limit": "nobody"}, "No host matches"),
+        ({"fanuot": 3}, "Did you mean 'fanout'?"),
+    ],
 )
 def test_a_run_that_cannot_start_notifies_with_the_settings_that_are_valid(
-    configured: Configured, hook: dict[str, Any], listener: Listener, wrong: dict[str, Any],
+    configured: Configured,
+    hook: dict[str, Any],
+    listener: Listener,
+    wrong: dict[str, Any],
     words: str,
 ) -> None:
     done = nightly(configured(**{**hook, **wrong}))
@@ -208,10 +229,17 @@ def test_a_run_that_cannot_start_moves_the_last_run_and_not_the_last_success(
 
 
 def test_a_history_that_cannot_be_written_is_notified_with_the_verdicts(
-    configured: Configured, hook: dict[str, Any], listener: Listener
+    configured: Configured,
+    hook: dict[str, Any],
+    listener: Listener,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     path = configured(**hook)
-    (path.parent / "state" / "history.sqlite").mkdir(parents=True)
+
+    def refuse(*_: Any) -> None:
+        raise sqlite3.OperationalError("disk I/O error")
+
+    monkeypatch.setattr("gpufleet.nightly.history.write_run", refuse)
     done = nightly(path)
     assert done.returncode == 5
     assert "history: " in done.stderr and "Traceback" not in done.stderr
@@ -233,10 +261,11 @@ def hanging(configured: Configured, hook: dict[str, Any], tmp_path: Path) -> Pat
     return path
 
 
-def looking(path: Path) -> subprocess.Popen[str]:
+def run_in_progress(path: Path) -> subprocess.Popen[str]:
     """A run that is in the middle of its look."""
-    running = subprocess.Popen(command(path), cwd=ROOT, stderr=subprocess.PIPE, text=True,
-                               start_new_session=True)
+    running = subprocess.Popen(
+        command(path), cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
     deadline = time.monotonic() + 60
     while not (path.parent / "looking").exists():
         assert running.poll() is None and time.monotonic() < deadline
@@ -248,11 +277,11 @@ def test_a_stopped_run_reports_no_host_as_healthy_and_notifies(
     hanging: Path, listener: Listener
 ) -> None:
     listener.heard.clear()
-    running = looking(hanging)
+    running = run_in_progress(hanging)
     running.send_signal(signal.SIGTERM)
-    _, said = running.communicate(timeout=60)
+    _, output = running.communicate(timeout=60)
     assert running.returncode == 5
-    assert "The run was stopped before its end (SIGTERM)" in said
+    assert "The run was stopped before its end (SIGTERM)" in output
     [(_, _, body)] = listener.heard
     assert (body["event"], body["judged"]) == ("failure", False)
     assert nights(hanging) == 1
@@ -260,7 +289,7 @@ def test_a_stopped_run_reports_no_host_as_healthy_and_notifies(
 
 
 def test_one_runs_at_a_time_and_after_a_kill_the_next_does_all_of_it(hanging: Path) -> None:
-    running = looking(hanging)
+    running = run_in_progress(hanging)
     other = nightly(hanging)
     assert (other.returncode, "Another nightly run is in progress." in other.stderr) == (4, True)
     before = heartbeat(hanging)
@@ -268,7 +297,8 @@ def test_one_runs_at_a_time_and_after_a_kill_the_next_does_all_of_it(hanging: Pa
     running.communicate()
     assert (nights(hanging), heartbeat(hanging)) == (1, before)
     (hanging.parent / "hosts.yml").write_text(
-        "gpu_hosts: {hosts: {gone: {ansible_host: 127.0.0.1, ansible_port: 1}}}")
+        "gpu_hosts: {hosts: {gone: {ansible_host: 127.0.0.1, ansible_port: 1}}}"
+    )
     assert nightly(hanging).returncode == 1
     assert nights(hanging) == 2
     assert heartbeat(hanging)["troubles"] == {}
@@ -282,10 +312,30 @@ def test_status_says_when_it_has_not_run(configured: Configured, hook: dict[str,
     assert nightly(path, "--status").returncode == 0
     last = heartbeat(path)
     (path.parent / "state" / "heartbeat.json").write_text(
-        json.dumps({**last, "last_run": last["last_run"] - 29 * 3600}))
+        json.dumps({**last, "last_run": last["last_run"] - 29 * 3600})
+    )
     late = nightly(path, "--status")
     assert late.returncode == 1
     assert "one is expected every 28 h" in late.stdout
+
+
+def test_status_fails_while_the_last_run_is_dated_in_the_future(
+    configured: Configured, hook: dict[str, Any]
+) -> None:
+    path = configured(**hook)
+    nightly(path)
+    file = path.parent / "state" / "heartbeat.json"
+    times = {"finished": "2038-01-19T03:14:07Z", "last_run": 2**31, "last_success": 2**31}
+    file.write_text(json.dumps({**heartbeat(path), **times}))
+    wrong = nightly(path, "--status")
+    assert wrong.returncode == 1
+    assert "The last run is dated 2038-01-19T03:14:07Z, which is in the future" in wrong.stderr
+    assert "h ago" not in wrong.stdout
+    # A night that fails does not take the wrong time for its last success: alerts compare with it.
+    (path.parent / "state" / "history.sqlite").write_bytes(b"")
+    assert nightly(path).returncode == 5
+    assert heartbeat(path)["last_success"] == 0
+    assert figures(path)["gpufleet_last_success_timestamp_seconds"] == 0
 
 
 def test_check_reads_everything_and_runs_nothing(
@@ -294,12 +344,17 @@ def test_check_reads_everything_and_runs_nothing(
     path = configured(**hook)
     done = nightly(path, "--check")
     assert (done.returncode, done.stdout) == (
-        0, f"{path}: 1 hosts, 1 channels. If every host hangs, a run takes 0.1 h.\n")
+        0,
+        f"{path}: 1 hosts, 1 channels. If every host hangs, a run takes 0.1 h.\n",
+    )
     # Thirty-two at the same time, 300 s each.
     (path.parent / "hosts.yml").write_text(
-        "gpu_hosts: {hosts: {'gpu[001:600]': {ansible_host: 127.0.0.1}}}")
-    assert "600 hosts, 1 channels. If every host hangs, a run takes 1.6 h." in nightly(
-        path, "--check").stdout
+        "gpu_hosts: {hosts: {'gpu[001:600]': {ansible_host: 127.0.0.1}}}"
+    )
+    assert (
+        "600 hosts, 1 channels. If every host hangs, a run takes 1.6 h."
+        in nightly(path, "--check").stdout
+    )
     assert nightly(configured(**hook, limit="nobody"), "--check").returncode == 4
     assert listener.heard == [] and not (path.parent / "state").exists()
 
@@ -312,8 +367,10 @@ def test_results_that_the_hosts_delivered_are_a_run_too(
     assert f"pulled: {tmp_path}/pulled: It does not exist, or cannot be read" in refusal
     assert nightly(path).returncode == 4
     (tmp_path / "pulled").mkdir()
-    assert f"The hosts' own results are read from {tmp_path}/pulled." in nightly(
-        path, "--check").stdout
+    assert (
+        f"The hosts' own results are read from {tmp_path}/pulled."
+        in nightly(path, "--check").stdout
+    )
     done = nightly(path)
     assert done.returncode == 1, done.stderr
     event = listener.heard[-1][2]
@@ -323,7 +380,7 @@ def test_results_that_the_hosts_delivered_are_a_run_too(
 
 def test_under_slurm_the_probe_is_a_job_step(configured: Configured) -> None:
     settings = config.read(configured(launcher="slurm", deep=True))
-    host, = configured_hosts(settings)
+    (host,) = configured_hosts(settings)
     assert host.connection.launcher[0] == "srun"
     # The minutes of `deep` are added to a host's deadline.
     assert "--time=12" in host.connection.launcher
@@ -347,6 +404,12 @@ def test_a_test_message_reaches_everyone(
     assert nightly(configured(**hook), "--test-message").returncode == 1
 
 
+def test_a_test_message_without_channels_is_refused(configured: Configured) -> None:
+    done = nightly(configured(), "--test-message")
+    assert done.returncode == 4
+    assert "No channel is configured" in done.stderr
+
+
 def test_the_page_alone_is_published(
     configured: Configured, hook: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -357,7 +420,10 @@ def test_the_page_alone_is_published(
     assert nightly(path).returncode == 1
     report = next(path.parent.glob("reports/2*Z"))
     assert sorted(str(each.relative_to(published)) for each in published.rglob("*")) == [
-        report.name, f"{report.name}/report.html", "latest"]
+        report.name,
+        f"{report.name}/report.html",
+        "latest",
+    ]
     page = published / "latest" / "report.html"
     assert page.read_text() == (report / "report.html").read_text()
     assert page.stat().st_mode & 0o777 == 0o640
@@ -385,8 +451,19 @@ def test_a_probe_is_given_where_the_last_night_stopped_to_read(
     hosts = configured_hosts(settings)
     first = {"gone": {"days": 7, "seconds": 60, "components": []}}
     assert scrub(settings, hosts) == first
-    state = {"component": "toolkit-11.8", "installed": "then", "files": 1, "bytes": 2, "first": 3,
-             "begun": 4, "read": 5, "cursor": "a", "complete": True, "slow": [], "bad": []}
+    state = {
+        "component": "toolkit-11.8",
+        "installed": "then",
+        "files": 1,
+        "bytes": 2,
+        "first": 3,
+        "begun": 4,
+        "read": 5,
+        "cursor": "a",
+        "complete": True,
+        "slow": [],
+        "bad": [],
+    }
     with History(settings.state_dir / "history.sqlite") as history:
         history.flag("gone", "scrub", json.dumps([state]))
     given = scrub(settings, hosts)

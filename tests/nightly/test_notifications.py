@@ -20,7 +20,9 @@ MAIL = Mail("127.0.0.1", 25, "none", "gpufleet@example.org", ("ops@example.org",
 def test_a_message_has_what_changed_and_a_link(changes: dict[str, Any]) -> None:
     message = notifications.nightly_message(changes, LINK, ["gpu01 was drained."])
     assert message.subject == "gpufleet: 2 hosts worse, 1 host better (98 of 100 healthy)"
-    assert notifications.as_text(message) == f"""\
+    assert (
+        notifications.as_text(message)
+        == f"""\
 2026-11-21T03:00:00Z: 98 of 100 hosts healthy; the night before: 99 of 100.
 
 Worse
@@ -34,10 +36,11 @@ gpu01 was drained.
 
 Full report: {LINK}
 """
+    )
 
 
 def test_a_night_without_a_change_is_quiet_and_the_first_one_is_not(
-    changes: dict[str, Any]
+    changes: dict[str, Any],
 ) -> None:
     quiet = {**changes, "changes": []}
     assert not notifications.has_content(quiet)
@@ -51,9 +54,14 @@ def test_a_night_without_a_change_is_quiet_and_the_first_one_is_not(
 def test_a_path_of_megabytes_leaves_a_message_that_servers_accept(changes: dict[str, Any]) -> None:
     long = "/opt/" + "x" * 6_000_000
     changes["changes"] = [
-        {**change(f"gpu{number:03}", "cudnn.files", text=f"cudnn.files fails: {long}"),
-         "remedy": f"on the host: chmod a+r {long}", "before": long, "after": long}
-        for number in range(300)]
+        {
+            **change(f"gpu{number:03}", "cudnn.files", text=f"cudnn.files fails: {long}"),
+            "remedy": f"on the host: chmod a+r {long}",
+            "before": long,
+            "after": long,
+        }
+        for number in range(300)
+    ]
     message = notifications.nightly_message(changes, LINK, [long] * 30)
     sent = json.dumps(message.document)
     assert len(sent) < 300_000
@@ -66,18 +74,27 @@ def test_a_path_of_megabytes_leaves_a_message_that_servers_accept(changes: dict[
 
 def test_a_cause_comes_with_the_number_of_its_consequences(changes: dict[str, Any]) -> None:
     lost = {"explained_by": "gpu.count"}
-    changes["changes"] = [row for host in ("gpu01", "gpu02") for row in (
-        {**change(host, "gpu.count", text="gpu.count fails: 1 of 8 declared GPUs is gone."),
-         "explains": ["stack.gpu", "toolkit.device-query"]},
-        {**change(host, "stack.gpu", text="stack.gpu fails: no result of GPU 7."), **lost},
-        {**change(host, "toolkit.device-query", text="toolkit.device-query fails: 7."), **lost})]
+    changes["changes"] = [
+        row
+        for host in ("gpu01", "gpu02")
+        for row in (
+            {
+                **change(host, "gpu.count", text="gpu.count fails: 1 of 8 declared GPUs is gone."),
+                "explains": ["stack.gpu", "toolkit.device-query"],
+            },
+            {**change(host, "stack.gpu", text="stack.gpu fails: no result of GPU 7."), **lost},
+            {**change(host, "toolkit.device-query", text="toolkit.device-query fails: 7."), **lost},
+        )
+    ]
     # Of an older cause there is no line to fold it under.
     changes["changes"] += [
-        {**change("gpu03", "stack.gpu", text="stack.gpu fails: no result of GPU 7."), **lost}]
+        {**change("gpu03", "stack.gpu", text="stack.gpu fails: no result of GPU 7."), **lost}
+    ]
     text = notifications.as_text(notifications.nightly_message(changes, LINK))
     assert text.count(" fails: ") == 2
-    assert ("  gpu01, gpu02: gpu.count fails: 1 of 8 declared GPUs is gone. (+2 consequences)\n"
-            in text)
+    assert (
+        "  gpu01, gpu02: gpu.count fails: 1 of 8 declared GPUs is gone. (+2 consequences)\n" in text
+    )
     assert "gpu03: stack.gpu fails: no result of GPU 7 (a consequence of gpu.count).\n" in text
 
 
@@ -85,14 +102,17 @@ def test_a_thousand_changes_stay_one_readable_message(changes: dict[str, Any]) -
     changes["changes"] = [change(f"gpu{n:04}") for n in range(1000)]
     text = notifications.as_text(notifications.nightly_message(changes, LINK))
     assert "1000 hosts (gpu[0000-0999]): cudnn.files fails: 1 of its 39" in text
-    changes["changes"] = [change("gpu01", f"check.{n}", text=f"check.{n} fails: it is {n}",
-                                 remedy=f"do {n}") for n in range(1000)]
+    changes["changes"] = [
+        change("gpu01", f"check.{n}", text=f"check.{n} fails: it is {n}", remedy=f"do {n}")
+        for n in range(1000)
+    ]
     message = notifications.nightly_message(changes, LINK)
     assert "and 980 more; see the report" in notifications.as_text(message)
     sent = notifications.as_slack(message)["text"]
     assert len(sent) < 4000 and sent.endswith(f"report: {LINK}\n")
-    changes["changes"] = [change("gpu01", f"check.{n}", text=f"check.{n} fails: {'so ' * 200}{n}")
-                          for n in range(20)]
+    changes["changes"] = [
+        change("gpu01", f"check.{n}", text=f"check.{n} fails: {'so ' * 200}{n}") for n in range(20)
+    ]
     sent = notifications.as_slack(notifications.nightly_message(changes, LINK))["text"]
     assert len(sent) < 4000 and sent.endswith(f"\n...\n\n{LINK}")
     assert len(message.document["changes"]) == 200
@@ -101,22 +121,27 @@ def test_a_thousand_changes_stay_one_readable_message(changes: dict[str, Any]) -
 
 def unreachable(host: str, number: int, **more: Any) -> dict[str, Any]:
     """An unreachable host, with the same message of ssh as the others."""
-    return change(host, "host.reachable", **{
-        "text": "It is not reached: ssh failed: ssh: connect to host"
-                f" 10.0.{number // 256}.{number % 256} port 22: No route to host.",
-        "remedy": f"try by hand: ssh -p 22 gpufleet@10.0.{number // 256}.{number % 256} true",
-        **more})
+    return change(
+        host,
+        "host.reachable",
+        **{
+            "text": "It is not reached: ssh failed: ssh: connect to host"
+            f" 10.0.{number // 256}.{number % 256} port 22: No route to host.",
+            "remedy": f"try by hand: ssh -p 22 gpufleet@10.0.{number // 256}.{number % 256} true",
+            **more,
+        },
+    )
 
 
-def test_an_unreachable_fleet_is_one_line_and_hides_nothing_else(
-    changes: dict[str, Any]
-) -> None:
+def test_an_unreachable_fleet_is_one_line_and_hides_nothing_else(changes: dict[str, Any]) -> None:
     changes["changes"] += [unreachable(f"gpu{n:03}", n) for n in range(600)]
     changes["hosts"] = dict.fromkeys(changes["hosts"], 0) | {"UNREACHABLE": 600}
     message = notifications.nightly_message(changes, LINK)
     text = notifications.as_text(message)
-    assert ("  600 hosts (gpu[000-599]): It is not reached: ssh failed: ssh: connect to"
-            " host ...: No route to host.\n") in text
+    assert (
+        "  600 hosts (gpu[000-599]): It is not reached: ssh failed: ssh: connect to"
+        " host ...: No route to host.\n"
+    ) in text
     assert "No host was reached: check the control host and its network first." in text
     assert "cudnn.files fails" in text and "gpu09: it answers again" in text
     assert len(text) < 1500
@@ -130,9 +155,12 @@ def test_an_unreachable_fleet_is_one_line_and_hides_nothing_else(
 def test_hundreds_of_causes_of_one_check_are_one_line(changes: dict[str, Any]) -> None:
     changes["changes"] = [
         change(f"gpu{n:03}", "gpu.smi", text=f"gpu.smi fails: pid {n} hangs.", remedy="")
-        for n in range(300)]
-    assert ("300 hosts (gpu[000-299]): gpu.smi (300 different causes), such as: fails: pid 0 hangs."
-            in notifications.as_text(notifications.nightly_message(changes, LINK)))
+        for n in range(300)
+    ]
+    assert (
+        "300 hosts (gpu[000-299]): gpu.smi (300 different causes), such as: fails: pid 0 hangs."
+        in notifications.as_text(notifications.nightly_message(changes, LINK))
+    )
 
 
 def test_actions_on_hundreds_of_hosts_are_listed_in_part(changes: dict[str, Any]) -> None:
@@ -166,8 +194,9 @@ def test_slack_gets_text_without_markup(changes: dict[str, Any]) -> None:
 
 
 def channel(webhook: Webhook) -> channels.Channel:
-    return channels.Channel("webhook at 127.0.0.1", "webhook 1",
-                           lambda message: channels.send_webhook(webhook, message))
+    return channels.Channel(
+        "webhook at 127.0.0.1", "webhook 1", lambda message: channels.send_webhook(webhook, message)
+    )
 
 
 def test_a_webhook_gets_the_changes_as_a_document(
@@ -178,8 +207,13 @@ def test_a_webhook_gets_the_changes_as_a_document(
     [(method, headers, body)] = listener.heard
     assert (method, headers["Authorization"]) == ("POST", "Bearer hunter2")
     assert headers["Content-Type"] == "application/json"
-    assert body == {"event": "night", **changes, "done": [], "report": LINK,
-                    "left_out": {"changes": 0, "done": 0}}
+    assert body == {
+        "event": "night",
+        **changes,
+        "done": [],
+        "report": LINK,
+        "left_out": {"changes": 0, "done": 0},
+    }
 
 
 def test_a_busy_webhook_is_tried_again(changes: dict[str, Any], listener: Listener) -> None:
@@ -204,8 +238,11 @@ def test_a_refusal_is_not_tried_again_and_reported_without_the_address(
 
 def test_a_webhook_that_does_not_answer_is_given_up_in_time(changes: dict[str, Any]) -> None:
     with pytest.raises(channels.DeliveryError, match="refused"):
-        channels.deliver(channel(Webhook("http://127.0.0.1:1/s3cret")),
-                     notifications.nightly_message(changes, LINK), 0.1)
+        channels.deliver(
+            channel(Webhook("http://127.0.0.1:1/s3cret")),
+            notifications.nightly_message(changes, LINK),
+            0.1,
+        )
 
 
 @pytest.mark.parametrize(
@@ -227,7 +264,8 @@ def test_only_temporary_failures_are_tried_again(error: Exception, again: bool) 
 
 def test_a_failed_run_has_its_own_message(changes: dict[str, Any]) -> None:
     message = notifications.failure_message(
-        ["history: the disk is full"], "2026-11-21T03:00:00Z", None)
+        ["history: the disk is full"], "2026-11-21T03:00:00Z", None
+    )
     assert "No host was judged" in notifications.as_text(message)
     assert "the disk is full" in notifications.as_text(message)
     assert json.loads(json.dumps(message.document))["event"] == "failure"

@@ -24,8 +24,8 @@ def run(capfd: pytest.CaptureFixture[str]) -> Run:
         capfd.readouterr()
         with patch_module_args({**words, "_ansible_check_mode": check}), pytest.raises(SystemExit):
             module.main()
-        told: dict[str, Any] = json.loads(capfd.readouterr().out.splitlines()[-1])
-        return told
+        reported: dict[str, Any] = json.loads(capfd.readouterr().out.splitlines()[-1])
+        return reported
 
     return answer
 

@@ -51,8 +51,8 @@ def test_nvidias_version_is_taken_from_a_packages(version: str | None, upstream:
 
 
 def test_only_errors_are_complaints() -> None:
-    said = "Reading package lists...\nE: Unable to locate package x\nW: old\nE: broken\n"
-    assert apt.complaints(said) == "Unable to locate package x; broken"
+    output = "Reading package lists...\nE: Unable to locate package x\nW: old\nE: broken\n"
+    assert apt.complaints(output) == "Unable to locate package x; broken"
 
 
 @pytest.mark.parametrize(

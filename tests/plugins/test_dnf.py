@@ -55,10 +55,10 @@ def test_a_table_is_read_with_names_that_have_a_line_of_their_own() -> None:
     assert removes == ["dkms-nvidia", "cuda-drivers"]
 
 
-def test_why_there_is_no_solution_is_told_without_what_says_nothing() -> None:
-    told = dnf.problems(PROBLEM)
-    assert "nothing provides dkms >= 3.1.8" in told
-    assert "conflicting requests" not in told
+def test_why_there_is_no_solution_is_reported_without_what_says_nothing() -> None:
+    reported = dnf.problems(PROBLEM)
+    assert "nothing provides dkms >= 3.1.8" in reported
+    assert "conflicting requests" not in reported
 
 
 @pytest.mark.parametrize(
@@ -71,14 +71,16 @@ def test_why_there_is_no_solution_is_told_without_what_says_nothing() -> None:
         ("# Added lock on Mon Nov 23 2026", "# Added lock on Mon Nov 23 2026", False),
     ],
 )
-def test_the_drivers_version_locks_are_told_from_others(line: str, name: str, ours: bool) -> None:
+def test_the_drivers_version_locks_are_distinguished_from_others(
+    line: str, name: str, ours: bool
+) -> None:
     assert dnf.is_driver_lock(line) is ours
     if not line.startswith("#"):
         assert dnf.locked_name(line) == name
 
 
 @pytest.mark.parametrize(
-    ("installs", "removes", "told"),
+    ("installs", "removes", "reported"),
     [
         (["kernel-core"], [], "a kernel (kernel-core)"),
         (["kernel-rt-core"], [], "a kernel (kernel-rt-core)"),
@@ -90,14 +92,14 @@ def test_the_drivers_version_locks_are_told_from_others(line: str, name: str, ou
     ],
 )
 def test_a_transaction_that_does_harm_is_refused(
-    installs: list[str], removes: list[str], told: str | None
+    installs: list[str], removes: list[str], reported: str | None
 ) -> None:
-    if told is None:
+    if reported is None:
         driver_dnf.DnfDriver.refuse_harm(dict.fromkeys(installs), removes)
         return
     with pytest.raises(StateError) as caught:
         driver_dnf.DnfDriver.refuse_harm(dict.fromkeys(installs), removes)
-    assert told in str(caught.value)
+    assert reported in str(caught.value)
     assert "Nothing was changed" in str(caught.value)
 
 

@@ -12,15 +12,29 @@ import pytest
 from tests.support.ansible_modules import Run, load, tree
 from tests.support.elf_file import shared_library
 
-CUDNN = {"id": "11.8-8", "version": "8.6.0.163", "major": 8, "soname": "libcudnn.so.8",
-         "toolkit": "11.8", "default": True}
+CUDNN = {
+    "id": "11.8-8",
+    "version": "8.6.0.163",
+    "major": 8,
+    "soname": "libcudnn.so.8",
+    "toolkit": "11.8",
+    "default": True,
+}
 TOOLKIT_FILES = {
-    "bin/nvcc", "include", "lib64", "targets/include/cuda.h", "version.json",
-    "targets/lib/libcudart.so.11.0", "targets/lib/libcudart.so.11.8.89",
+    "bin/nvcc",
+    "include",
+    "lib64",
+    "targets/include/cuda.h",
+    "version.json",
+    "targets/lib/libcudart.so.11.0",
+    "targets/lib/libcudart.so.11.8.89",
 }
 CUDNN_FILES = {
-    "targets/include/cudnn_version.h", "targets/lib/libcudnn.so", "targets/lib/libcudnn.so.8",
-    "targets/lib/libcudnn.so.8.6.0", "targets/lib/libcudnn_static_v8.a",
+    "targets/include/cudnn_version.h",
+    "targets/lib/libcudnn.so",
+    "targets/lib/libcudnn.so.8",
+    "targets/lib/libcudnn.so.8.6.0",
+    "targets/lib/libcudnn_static_v8.a",
 }
 
 
@@ -50,8 +64,14 @@ class Bench:
 
     def adopt(self, check: bool = False, **more: Any) -> dict[str, Any]:
         """Run the module."""
-        arguments = {"version": "11.8.0", "short": "11.8", "path": self.path,
-                     "sonames": ["libcudart.so.11.0"], "cudnn": [CUDNN], "state_dir": self.state}
+        arguments = {
+            "version": "11.8.0",
+            "short": "11.8",
+            "path": self.path,
+            "sonames": ["libcudart.so.11.0"],
+            "cudnn": [CUDNN],
+            "state_dir": self.state,
+        }
         return self.run(self.module, check, **{**arguments, **more})
 
     def receipt(self, name: str) -> dict[str, Any]:
@@ -83,7 +103,8 @@ def test_each_gets_a_receipt_of_its_own_files(bench: Bench) -> None:
 def test_cudnn_that_is_not_the_default_has_neither_header_nor_bare_link(bench: Bench) -> None:
     bench.adopt(cudnn=[{**CUDNN, "default": False}])
     assert bench.listed("cudnn-11.8-8") == {
-        "targets/lib/libcudnn.so.8", "targets/lib/libcudnn.so.8.6.0"
+        "targets/lib/libcudnn.so.8",
+        "targets/lib/libcudnn.so.8.6.0",
     }
 
 
@@ -99,7 +120,7 @@ def test_a_killed_adoption_is_finished(bench: Bench) -> None:
     assert bench.adopt()["adopted"] == ["cudnn 11.8-8"]
 
 
-def test_check_mode_looks_and_writes_nothing(bench: Bench) -> None:
+def test_check_mode_probes_and_writes_nothing(bench: Bench) -> None:
     assert bench.adopt(check=True)["changed"]
     assert not bench.state.exists()
 

@@ -30,12 +30,14 @@ class Mirror(BaseHTTPRequestHandler):
     content: ClassVar[bytes] = CONTENT
     encoding: ClassVar[str] = "identity"
     asked: ClassVar[list[str | None]] = []
+    paths: ClassVar[list[str]] = []
     endless: ClassVar[bool] = False
     sent: ClassVar[int] = 0
 
     def do_GET(self) -> None:
         wanted = self.headers.get("Range")
         type(self).asked.append(wanted)
+        type(self).paths.append(self.path)
         start = int(wanted.split("=")[1].rstrip("-")) if wanted else 0
         if wanted and start >= len(self.content):
             self.send_error(416)
@@ -58,6 +60,7 @@ class Mirror(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def mirror() -> Iterator[str]:
+    Mirror.paths = []
     Mirror.asked, Mirror.breaks_off_at, Mirror.endless, Mirror.sent = [], None, False, 0
     Mirror.content, Mirror.encoding = CONTENT, "identity"
     server = ThreadingHTTPServer(("127.0.0.1", 0), Mirror)
@@ -110,7 +113,7 @@ def test_a_download_that_was_whole_but_not_renamed_is_taken(
     assert Path(run(load("gpu_artifact"), url=mirror, **declared)["path"]).read_bytes() == CONTENT
 
 
-def test_a_connection_that_breaks_off_is_told_as_such_and_continued(
+def test_a_connection_that_breaks_off_is_reported_as_such_and_continued(
     run: Run, declared: dict[str, Any], mirror: str
 ) -> None:
     Mirror.breaks_off_at = 5000
@@ -125,7 +128,10 @@ def test_a_connection_that_breaks_off_is_told_as_such_and_continued(
 
 @pytest.mark.parametrize("size", [len(CONTENT), 1, None])
 def test_a_server_that_sends_without_end_is_left(
-    run: Run, declared: dict[str, Any], mirror: str, monkeypatch: pytest.MonkeyPatch,
+    run: Run,
+    declared: dict[str, Any],
+    mirror: str,
+    monkeypatch: pytest.MonkeyPatch,
     size: int | None,
 ) -> None:
     Mirror.endless = True
@@ -144,15 +150,14 @@ def test_a_full_disk_ends_a_download_and_gets_its_space_back(
     Mirror.endless = True
     left = iter([10**9] * 3 + [10**6] * 99)
     monkeypatch.setattr(
-        download.shutil, "disk_usage", lambda path: SimpleNamespace(free=next(left)))
+        download.shutil, "disk_usage", lambda path: SimpleNamespace(free=next(left))
+    )
     answer = run(load("gpu_artifact"), **declared, url=mirror)
     assert "Free some space in" in answer["msg"]
     assert not list(Path(declared["cache"]).glob(f"{NAME}*"))
 
 
-def test_a_file_of_the_known_size_is_taken(
-    run: Run, declared: dict[str, Any], mirror: str
-) -> None:
+def test_a_file_of_the_known_size_is_taken(run: Run, declared: dict[str, Any], mirror: str) -> None:
     assert run(load("gpu_artifact"), **declared, url=mirror, size=len(CONTENT))["changed"]
 
 
@@ -252,3 +257,42 @@ def test_a_playbook_fetches_without_asking_the_host(
     words = [line.split(":")[0] for line in done.stdout.splitlines() if ": [no-such" in line]
     assert words == ["changed", "ok", "fatal"]
     assert "has sha256" in done.stdout
+
+
+def test_the_query_of_an_address_is_in_no_message(run: Run, declared: dict[str, Any]) -> None:
+    for address in ("http://127.0.0.1:9/x?signature=secret", "http://127.0.0.1:9/x y?a=secret b"):
+        answer = run(load("gpu_artifact"), url=address, **declared)
+        assert answer["failed"]
+        assert "http://127.0.0.1:9/x" in answer["msg"]
+        assert "secret" not in answer["msg"]
+    login = {**declared, "login_required": True}
+    answer = run(load("gpu_artifact"), url="https://me:secret@x/y?signature=secret", **login)
+    assert "https://***@x/y?***" in answer["msg"]
+
+
+def test_a_playbook_uses_the_query_that_a_plan_does_not_show(
+    mirror: str, declared: dict[str, Any], tmp_path: Path
+) -> None:
+    task = {**declared, "cache": str(declared["cache"]), "url": f"{mirror}?***"}
+    play = {
+        "hosts": "all",
+        "gather_facts": False,
+        "vars": {
+            "gpu_artifacts": {NAME: {"url": "{{ signed }}"}},
+            "signed": f"{mirror}?sign=secret",
+        },
+        "tasks": [{"gpufleet.gpu.gpu_artifact": task}],
+    }
+    playbook = tmp_path / "playbook.yml"
+    playbook.write_text(json.dumps([play]))
+    root = Path(__file__).resolve().parents[2]
+    done = subprocess.run(
+        [root / ".venv/bin/ansible-playbook", "-v", "-i", "no-such-host.invalid,", playbook],
+        env={**os.environ, "ANSIBLE_CONFIG": str(root / "ansible.cfg")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    assert Mirror.paths == [f"/{NAME}?sign=secret"]
+    assert "secret" not in done.stdout + done.stderr

@@ -1,4 +1,4 @@
-"""What was brought to a host is taken away again, and nothing else."""
+"""What was copied to a host is removed again, and nothing else."""
 
 from __future__ import annotations
 
@@ -23,8 +23,12 @@ def place(tmp_path: Path) -> Path:
 def clear(run: Run, place: Path, check: bool = False) -> dict[str, Any]:
     """Run the module."""
     return run(
-        load("gpu_artifact_cleanup"), check, directory=place / "artifacts", files=["run", "tar"],
-        caches=[str(place / "cache")], state_dir=place / "state",
+        load("gpu_artifact_cleanup"),
+        check,
+        directory=place / "artifacts",
+        files=["run", "tar"],
+        caches=[str(place / "cache")],
+        state_dir=place / "state",
     )
 
 

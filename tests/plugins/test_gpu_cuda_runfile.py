@@ -134,16 +134,16 @@ def patches(bench: Bench, after: str = "") -> list[dict[str, str]]:
 
 
 def test_patches_are_applied_in_order_and_stand_in_the_receipt(bench: Bench) -> None:
-    told = patches(bench)
-    bench.install(generation="perl", patches=told)
+    reported = patches(bench)
+    bench.install(generation="perl", patches=reported)
     calls = bench.calls.read_text().splitlines()
     assert calls[0].startswith("--silent --toolkit ")
     assert calls[1:] == [f"--silent --accept-eula --installdir={bench.path}"] * 2
-    assert bench.receipt()["patches"] == told
+    assert bench.receipt()["patches"] == reported
     listed = {entry["path"] for entry in bench.receipt()["manifest"]}
     assert "targets/lib/libcublas.so.8.0.88" in listed
-    assert not bench.install(generation="perl", patches=told)["changed"]
-    again = bench.install(generation="perl", patches=told[:1])
+    assert not bench.install(generation="perl", patches=reported)["changed"]
+    again = bench.install(generation="perl", patches=reported[:1])
     assert "patches is" in again["because"]
 
 
@@ -289,7 +289,7 @@ def test_a_tmpdir_from_which_nothing_runs_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("says", "status", "told"),
+    ("says", "status", "reported"),
     [
         (
             "echo ' Failed to verify gcc version. See log at x for details.'; exit 1",
@@ -303,12 +303,12 @@ def test_a_tmpdir_from_which_nothing_runs_is_refused(
     ],
 )
 def test_a_failed_installer_is_reported_in_its_words(
-    bench: Bench, says: str, status: int, told: str
+    bench: Bench, says: str, status: int, reported: str
 ) -> None:
     bench.write(before=says.format(log=bench.log))
     answer = bench.install()
     assert answer["failed"]
-    assert told in answer["msg"]
+    assert reported in answer["msg"]
     assert f"status {status}" in answer["msg"]
     assert (bench.state / "journal" / "toolkit-11.8.json").exists()
     bench.write()
@@ -395,8 +395,9 @@ def test_a_directory_in_the_place_of_a_file_is_set_aside(bench: Bench) -> None:
     assert [path.read_text() for path in bench.state.glob("set-aside/**/theirs")] == ["precious"]
 
 
-@pytest.mark.parametrize("text", [
-    "", "{", "[]", "{}", '{"schema": 1, "manifest": []}', "directory"])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "{}", '{"schema": 1, "manifest": []}', "directory"]
+)
 def test_a_damaged_receipt_is_written_again_and_keeps_nothing_waiting(
     bench: Bench, text: str
 ) -> None:
@@ -437,7 +438,8 @@ def test_a_recreation_that_is_killed_is_finished_by_the_next_run(
         raise StateError("killed")
 
     place: Any = {"put_back": Recreation, "finish": Recreation, "receipt": Installation}.get(
-        moment, bench.module)
+        moment, bench.module
+    )
     monkeypatch.setattr(place, "finish" if moment == "receipt" else moment, killed)
     assert bench.install(repair="recreate")["failed"]
     monkeypatch.undo()

@@ -38,8 +38,10 @@ class Bench:
         source = self.root / f"source-{version}"
         for stem in ("libcudnn", "libcudnn_ops_infer"):
             shared_library(source / "lib" / f"{stem}.so.{version}", f"{stem}.so.{major}")
-            for link, target in ((f"{stem}.so.{major}", f"{stem}.so.{version}"),
-                                 (f"{stem}.so", f"{stem}.so.{major}")):
+            for link, target in (
+                (f"{stem}.so.{major}", f"{stem}.so.{version}"),
+                (f"{stem}.so", f"{stem}.so.{major}"),
+            ):
                 (source / "lib" / link).symlink_to(target)
         (source / "lib" / "libcudnn_static.a").write_text("static")
         (source / "include").mkdir()
@@ -145,7 +147,7 @@ def test_an_upgrade_leaves_nothing_of_the_version_before(bench: Bench) -> None:
     assert (bench.lib / "libcudnn.so.8").readlink() == Path("libcudnn.so.8.7.0")
 
 
-def test_a_killed_upgrade_that_is_wished_no_more_leaves_nothing_of_it(bench: Bench) -> None:
+def test_a_killed_upgrade_that_is_declared_no_longer_leaves_nothing_of_it(bench: Bench) -> None:
     archive = bench.archive()
     bench.install(archive)
     before = tree(bench.path)
@@ -227,13 +229,13 @@ def outside(kind: str) -> tarfile.TarInfo:
 
 
 @pytest.mark.parametrize(
-    ("kind", "told"),
+    ("kind", "reported"),
     [("path", "outside of its own tree"), ("link", "leads out of it"), ("fifo", "no plain file")],
 )
-def test_an_archive_that_would_escape_is_refused(bench: Bench, kind: str, told: str) -> None:
+def test_an_archive_that_would_escape_is_refused(bench: Bench, kind: str, reported: str) -> None:
     answer = bench.install(bench.archive(evil=outside(kind)))
     assert answer["failed"]
-    assert told in answer["msg"]
+    assert reported in answer["msg"]
     assert not (bench.lib / "libcudnn.so.8.6.0").exists()
 
 

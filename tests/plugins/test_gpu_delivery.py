@@ -105,9 +105,7 @@ def test_the_mode_alone_is_corrected(run: Run, tmp_path: Path) -> None:
     path.write_bytes(b"new")
     path.chmod(0o600)
     for check, mode in ((True, 0o600), (False, 0o640)):
-        answer = run(
-            load("gpu_delivery"), check=check, dest="/x", files=[described(path, b"new")]
-        )
+        answer = run(load("gpu_delivery"), check=check, dest="/x", files=[described(path, b"new")])
         assert (answer["changed"], answer["wanted"]) == (True, [])
         assert path.stat().st_mode & 0o777 == mode
     assert not run(load("gpu_delivery"), dest="/x", files=[described(path, b"new")])["changed"]

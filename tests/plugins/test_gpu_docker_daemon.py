@@ -51,6 +51,27 @@ def test_the_file_as_it_was_is_kept(run: Run, file: Path) -> None:
     assert Path(answer["backup_file"]).read_text() == THEIRS
 
 
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"])
+def test_a_file_with_a_byte_order_mark_is_read_as_docker_reads_it(
+    run: Run, file: Path, encoding: str
+) -> None:
+    mark = "\ufeff" if encoding.endswith("e") else ""
+    file.write_bytes((mark + THEIRS).encode(encoding))
+    assert merge(run, file)["changed"]
+    # Each release of Docker reads what has no mark.
+    after = json.loads(file.read_bytes().decode("utf-8"))
+    assert (after["live-restore"], after["log-driver"]) == (True, "journald")
+    assert not merge(run, file)["changed"]
+
+
+def test_a_marked_file_that_has_everything_is_not_changed(run: Run, file: Path) -> None:
+    merge(run, file)
+    file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())
+    before = file.read_bytes()
+    assert not merge(run, file)["changed"]
+    assert file.read_bytes() == before
+
+
 def test_a_second_run_changes_nothing(run: Run, file: Path) -> None:
     merge(run, file)
     before = file.stat()
@@ -74,7 +95,9 @@ def test_where_there_is_none_one_is_made(run: Run, tmp_path: Path) -> None:
     answer = merge(run, path)
     assert "backup_file" not in answer
     assert json.loads(path.read_text()) == {
-        "runtimes": {"nvidia": {"path": "nvidia-container-runtime"}}, "live-restore": True}
+        "runtimes": {"nvidia": {"path": "nvidia-container-runtime"}},
+        "live-restore": True,
+    }
 
 
 def test_a_registration_by_hand_is_left_as_it_is(run: Run, file: Path) -> None:
@@ -89,7 +112,9 @@ def test_another_program_under_that_name_is_corrected_with_its_arguments_kept(
     file.write_text(json.dumps({"runtimes": {"nvidia": {"path": "runc", "args": ["-x"]}}}))
     merge(run, file)
     assert json.loads(file.read_text())["runtimes"]["nvidia"] == {
-        "path": "nvidia-container-runtime", "args": ["-x"]}
+        "path": "nvidia-container-runtime",
+        "args": ["-x"],
+    }
 
 
 @pytest.mark.parametrize(

@@ -63,11 +63,13 @@ def test_a_transaction_prefers_the_branch_to_the_repositorys_own_choice() -> Non
         ),
     ],
 )
-def test_packages_of_another_branch_are_told(packages: dict[str, str], other: list[str]) -> None:
+def test_packages_of_another_branch_are_reported(
+    packages: dict[str, str], other: list[str]
+) -> None:
     assert driver_rules.other_branch(packages, "535") == other
 
 
-def test_firmware_of_the_version_before_is_told() -> None:
+def test_firmware_of_the_version_before_is_reported() -> None:
     """Ubuntu has the driver's version in its name: each upgrade left a package, held for ever."""
     old, new = "nvidia-firmware-580-server-580.126.09", "nvidia-firmware-580-server-580.126.20"
     packages = {old: "1", new: "1", "firmware-nvidia-gsp": "1", "nvidia-firmware": "1"}
@@ -75,15 +77,15 @@ def test_firmware_of_the_version_before_is_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("installs", "removes", "told"),
+    ("installs", "removes", "reported"),
     [
         ({"linux-image-6.1.0-50-amd64": {}}, [], "install, change or remove a kernel"),
         ({}, ["linux-modules-6.8.0-31-generic"], "install, change or remove a kernel"),
         ({}, ["libcuda1", "theirs"], "not the driver's: theirs"),
     ],
 )
-def test_harm_is_refused(installs: dict[str, Any], removes: list[str], told: str) -> None:
-    with pytest.raises(StateError, match=told):
+def test_harm_is_refused(installs: dict[str, Any], removes: list[str], reported: str) -> None:
+    with pytest.raises(StateError, match=reported):
         driver_rules.refuse_harm(installs, removes)
 
 
@@ -184,7 +186,7 @@ def test_a_build_that_failed_names_its_kernel(
     )
 
 
-def test_a_held_package_that_has_to_give_way_is_told_to_apt(tmp_path: Path) -> None:
+def test_a_held_package_that_has_to_give_way_is_reported_to_apt(tmp_path: Path) -> None:
     """The simulation knew no holds: the installation then failed on those of an administrator."""
     rows = {
         "nvidia-dkms-580-server": {"version": "1", "status": "installed", "held": True},

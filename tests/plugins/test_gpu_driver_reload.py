@@ -32,7 +32,7 @@ class Machine:
         self.used: dict[str, str] = {}
         self.units = {"nvidia-persistenced": "is-active", "nvidia-fabricmanager": "is-enabled"}
         self.dead: set[str] = set()
-        self.on_disk, self.said = NEW, ""
+        self.on_disk, self.output = NEW, ""
         self.ran: list[str] = []
 
     def load(self, version: str | None, used: dict[str, str]) -> None:
@@ -60,8 +60,8 @@ class Machine:
                 shutil.rmtree(self.proc / "5", ignore_errors=True)
             if words[1] == "start" and words[2] in self.dead:
                 return 1, "", "control process exited"
-        elif self.said:
-            return 1, "", self.said
+        elif self.output:
+            return 1, "", self.output
         elif words[0] == "rmmod":
             assert self.used[words[1]] == "-", f"{words[1]} is in use"
             rest = {name: by for name, by in self.used.items() if name != words[1]}
@@ -147,7 +147,7 @@ def test_another_module_that_uses_them_is_named(machine: Machine) -> None:
 
 
 def test_what_loading_said_is_kept_and_the_daemons_run_again(machine: Machine) -> None:
-    machine.said = "could not insert 'nvidia': No such device"
+    machine.output = "could not insert 'nvidia': No such device"
     machine.hold(5, "nvidia-persiste", "nvidia-persistenced.service")
     answer = machine.reload()
     assert "No such device" in answer["msg"]
@@ -163,9 +163,7 @@ def test_what_loading_said_is_kept_and_the_daemons_run_again(machine: Machine) -
 @pytest.mark.parametrize(
     ("unit", "failed"), [("nvidia-persistenced", True), ("nvidia-fabricmanager", False)]
 )
-def test_a_daemon_that_ran_before_must_run_again(
-    machine: Machine, unit: str, failed: bool
-) -> None:
+def test_a_daemon_that_ran_before_must_run_again(machine: Machine, unit: str, failed: bool) -> None:
     machine.dead = {unit}
     answer = machine.reload()
     assert bool(answer.get("failed")) == failed

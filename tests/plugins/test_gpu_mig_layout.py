@@ -116,7 +116,7 @@ def test_none_switches_mig_off(cards: Cards) -> None:
     assert cards.state == [("Disabled", [])]
 
 
-def test_a_gpu_of_which_nothing_is_said_is_left_alone(cards: Cards) -> None:
+def test_a_gpu_of_which_nothing_is_printed_is_left_alone(cards: Cards) -> None:
     cards.have(gpu("Enabled", ["7g.80gb"]), gpu())
     assert cards.split({"1": HALVES})["gpus"] == [1]
     assert cards.state[0] == ("Enabled", ["7g.80gb"])
@@ -130,7 +130,7 @@ def test_check_mode_changes_nothing(cards: Cards) -> None:
     assert cards.changes == []
 
 
-def test_a_gpu_in_use_is_told(cards: Cards) -> None:
+def test_a_gpu_in_use_is_reported(cards: Cards) -> None:
     cards.have(gpu("Enabled", ["7g.80gb"], busy=True))
     answer = cards.split({"all": HALVES})
     assert answer["failed"]

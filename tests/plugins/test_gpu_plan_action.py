@@ -35,7 +35,7 @@ def test_a_python_that_is_too_old_is_named_with_a_remedy(tmp_path: Path, version
         env={**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg")},
         stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=60,
     )  # fmt: skip
-    said = " ".join((done.stdout + done.stderr).split())
+    output = " ".join((done.stdout + done.stderr).split())
     assert done.returncode == 2
-    assert f"do not run under {python}, which is older than Python 3." in said
-    assert "name it in the inventory (ansible_python_interpreter: /usr/bin/python3.12)" in said
+    assert f"do not run under {python}, which is older than Python 3." in output
+    assert "name it in the inventory (ansible_python_interpreter: /usr/bin/python3.12)" in output

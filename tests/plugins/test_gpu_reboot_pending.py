@@ -36,11 +36,11 @@ def test_a_marker_goes_its_way(module: ModuleType, run: Run, tmp_path: Path) -> 
     assert tried["marker"] == {**noted["marker"], "tried": True}
     assert not run(module, state="tried", because="again", state_dir=state)["changed"]
 
-    # A killed run had not come to the reboot; what is changed later begins anew.
+    # A killed run had not come to the reboot; what is changed later begins again.
     boot(tmp_path, "boot-2")
     assert run(module, state="tried", because="x", state_dir=state)["marker"]["boot_id"] == "boot-2"
-    anew = run(module, because="535 over 550", state_dir=state)["marker"]
-    assert (anew["because"], anew["tried"]) == ("535 over 550", False)
+    second = run(module, because="535 over 550", state_dir=state)["marker"]
+    assert (second["because"], second["tried"]) == ("535 over 550", False)
 
     assert run(module, state="absent", state_dir=state)["marker"] is None
     assert not (state / "reboot-pending.json").exists()

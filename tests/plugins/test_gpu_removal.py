@@ -35,7 +35,7 @@ class Host:
         info = site / "tensorflow-2.13.1.dist-info"
         info.mkdir(parents=True)
         (site / "core.py").write_text("12345")
-        (site / "tensorflow.libs").mkdir()  # some wheels bring an empty directory
+        (site / "tensorflow.libs").mkdir()  # some wheels have an empty directory
         (info / "METADATA").write_text("123")
         (info / "RECORD").write_text(f"core.py,sha256=x,5\n{info.name}/METADATA,sha256=x,3\n")
 
@@ -58,9 +58,7 @@ class Host:
 
     def remove(self, kind: str, ident: str, check: bool = False, **more: Any) -> dict[str, Any]:
         """Run the module."""
-        return self.run(
-            self.module, check, kind=kind, id=ident, state_dir=self.state, **more
-        )
+        return self.run(self.module, check, kind=kind, id=ident, state_dir=self.state, **more)
 
     def receipts(self) -> set[str]:
         """The names of the receipts that stand."""

@@ -1,4 +1,4 @@
-"""The action plugin that brings a driver to run: what it asks of the host, and in which order."""
+"""The action plugin that gets a driver to run: what it asks of the host, and in which order."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_reload_that_fails_and_leaves_a_driver_that_runs_is_a_failure() -> Non
     assert "No such device" in answer["msg"]
 
 
-def test_check_mode_looks_once_and_promises_the_reload() -> None:
+def test_check_mode_probes_once_and_promises_the_reload() -> None:
     played = Played(host(OLD), check=True)
     answer = played.run()
     assert (answer["action"], answer["changed"]) == ("reload", True)

@@ -28,8 +28,8 @@ def gpg(home: Path, *words: str) -> str:
 def made(home: Path, name: str) -> tuple[Path, str]:
     """A key with a subkey, and its fingerprint by gpg itself."""
     gpg(home, "--quick-generate-key", f"{name} <{name}@localhost>", "ed25519", "sign", "never")
-    told = gpg(home, "--with-colons", "--list-keys").splitlines()
-    fingerprint = next(line.split(":")[9] for line in told if line.startswith("fpr:"))
+    reported = gpg(home, "--with-colons", "--list-keys").splitlines()
+    fingerprint = next(line.split(":")[9] for line in reported if line.startswith("fpr:"))
     gpg(home, "--quick-add-key", fingerprint, "cv25519", "encr", "never")
     path = home / f"{name}.asc"
     path.write_text(gpg(home, "--armor", "--export"))
@@ -57,14 +57,14 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return made(tmp_path_factory.mktemp("others"), "two")
 
 
-def bring(run: Run, source: Path, fingerprint: str, dest: Path, check: bool = False):  # type: ignore[no-untyped-def]
+def deliver(run: Run, source: Path, fingerprint: str, dest: Path, check: bool = False):  # type: ignore[no-untyped-def]
     return run(MODULE, check, url=f"file://{source}", fingerprints=[fingerprint], dest=dest)
 
 
 def test_the_declared_key_is_written(run: Run, key: tuple[Path, str], tmp_path: Path) -> None:
     source, fingerprint = key
     spaced = " ".join(fingerprint[at : at + 4] for at in range(0, 40, 4)).lower()
-    answer = bring(run, source, spaced, tmp_path / "keys" / "one.asc")
+    answer = deliver(run, source, spaced, tmp_path / "keys" / "one.asc")
     assert answer["changed"]
     assert answer["fingerprints"] == [fingerprint]
     assert (tmp_path / "keys" / "one.asc").read_text() == source.read_text()
@@ -75,8 +75,8 @@ def test_one_that_is_there_is_not_fetched_again(
 ) -> None:
     source, fingerprint = key
     dest = tmp_path / "one.asc"
-    bring(run, source, fingerprint, dest)
-    assert not bring(run, tmp_path / "nowhere", fingerprint, dest)["changed"]
+    deliver(run, source, fingerprint, dest)
+    assert not deliver(run, tmp_path / "nowhere", fingerprint, dest)["changed"]
 
 
 def test_another_key_is_refused_and_what_stood_there_stays(
@@ -84,7 +84,7 @@ def test_another_key_is_refused_and_what_stood_there_stays(
 ) -> None:
     dest = tmp_path / "one.asc"
     dest.write_text("an older one")
-    answer = bring(run, key[0], "0" * 40, dest)
+    answer = deliver(run, key[0], "0" * 40, dest)
     assert answer["failed"]
     assert f"is {key[1]}, accepted is {'0' * 40}" in answer["msg"]
     assert dest.read_text() == "an older one"
@@ -95,17 +95,17 @@ def test_a_rotated_key_replaces_the_older_one(
 ) -> None:
     dest = tmp_path / "one.asc"
     dest.write_text("an older one")
-    assert bring(run, *key, dest)["changed"]
+    assert deliver(run, *key, dest)["changed"]
     assert dest.read_text() == key[0].read_text()
 
 
 @pytest.mark.parametrize("text", ["<html>Forbidden</html>", "", "-----BEGIN PGP PUBLIC KEY"])
-def test_what_is_no_key_is_said_so(
+def test_what_is_no_key_is_printed_so(
     run: Run, key: tuple[Path, str], tmp_path: Path, text: str
 ) -> None:
     source = tmp_path / "page"
     source.write_text(text)
-    answer = bring(run, source, key[1], tmp_path / "one.asc")
+    answer = deliver(run, source, key[1], tmp_path / "one.asc")
     assert answer["failed"]
     assert "no OpenPGP key in ASCII armour" in answer["msg"]
     assert not (tmp_path / "one.asc").exists()
@@ -115,7 +115,7 @@ def test_a_key_that_was_cut_off(run: Run, key: tuple[Path, str], tmp_path: Path)
     lines = key[0].read_text().splitlines()
     source = tmp_path / "cut.asc"
     source.write_text("\n".join([*lines[:4], lines[-1]]))
-    answer = bring(run, source, key[1], tmp_path / "one.asc")
+    answer = deliver(run, source, key[1], tmp_path / "one.asc")
     assert answer["failed"]
 
 
@@ -146,8 +146,9 @@ def spoiled(kind: str, own: str, foreign: str) -> str:
         "text before it": "Welcome\n" + own,
         "text after it": own + "mQENBF\n",
         "text behind the last line's dashes": own.rstrip() + " x\n",
-        "a second body behind an empty line": own.replace("\n=", "\n\n" + foreign.split("\n")[2]
-                                                          + "\n=", 1),
+        "a second body behind an empty line": own.replace(
+            "\n=", "\n\n" + foreign.split("\n")[2] + "\n=", 1
+        ),
         "characters outside base64": own.replace(lines[2], lines[2][:10] + "!" + lines[2][10:]),
         "padding in the middle": own.replace(lines[2], lines[2][:10] + "==" + lines[2][10:]),
         "a wrong checksum": re.sub(r"\n=.*", "\n=AAAA", own),
@@ -162,13 +163,27 @@ def spoiled(kind: str, own: str, foreign: str) -> str:
 
 
 SPOILED = (
-    "a block of another name behind it", "a block of another name before it", "a second block",
-    "a block in the block", "a block in its headers", "a second key in the block",
-    "the second key first", "text before it", "text after it",
-    "text behind the last line's dashes", "a second body behind an empty line",
-    "characters outside base64", "padding in the middle", "a wrong checksum",
-    "a packet of a private key", "a marker packet", "a packet of unknown length",
-    "a packet to the end of the file", "a key of version 3", "a subkey of version 3", "no packet",
+    "a block of another name behind it",
+    "a block of another name before it",
+    "a second block",
+    "a block in the block",
+    "a block in its headers",
+    "a second key in the block",
+    "the second key first",
+    "text before it",
+    "text after it",
+    "text behind the last line's dashes",
+    "a second body behind an empty line",
+    "characters outside base64",
+    "padding in the middle",
+    "a wrong checksum",
+    "a packet of a private key",
+    "a marker packet",
+    "a packet of unknown length",
+    "a packet to the end of the file",
+    "a key of version 3",
+    "a subkey of version 3",
+    "no packet",
 )
 
 
@@ -178,7 +193,7 @@ def test_anything_beside_the_declared_key_is_refused(
 ) -> None:
     source, dest = tmp_path / "spoiled.asc", tmp_path / "one.asc"
     source.write_text(spoiled(kind, key[0].read_text(), other[0].read_text()))
-    answer = bring(run, source, key[1], dest)
+    answer = deliver(run, source, key[1], dest)
     assert answer["failed"]
     assert "Nothing was changed" in answer["msg"]
     assert not dest.exists()
@@ -189,7 +204,7 @@ def test_a_second_key_that_an_earlier_version_installed_is_taken_away(
 ) -> None:
     dest = tmp_path / "one.asc"
     dest.write_text(key[0].read_text() + note(other[0].read_text()))
-    assert bring(run, *key, dest)["changed"]
+    assert deliver(run, *key, dest)["changed"]
     assert dest.read_text() == key[0].read_text()
 
 
@@ -199,7 +214,7 @@ def test_headers_and_line_ends_are_not_handed_on(
     dest, clean = tmp_path / "one.asc", key[0].read_text()
     dest.write_bytes(clean.replace("\n\n", "\nVersion: 2\n\n", 1).replace("\n", "\r\n").encode())
     # Without the server: what is there was judged.
-    assert bring(run, tmp_path / "nowhere", key[1], dest)["changed"]
+    assert deliver(run, tmp_path / "nowhere", key[1], dest)["changed"]
     assert dest.read_bytes() == clean.encode()
 
 
@@ -218,37 +233,45 @@ def trusts(program: str, keys: Path, home: Path, tmp_path: Path) -> bool:
     gpg(home, "--detach-sign", "--armor", "--output", str(signature), str(data))
     argv = {
         # As apt 2.6 calls it, for gpgv; Debian 13's apt calls sqv.
-        "apt-key": ["apt-key", "--quiet", "--keyring", str(keys), "verify", str(signature),
-                    str(data)],
+        "apt-key": [
+            "apt-key",
+            "--quiet",
+            "--keyring",
+            str(keys),
+            "verify",
+            str(signature),
+            str(data),
+        ],
         "sqv": ["sqv", "--keyring", str(keys), str(signature), str(data)],
     }[program]
     return subprocess.run(argv, check=False, capture_output=True).returncode == 0
 
 
-@pytest.mark.parametrize("program", [
-    program for program in ("apt-key", "sqv") if shutil.which(program)])
+@pytest.mark.parametrize(
+    "program", [program for program in ("apt-key", "sqv") if shutil.which(program)]
+)
 def test_apt_trusts_the_written_key_and_no_other(
     run: Run, key: tuple[Path, str], other: tuple[Path, str], tmp_path: Path, program: str
 ) -> None:
     dest = tmp_path / "one.asc"
-    assert bring(run, *key, dest)["changed"]
+    assert deliver(run, *key, dest)["changed"]
     assert trusts(program, dest, key[0].parent, tmp_path)
     assert not trusts(program, dest, other[0].parent, tmp_path)
 
 
-@pytest.mark.parametrize("program", [
-    program for program in ("rpmkeys",) if shutil.which(program)])
+@pytest.mark.parametrize("program", [program for program in ("rpmkeys",) if shutil.which(program)])
 def test_rpm_imports_the_written_key_alone(
     run: Run, key: tuple[Path, str], tmp_path: Path, program: str
 ) -> None:
     dest, database = tmp_path / "one.asc", ["--dbpath", str(tmp_path / "rpm")]
-    bring(run, *key, dest)
+    deliver(run, *key, dest)
     subprocess.run([program, *database, "--import", str(dest)], check=True)
-    keys = subprocess.run(["rpm", *database, "-qa", "gpg-pubkey*"], check=True, text=True,
-                          capture_output=True).stdout.split()
+    keys = subprocess.run(
+        ["rpm", *database, "-qa", "gpg-pubkey*"], check=True, text=True, capture_output=True
+    ).stdout.split()
     assert [name.split("-")[2] for name in keys] == [key[1][-8:].lower()]
 
 
 def test_check_mode_writes_nothing(run: Run, key: tuple[Path, str], tmp_path: Path) -> None:
-    assert bring(run, *key, tmp_path / "one.asc", check=True)["changed"]
+    assert deliver(run, *key, tmp_path / "one.asc", check=True)["changed"]
     assert not (tmp_path / "one.asc").exists()

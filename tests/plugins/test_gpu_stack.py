@@ -16,7 +16,7 @@ from tests.support.ansible_modules import sha256
 from tests.support.stack_bench import VERSION, Bench
 
 # What stands for the environment's own interpreter: it notes what `-m pip` is called with, and
-# installs packages that are nothing but their metadata.
+# installs packages that are nothing but their metadata. Like pip it replaces none without a record.
 PIP = """#!/bin/sh
 if [ "$2" != pip ]; then exec {python} "$@"; fi
 for last; do :; done
@@ -24,9 +24,11 @@ echo "$@" >>{calls}; cat "$last" >>{calls}; echo -- >>{calls}
 site=$(echo {venv}/lib/python3*/site-packages)
 grep -o '^[a-z]*==[0-9.]*' "$last" | while IFS== read -r name _ version; do
   info="$site/$name-$version.dist-info"
+  if [ -d "$info" ] && ! [ -e "$info/RECORD" ]; then exit 1; fi
   mkdir -p "$info"
   printf 'Name: %s\\nVersion: %s\\n\\n' "$name" "$version" >"$info/METADATA"
-done
+  echo "$name.dist-info/RECORD,," >"$info/RECORD"
+done || exit 1
 """
 
 
@@ -69,9 +71,16 @@ def test_an_environment_that_has_its_packages_already_is_bound(bench: Bench) -> 
     assert not list((bench.state / "journal").iterdir())
 
 
-@pytest.mark.parametrize("changed", [
-    {"filled": "0" * 64}, {"boot": "another"}, {"state": "removing"}, {"fresh": None},
-], ids=["another lock", "the host was restarted", "it was being removed", "a damaged entry"])
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"filled": "0" * 64},
+        {"boot": "another"},
+        {"state": "removing"},
+        {"fresh": None},
+    ],
+    ids=["another lock", "the host was restarted", "it was being removed", "a damaged entry"],
+)
 def test_an_environment_that_nobody_vouches_for_is_created_again(
     bench: Bench, changed: dict[str, Any]
 ) -> None:
@@ -99,8 +108,8 @@ def test_an_installation_started_elsewhere_is_not_continued_here(
     bench: Bench, tmp_path: Path
 ) -> None:
     fill(bench, "0" * 64, path=str(tmp_path / "before"))
-    said = bench.install()["msg"]
-    assert f"was started in {tmp_path}/before" in said
+    output = bench.install()["msg"]
+    assert f"was started in {tmp_path}/before" in output
     assert (bench.venv / "mark").exists()
 
 
@@ -132,14 +141,18 @@ def test_activation_sets_the_variables_and_puts_back_what_was_there(
 ) -> None:
     bench.install()
     given = {"TF_CPP_MIN_LOG_LEVEL": "1", "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
-    wishes = {"gpu_stacks": [{"tensorflow": "2.13.1", "environment": given}]}
-    text = next(row["text"] for row in resolve(wishes)["environment"] if "leave ()" in row["text"])
+    declared = {"gpu_stacks": [{"tensorflow": "2.13.1", "environment": given}]}
+    text = next(
+        row["text"] for row in resolve(declared)["environment"] if "leave ()" in row["text"]
+    )
     (bench.root / "variables.sh").write_text(text)
     done = subprocess.run(
         [shell, "-e"],
         input=SESSION.format(venv=bench.venv),
         env={"PATH": "/usr/bin:/bin", "VIRTUAL_ENV_DISABLE_PROMPT": "1", "_": "", **before},
-        capture_output=True, text=True, check=False,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"1 true {bench.venv}/bin/python\nnothing is left\n"
@@ -180,7 +193,7 @@ def test_a_wheelhouse_is_the_only_place_that_is_asked(
     assert f"--no-index --find-links {wheelhouse}{words}" in bench.calls.read_text()
 
 
-def test_a_wheelhouse_that_is_not_there_is_told_before_anything_is_begun(bench: Bench) -> None:
+def test_a_wheelhouse_that_is_not_there_is_reported_before_anything_is_begun(bench: Bench) -> None:
     answer = bench.install(wheelhouse="/no/such/place")
     assert answer["failed"]
     assert "gpu_wheelhouse is /no/such/place" in answer["msg"]
@@ -251,7 +264,7 @@ def test_after_a_killed_repair_metadata_is_not_believed(bench: Bench) -> None:
     assert "--reinstall" in bench.calls.read_text()
 
 
-def test_an_environment_of_another_python_is_made_anew(bench: Bench) -> None:
+def test_an_environment_of_another_python_is_made_again(bench: Bench) -> None:
     bench.install()
     receipt = bench.receipt()
     path = bench.state / "receipts" / "stack-tensorflow-2.13.1.json"
@@ -266,7 +279,8 @@ def test_nothing_is_left_that_everybody_may_write(bench: Bench) -> None:
     bench.write(fails=f"[ $1 = venv ] || touch {bench.venv}/.lock; chmod -f 666 {bench.venv}/.lock")
     bench.install()
     open_files = [
-        path for path in bench.venv.rglob("*")
+        path
+        for path in bench.venv.rglob("*")
         if not path.is_symlink() and path.stat().st_mode & 0o022
     ]
     assert open_files == []
@@ -313,20 +327,19 @@ def test_a_python_that_is_not_there_is_named(bench: Bench) -> None:
     assert "/nowhere/bin/python3.9 is not on this host" in answer["msg"]
 
 
-def test_uv_brings_an_interpreter_into_its_directory(bench: Bench) -> None:
+def test_uv_installs_an_interpreter_into_its_directory(bench: Bench) -> None:
     place = bench.root / "pythons"
     made = place / f"cpython-{VERSION}.9-linux-x86_64-gnu" / "bin"
-    brings = f"mkdir -p {made}; ln -sf {sys.executable} {made}/python{VERSION}"
-    bench.write(fails=f'[ "$1" != python ] || {{ {brings}; exit; }}')
+    installs = f"mkdir -p {made}; ln -sf {sys.executable} {made}/python{VERSION}"
+    bench.write(fails=f'[ "$1" != python ] || {{ {installs}; exit; }}')
     assert bench.install(interpreter=None, python_dir=place)["changed"]
     calls = bench.calls.read_text().splitlines()
     assert calls[0] == f"python install --install-dir {place} --no-bin {VERSION}"
     assert f"--python {made}/python{VERSION}" in calls[1]
 
 
-def test_pip_of_the_lock_comes_first_for_an_interpreter_that_uv_does_not_know(
-    bench: Bench,
-) -> None:
+def with_pip(bench: Bench) -> dict[str, Any]:
+    """The arguments for an interpreter that uv does not know; it makes environments with PIP."""
     python = bench.root / "python3"
     python.write_text(
         f"#!/bin/sh\n{sys.executable} -m venv --without-pip {bench.venv}\n"
@@ -340,7 +353,24 @@ def test_pip_of_the_lock_comes_first_for_an_interpreter_that_uv_does_not_know(
         "tensorflow==2.13.1 \\\n    --hash=sha256:00\n"
         "pip==21.3.1 \\\n    --hash=sha256:11 \\\n    --hash=sha256:22\nnumpy==1.24.3\n"
     )
-    answer = bench.install(installer="pip", uv=None, interpreter=str(python))
+    return {"installer": "pip", "uv": None, "interpreter": str(python)}
+
+
+def test_pip_replaces_a_package_whose_record_is_gone(bench: Bench) -> None:
+    arguments = with_pip(bench)
+    bench.install(**arguments)
+    record = next(bench.site().glob("numpy-*.dist-info")) / "RECORD"
+    record.unlink()
+    answer = bench.install(**arguments)
+    assert "numpy-1.24.3.dist-info/RECORD: missing" in answer["because"], answer
+    assert record.read_text()
+    assert not bench.install(**arguments)["changed"]
+
+
+def test_pip_of_the_lock_comes_first_for_an_interpreter_that_uv_does_not_know(
+    bench: Bench,
+) -> None:
+    answer = bench.install(**with_pip(bench))
     assert answer["changed"], answer
     first, second = bench.calls.read_text().split("--\n")[:2]
     assert first.split("\n", 1)[1] == (

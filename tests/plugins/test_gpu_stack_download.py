@@ -35,11 +35,23 @@ def arguments(folder: Path, status: int = 0, **stack: Any) -> dict[str, Any]:
     uv.write_text(UV.format(folder=folder, status=status))
     uv.chmod(0o755)
     (folder / "one.lock").write_text("numpy==1.24.3\n")
-    declared = {"name": "one", "version": "2.13.1", "lock": "one.lock", "python": VERSION,
-                "venv": str(folder / "venv"), "interpreter": sys.executable, "installer": "uv",
-                "python_source": "host"}
-    return {"uv": str(uv), "locks": str(folder), "cache": str(folder / "cache"),
-            "state_dir": str(folder / "state"), "stacks": [{**declared, **stack}]}
+    declared = {
+        "name": "one",
+        "version": "2.13.1",
+        "lock": "one.lock",
+        "python": VERSION,
+        "venv": str(folder / "venv"),
+        "interpreter": sys.executable,
+        "installer": "uv",
+        "python_source": "host",
+    }
+    return {
+        "uv": str(uv),
+        "locks": str(folder),
+        "cache": str(folder / "cache"),
+        "state_dir": str(folder / "state"),
+        "stacks": [{**declared, **stack}],
+    }
 
 
 def journal(folder: Path) -> dict[str, Any]:
@@ -54,8 +66,19 @@ def playbook(folder: Path, words: dict[str, Any]) -> str:
     task = {"gpufleet.gpu.gpu_stack_download": words, "register": "it"}
     shown = {"ansible.builtin.debug": {"msg": "{{ 'begun' if it.started else 'left' }}"}}
     python = {"ansible_python_interpreter": sys.executable}
-    path.write_text(json.dumps([{"hosts": "localhost", "connection": "local", "vars": python,
-                                 "gather_facts": False, "tasks": [task, shown]}]))
+    path.write_text(
+        json.dumps(
+            [
+                {
+                    "hosts": "localhost",
+                    "connection": "local",
+                    "vars": python,
+                    "gather_facts": False,
+                    "tasks": [task, shown],
+                }
+            ]
+        )
+    )
     return subprocess.run(
         [ROOT / ".venv" / "bin" / "ansible-playbook", "-i", "localhost,", path],
         env={**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg")},
@@ -141,7 +164,7 @@ def test_what_is_there_of_a_stack_is_left_to_its_installation(
 @pytest.mark.parametrize(
     "stack",
     [{"installer": "pip"}, {"python_source": "uv"}, {"venv": "/dev/shm/gpufleet/venv"}],
-    ids=["pip", "an interpreter that uv brings", "another file system"],
+    ids=["pip", "an interpreter that uv installs", "another file system"],
 )
 def test_some_stacks_are_not_downloaded_ahead(
     run: Run, tmp_path: Path, stack: dict[str, str]

@@ -41,6 +41,16 @@ def test_it_says_what_it_was_made_for(run: Run, asked: dict[str, Any]) -> None:
     assert asked["path"].read_text().startswith("# six==1.17.0 for Python 3.11.")
 
 
+@pytest.mark.parametrize(("python", "version"), [("3.6", "3.6.8"), ("3.11", "3.11")])
+def test_python_3_6_is_one_that_hosts_have(
+    run: Run, asked: dict[str, Any], python: str, version: str
+) -> None:
+    run(load("gpu_stack_lock"), **{**asked, "python": python})
+    words = (asked["uv"].parent / "calls").read_text().split()
+    assert words[words.index("--python-version") + 1] == version
+    assert f"for Python {python}." in asked["path"].read_text()
+
+
 @pytest.mark.parametrize("other", [{"requirements": ["six==1.16.0"]}, {"python": "3.12"}])
 def test_one_made_for_something_else_is_refused(
     run: Run, asked: dict[str, Any], other: dict[str, Any]

@@ -176,6 +176,7 @@ def test_a_killed_run_is_finished_even_by_another_declaration(
 ) -> None:
     desk.hold(HOOK)
     with monkeypatch.context() as killed:
+
         def die(*_: Any, **__: Any) -> None:
             raise OSError("killed")
 
@@ -195,7 +196,7 @@ def test_a_killed_run_is_finished_even_by_another_declaration(
     assert list(desk.root.iterdir()) == [desk.root / "profile.d"]
 
 
-def test_a_linked_parent_is_told_in_the_manifest(desk: Desk, tmp_path: Path) -> None:
+def test_a_linked_parent_is_reported_in_the_manifest(desk: Desk, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (desk.root / "modules").symlink_to(tmp_path / "elsewhere")
     desk.hold(CUDA)

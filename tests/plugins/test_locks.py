@@ -36,7 +36,6 @@ def test_no_other_account_can_hold_a_lock(kind: str, tmp_path: Path) -> None:
     lock.unlink()
     (tmp_path / "target").write_text("others'")
     lock.symlink_to(tmp_path / "target")
-    with pytest.raises(Exception, match=r"symbolic links|cannot be used"), \
-            HOLDERS[kind](tmp_path):
+    with pytest.raises(Exception, match=r"symbolic links|cannot be used"), HOLDERS[kind](tmp_path):
         pass
     assert (tmp_path / "target").read_text() == "others'"

@@ -8,18 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 from ansible_collections.gpufleet.gpu.plugins.module_utils import owned, python_environment
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe import trust
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import StateError
 
 from tests.support.planted_host import NOBODY, put
-from tests.support.trusted_files import forget_writers
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
-
-
-@pytest.fixture(autouse=True)
-def fresh() -> None:
-    forget_writers(trust)
 
 
 def test_a_users_interpreter_is_not_run(tmp_path: Path) -> None:
@@ -36,7 +29,6 @@ def test_a_users_interpreter_is_not_run(tmp_path: Path) -> None:
     python_environment.run(module, 0, command)
     module_file = put(tmp_path, "stack/lib/python3.11/site-packages/pip/__init__.py")
     os.chown(module_file, NOBODY, NOBODY)
-    trust.tree.cache_clear()
     with pytest.raises(StateError, match=rf"{module_file} belongs to nobody .* chown root:root"):
         python_environment.run(module, 0, command)
     assert ran == [command]
@@ -48,6 +40,5 @@ def test_an_installer_is_not_unpacked_where_a_user_can_exchange_it(tmp_path: Pat
     os.chown(tmp_path / "root/users-file", NOBODY, NOBODY)
     owned.refuse_foreign([f"--tmpdir={tmp_path}/root"])
     os.chown(tmp_path / "root", NOBODY, NOBODY)
-    trust._step.cache_clear()
     with pytest.raises(StateError, match="belongs to nobody"):
         owned.refuse_foreign([f"--tmpdir={tmp_path}/root"])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import pty
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,6 +30,7 @@ def played(folder: Path, playbook: str, hosts: str) -> str:
         env={
             **os.environ,
             "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
+            "ANSIBLE_DISPLAY_OK_HOSTS": "false",
             "GPUFLEET_PROGRESS_INTERVAL": "0.2",
         },
         capture_output=True,
@@ -58,6 +61,53 @@ TWO_HOSTS = """
 
 
 def test_hosts_at_different_tasks_have_a_line_each(tmp_path: Path) -> None:
-    said = played(tmp_path, TWO_HOSTS, "slow,fast,")
-    assert "s: Take a while on slow\n" in said
-    assert "s: Take another while on fast\n" in said
+    printed = played(tmp_path, TWO_HOSTS, "slow,fast,")
+    assert "s: Take a while on slow\n" in printed
+    assert "s: Take another while on fast\n" in printed
+
+
+MESSAGE = """
+- hosts: localhost
+  connection: local
+  gather_facts: false
+  tasks:
+    - name: Change nothing
+      ansible.builtin.set_fact: {count: 1}
+    - name: Show a message
+      ansible.builtin.debug: {msg: Restart its services}
+"""
+
+
+def test_messages_of_roles_are_shown_and_unchanged_tasks_are_not(tmp_path: Path) -> None:
+    output = played(tmp_path, MESSAGE, "localhost,")
+    assert "localhost: Restart its services\n" in output
+    assert "Change nothing" not in output
+
+
+def test_a_terminal_has_one_line_that_is_updated_in_place(tmp_path: Path) -> None:
+    (tmp_path / "long.yml").write_text(PLAYBOOK.replace("sleep 1", "sleep 3"))
+    main, terminal = pty.openpty()
+    with subprocess.Popen(
+        [ROOT / ".venv" / "bin" / "ansible-playbook", "-i", "localhost,", tmp_path / "long.yml"],
+        env={**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "TERM": "xterm"},
+        stdout=terminal,
+        stderr=subprocess.DEVNULL,
+    ) as playbook:
+        os.close(terminal)
+        output = b"".join(_read_until_closed(main))
+    assert playbook.returncode == 0
+    lines = output.decode().split("\n")
+    updated = [line for line in lines if "s: Take a while on localhost" in line]
+    assert len(updated) == 1
+    assert updated[0].count("\r\x1b[K   ... ") >= 2
+    assert updated[0].rindex("\r\x1b[K") > updated[0].rindex("Take a while on localhost")
+
+
+def _read_until_closed(main: int) -> Iterator[bytes]:
+    """The output of a terminal, until the last process that has it open ends."""
+    while True:
+        try:
+            yield os.read(main, 4096)
+        except OSError:
+            os.close(main)
+            return

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpufleet.model.frameworks import FRAMEWORKS
+from gpufleet.frameworks import FRAMEWORKS
 from gpufleet.probe.host import Host
 from gpufleet.probe.venvs import bound_to
 from tests.support.elf_file import shared_library
@@ -61,35 +61,35 @@ def test_a_library_that_does_not_load_stops_the_installation(bench: Bench) -> No
 def test_the_binding_loads_by_path_when_tensorflow_is_first_imported(bench: Bench) -> None:
     shared_library(bench.lib / SONAME, SONAME)
     bench.install(libraries=[SONAME], library_dir=bench.lib)
-    said = imported(
+    output = imported(
         bench,
         "import sys; mapped = lambda: sys.argv[1] in open('/proc/self/maps').read();"
         "before = mapped(); import tensorflow; print(before, mapped())",
     )
-    assert (said.stdout.split(), said.stderr) == (["False", "True"], "")
+    assert (output.stdout.split(), output.stderr) == (["False", "True"], "")
 
 
 def test_the_binding_wins_over_the_environment(bench: Bench) -> None:
     shared_library(bench.lib / SONAME, SONAME)
     other = shared_library(bench.root / "other" / SONAME, SONAME)
     bench.install(libraries=[SONAME], library_dir=bench.lib)
-    said = imported(
+    output = imported(
         bench,
         f"import ctypes, sys, tensorflow; ctypes.CDLL('{SONAME}');"
         "maps = open('/proc/self/maps').read();"
         f"print(sys.argv[1] in maps, '{other}' in maps)",
         LD_LIBRARY_PATH=str(other.parent),
     )
-    assert said.stdout.split() == ["True", "False"]
+    assert output.stdout.split() == ["True", "False"]
 
 
 def test_the_binding_says_what_it_cannot_load_and_lets_the_import_go_on(bench: Bench) -> None:
     shared_library(bench.lib / SONAME, SONAME)
     bench.install(libraries=[SONAME], library_dir=bench.lib)
     (bench.lib / SONAME).unlink()
-    said = imported(bench, "import tensorflow; print('imported')")
-    assert said.stdout == "imported\n"
-    assert f"gpufleet: cannot load {bench.lib}/{SONAME}" in said.stderr
+    output = imported(bench, "import tensorflow; print('imported')")
+    assert output.stdout == "imported\n"
+    assert f"gpufleet: cannot load {bench.lib}/{SONAME}" in output.stderr
 
 
 def test_libraries_are_loaded_after_those_they_need(bench: Bench, tmp_path: Path) -> None:
@@ -155,12 +155,12 @@ def test_each_framework_s_own_module_binds_the_environment(
     shared_library(library, SONAME)
     bench.install(framework=framework, libraries=[SONAME])
     (bench.site() / f"{module}.py").write_text("")
-    said = imported(
+    output = imported(
         bench,
         f"import tensorflow; mapped = lambda: {str(library)!r} in open('/proc/self/maps').read();"
         f"before = mapped(); import {module}; print(before, mapped())",
     )
-    assert (said.stdout.split(), said.stderr) == (["False", "True"], "")
+    assert (output.stdout.split(), output.stderr) == (["False", "True"], "")
 
 
 def test_every_framework_has_modules_that_bind() -> None:
@@ -179,14 +179,14 @@ def test_another_stack_on_pythonpath_brings_neither_its_binding_nor_its_cuda(ben
     (other / "_gpufleet_binding.py").write_text("raise SystemExit('the other binding')")
     (other / "mine.py").write_text("")
     (bench.site() / "torch.py").write_text("")
-    said = imported(
+    output = imported(
         bench,
         "import glob, sys, torch, mine;"
         "print(*[p for e in sys.path for p in glob.glob(e + '/nvidia/*/lib/*')])",
         PYTHONPATH=str(other),
     )
-    assert said.stdout.split()[0] == str(wheel)
-    assert str(other) in said.stdout.split()[1]
+    assert output.stdout.split()[0] == str(wheel)
+    assert str(other) in output.stdout.split()[1]
 
 
 def test_jax_finds_its_programs_in_its_own_cuda(bench: Bench) -> None:
@@ -201,8 +201,8 @@ def test_jax_finds_its_programs_in_its_own_cuda(bench: Bench) -> None:
     (bench.site() / "jax.py").write_text("")
     for more, root in (({}, nvcc), ({"library_dir": bench.lib}, bench.lib.parent)):
         assert bench.install(framework="jax", libraries=[SONAME], **more)["changed"]
-        said = imported(bench, "import jax, os; print(os.environ['CUDA_ROOT'])", CUDA_ROOT="/x")
-        assert said.stdout.strip() == str(root)
+        output = imported(bench, "import jax, os; print(os.environ['CUDA_ROOT'])", CUDA_ROOT="/x")
+        assert output.stdout.strip() == str(root)
 
 
 def test_jax_on_a_toolkit_takes_from_its_packages_what_no_toolkit_has(bench: Bench) -> None:
@@ -229,7 +229,7 @@ def test_a_stack_that_is_installed_keeps_the_binding_of_its_release(bench: Bench
 
 
 def test_pytorch_s_own_directory_is_searched(bench: Bench) -> None:
-    """1.12 brings cuBLAS under a plain name, and finds it after LD_LIBRARY_PATH."""
+    """1.12 has cuBLAS under a plain name, and finds it after LD_LIBRARY_PATH."""
     bench.install()
     library = bench.site() / "torch" / "lib" / "libcublas.so.10"
     shared_library(library, library.name)
@@ -264,9 +264,15 @@ for _ in range(2):
     assert done.stdout.splitlines() == ["1 []", "2 []"]
 
 
-@pytest.mark.parametrize(("needed", "symbol", "status"), [
-    ("libcuda.so.1", "nothing", 0), ("libnowhere.so.1", "nothing", 1),
-    (None, "cuTensorMapEncodeIm2col", 0), (None, "cublasCreate_v2", 1)])
+@pytest.mark.parametrize(
+    ("needed", "symbol", "status"),
+    [
+        ("libcuda.so.1", "nothing", 0),
+        ("libnowhere.so.1", "nothing", 1),
+        (None, "cuTensorMapEncodeIm2col", 0),
+        (None, "cublasCreate_v2", 1),
+    ],
+)
 def test_a_library_that_lacks_but_the_driver_is_no_failure_of_the_binding(
     tmp_path: Path, needed: str | None, symbol: str, status: int
 ) -> None:

@@ -15,7 +15,7 @@ import pytest
 from gpufleet.resolver import resolve
 from tests.support.ansible_modules import Run, load, sha256
 from tests.support.elf_file import shared_library
-from tests.support.host_documents import wish
+from tests.support.host_documents import declaration
 from tests.support.secure_index import SecureIndex, make_wheel, secure_index
 
 from ansible_collections.gpufleet.gpu.plugins.module_utils import (  # isort: skip
@@ -24,7 +24,7 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils import (  # isort: sk
 
 UV = Path(sys.executable).parent / "uv"
 VERSION = f"{sys.version_info[0]}.{sys.version_info[1]}"
-BINDING = Path(__file__).resolve().parents[2] / "roles/tensorflow_gpu/files/_gpufleet_binding.py"
+BINDING = Path(__file__).resolve().parents[2] / "roles/stacks/files/_gpufleet_binding.py"
 CUBLAS = "libcublas.so.11"
 
 
@@ -38,14 +38,28 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SecureInd
     shutil.copy(pip, usual)
     make_wheel(usual, "numpy", "2.2.0", {"numpy/__init__.py": b"usual = True\n"})
     make_wheel(own, "numpy", "1.26.4", {"numpy/__init__.py": b"usual = False\n"})
-    make_wheel(own, "torch", "2.6.0+cu118", {"torch/__init__.py": b"cuda = '11.8'\n"},
-               ("nvidia-cublas-cu11==11.11.3.6",))
+    make_wheel(
+        own,
+        "torch",
+        "2.6.0+cu118",
+        {"torch/__init__.py": b"cuda = '11.8'\n"},
+        ("nvidia-cublas-cu11==11.11.3.6",),
+    )
     library = shared_library(tmp_path / "made" / CUBLAS, CUBLAS).read_bytes()
-    make_wheel(own, "nvidia-cublas-cu11", "11.11.3.6",
-               {f"nvidia/cublas/lib/{CUBLAS}": library})
-    for name in ("UV_DEFAULT_INDEX", "UV_INDEX", "UV_INDEX_URL", "UV_EXTRA_INDEX_URL",
-                 "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "UV_FIND_LINKS",
-                 "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT"):
+    make_wheel(own, "nvidia-cublas-cu11", "11.11.3.6", {f"nvidia/cublas/lib/{CUBLAS}": library})
+    for name in (
+        "UV_DEFAULT_INDEX",
+        "UV_INDEX",
+        "UV_INDEX_URL",
+        "UV_EXTRA_INDEX_URL",
+        "PIP_INDEX_URL",
+        "PIP_EXTRA_INDEX_URL",
+        "PIP_FIND_LINKS",
+        "UV_FIND_LINKS",
+        "REQUESTS_CA_BUNDLE",
+        "CURL_CA_BUNDLE",
+        "PIP_CERT",
+    ):
         monkeypatch.delenv(name, raising=False)
     # What is tested is which index is asked, not how a machine reaches others.
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
@@ -62,8 +76,11 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SecureInd
 
 def planned(index: SecureIndex) -> Any:
     """The stack as people declare it, in the plan."""
-    plan = resolve(wish({"pytorch": "2.6.0", "cuda": "11.8", "index": index.url("cu118"),
-                         "name": "vision"}))
+    plan = resolve(
+        declaration(
+            {"pytorch": "2.6.0", "cuda": "11.8", "index": index.url("cu118"), "name": "vision"}
+        )
+    )
     assert plan["problems"] == []
     (stack,) = plan["stacks"]
     return stack
@@ -72,9 +89,14 @@ def planned(index: SecureIndex) -> Any:
 def lock_it(run: Run, site: SecureIndex, path: Path, **more: Any) -> dict[str, Any]:
     """Resolve the stack's lock as the role does."""
     stack = planned(site)
-    given = {"path": path, "requirements": [*stack["requirements"], "pip"],
-             "python": VERSION, "uv": UV,
-             "index_url": site.url("simple"), "index": stack["index"]}
+    given = {
+        "path": path,
+        "requirements": [*stack["requirements"], "pip"],
+        "python": VERSION,
+        "uv": UV,
+        "index_url": site.url("simple"),
+        "index": stack["index"],
+    }
     return run(load("gpu_stack_lock"), **{**given, **more})
 
 
@@ -82,13 +104,24 @@ def install_it(run: Run, index: SecureIndex, lock: Path, root: Path, **more: Any
     """Install the stack from its lock as the role does."""
     stack = planned(index)
     given = {
-        "name": stack["name"], "framework": "pytorch", "distribution": stack["distribution"],
-        "version": stack["version"], "venv": root / "stack", "python": VERSION,
-        "interpreter": sys.executable, "uv": UV, "lock": lock,
-        "lock_sha256": sha256(lock).partition(":")[2], "index_url": index.url("simple"),
-        "index": stack["index"], "cache": root / "cache", "state_dir": root / "state",
-        "activation": root / "variables.sh", "binding": BINDING.read_text(),
-        "libraries": stack["sonames"], "libraries_optional": stack["sonames_optional"],
+        "name": stack["name"],
+        "framework": "pytorch",
+        "distribution": stack["distribution"],
+        "version": stack["version"],
+        "venv": root / "stack",
+        "python": VERSION,
+        "interpreter": sys.executable,
+        "uv": UV,
+        "lock": lock,
+        "lock_sha256": sha256(lock).partition(":")[2],
+        "index_url": index.url("simple"),
+        "index": stack["index"],
+        "cache": root / "cache",
+        "state_dir": root / "state",
+        "activation": root / "variables.sh",
+        "binding": BINDING.read_text(),
+        "libraries": stack["sonames"],
+        "libraries_optional": stack["sonames_optional"],
     }
     return run(load("gpu_stack"), **{**given, **more})
 
@@ -133,11 +166,16 @@ def test_the_stack_is_installed_from_both_and_bound_to_what_came_with_it(
     assert not install_it(run, index, lock, tmp_path, installer=installer)["changed"]
 
 
-@pytest.mark.parametrize(("section", "trusted"), [
-    ("global", True), ("install", True), ("wheel", False)])
+@pytest.mark.parametrize(
+    ("section", "trusted"), [("global", True), ("install", True), ("wheel", False)]
+)
 def test_the_authorities_of_the_host_s_own_pip_settings_are_kept(  # noqa: PLR0917
-    run: Run, index: SecureIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    section: str, trusted: bool,
+    run: Run,
+    index: SecureIndex,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    section: str,
+    trusted: bool,
 ) -> None:
     """The system's list, without the index's authority, does not replace the one of pip.conf."""
     lock = tmp_path / "locks" / "vision.lock"
@@ -160,8 +198,13 @@ def test_a_file_that_the_index_changed_is_refused(
 ) -> None:
     lock = tmp_path / "locks" / "vision.lock"
     lock_it(run, index, lock)
-    make_wheel(index.root / "cu118", "torch", "2.6.0+cu118", {"torch/__init__.py": b"evil = 1\n"},
-               ("nvidia-cublas-cu11==11.11.3.6",))
+    make_wheel(
+        index.root / "cu118",
+        "torch",
+        "2.6.0+cu118",
+        {"torch/__init__.py": b"evil = 1\n"},
+        ("nvidia-cublas-cu11==11.11.3.6",),
+    )
     shutil.rmtree(tmp_path / "control-cache")
     answer = install_it(run, index, lock, tmp_path, installer=installer)
     assert answer["failed"]
@@ -169,7 +212,8 @@ def test_a_file_that_the_index_changed_is_refused(
     assert "hash" in answer["msg"].lower()
     assert not list((tmp_path / "stack").rglob("torch/__init__.py"))
     assert not (tmp_path / "state" / "receipts").exists() or not list(
-        (tmp_path / "state" / "receipts").rglob("*vision*"))
+        (tmp_path / "state" / "receipts").rglob("*vision*")
+    )
 
 
 def test_without_its_index_a_variant_is_not_found(
@@ -199,10 +243,14 @@ def test_the_authorities_of_the_system_count_for_a_declared_index(
     known, missing = tmp_path / "authorities.pem", tmp_path / "missing.pem"
     known.touch()
     monkeypatch.delenv("PIP_CERT", raising=False)
-    own = {"UV_INDEX": "https://wheels.example.org", "PIP_EXTRA_INDEX_URL":
-           "https://wheels.example.org"}
-    for there, trust in (((missing, known), {"UV_SYSTEM_CERTS": "true", "PIP_CERT": str(known)}),
-                         ((missing,), {})):
+    own = {
+        "UV_INDEX": "https://wheels.example.org",
+        "PIP_EXTRA_INDEX_URL": "https://wheels.example.org",
+    }
+    for there, trust in (
+        ((missing, known), {"UV_SYSTEM_CERTS": "true", "PIP_CERT": str(known)}),
+        ((missing,), {}),
+    ):
         monkeypatch.setattr(python_environment, "AUTHORITIES", tuple(map(str, there)))
         assert python_environment.index_variables("", own["UV_INDEX"]) == {**own, **trust}
         assert python_environment.index_variables("", "") == {}

@@ -1,4 +1,4 @@
-"""The repair of a stack: contents, interpreters, receipts, and environments that are made anew."""
+"""The repair of a stack: contents, interpreters, receipts, and environments that are made again."""
 
 from __future__ import annotations
 
@@ -37,12 +37,10 @@ def aside(bench: Bench) -> set[str]:
 @pytest.fixture
 def whole(bench: Bench) -> Bench:
     """A stack whose one package has a right record."""
-    bench.install()
     content = b"whole"
     digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).decode().rstrip("=")
     bench.uv.write_text(bench.uv.read_text().replace("sha256=x", f"sha256={digest}"))
-    for record in bench.site().glob("*.dist-info/RECORD"):
-        record.write_text(record.read_text().replace("sha256=x", f"sha256={digest}"))
+    bench.install()
     assert not bench.install()["changed"]
     return bench
 
@@ -55,6 +53,38 @@ def test_a_library_of_the_same_size_and_another_content_is_restored(whole: Bench
     assert whole.install(check=True, repair="contents")["because"].endswith("native.so: sha256")
     assert step(whole, "contents")["changed"]
     assert library.read_text() == "whole"
+    assert not whole.install(repair="contents")["changed"]
+
+
+@pytest.mark.parametrize("text", ["", "native.so,sha256=y,5\n", None])
+def test_provision_reinstalls_a_stack_whose_package_record_differs(
+    whole: Bench, text: str | None
+) -> None:
+    """An emptied RECORD vouches for no file: the package's own files are not compared at all."""
+    record = next(whole.site().glob("numpy-*.dist-info")) / "RECORD"
+    before = record.read_text()
+    record.unlink()
+    if text is not None:
+        record.write_text(text)
+    (whole.site() / "native.so").write_text("WHOLE")
+    answer = whole.install()
+    assert "numpy-1.24.3.dist-info/RECORD: " in answer["because"]
+    assert "--reinstall" in whole.calls.read_text().splitlines()[-1]
+    assert (record.read_text(), (whole.site() / "native.so").read_text()) == (before, "whole")
+    assert not whole.install(repair="contents")["changed"]
+
+
+def test_contents_add_the_package_records_to_an_earlier_receipt(whole: Bench) -> None:
+    place, complete = whole.state / "receipts" / "stack-tensorflow-2.13.1.json", whole.receipt()
+    records = {row["path"] for row in complete["manifest"] if row["path"].endswith("/RECORD")}
+    assert len(records) == 2
+    manifest = [row for row in complete["manifest"] if row["path"] not in records]
+    place.write_text(json.dumps({**complete, "manifest": manifest}))
+    whole.calls.write_text("")
+    assert not whole.install()["changed"]
+    step(whole, "contents")
+    assert {row["path"] for row in whole.receipt()["manifest"]} >= records
+    assert "--reinstall" not in whole.calls.read_text()
     assert not whole.install(repair="contents")["changed"]
 
 
@@ -143,8 +173,10 @@ def test_a_recreated_stack_keeps_what_people_added_aside(whole: Bench) -> None:
     assert not list(whole.root.glob(".gpufleet-*"))
 
 
-@pytest.mark.parametrize("call", [
-    "uv venv", "uv pip install", "bind", "set_aside", "recreation.finish", "installation.finish"])
+@pytest.mark.parametrize(
+    "call",
+    ["uv venv", "uv pip install", "bind", "set_aside", "recreation.finish", "installation.finish"],
+)
 def test_a_recreation_that_is_killed_is_finished_by_the_next_run(
     whole: Bench, call: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

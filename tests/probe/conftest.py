@@ -27,8 +27,11 @@ def root(tmp_path: Path) -> Path:
     (tmp_path / LIB / "libcudnn.so.8").symlink_to("libcudnn.so.8.6.0")
     (tmp_path / LIB / "libcudnn.so").symlink_to("libcudnn.so.8")
     (toolkit / "lib64").symlink_to("targets/x86_64-linux/lib")
-    put(toolkit, "include/cudnn_version.h",
-        "#define CUDNN_MAJOR 8\n#define CUDNN_MINOR 6\n#define CUDNN_PATCHLEVEL 0\n")
+    put(
+        toolkit,
+        "include/cudnn_version.h",
+        "#define CUDNN_MAJOR 8\n#define CUDNN_MINOR 6\n#define CUDNN_PATCHLEVEL 0\n",
+    )
     (tmp_path / "usr/local/cuda").symlink_to("cuda-11.8")
     (tmp_path / "tmp").mkdir()
     return tmp_path

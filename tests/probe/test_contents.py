@@ -52,8 +52,12 @@ class Nights:
             file.parent.mkdir(exist_ok=True)
             file.write_bytes(path.encode().ljust(size, b"."))
             files[path] = (sha256_of(str(file)), size)
-        self.components[name] = {"component": name, "installed": installed,
-                                 "root": str(self.root / name), "files": files}
+        self.components[name] = {
+            "component": name,
+            "installed": installed,
+            "root": str(self.root / name),
+            "files": files,
+        }
 
     def flip(self, name: str, path: str) -> None:
         """Change a byte; size and time stay."""
@@ -71,11 +75,16 @@ class Nights:
         self.clock = 0.0
         states, wrong = scrub(
             list(self.components.values()),
-            {"days": DAYS, "seconds": self.seconds, "components": self.states}, deep)
+            {"days": DAYS, "seconds": self.seconds, "components": self.states},
+            deep,
+        )
         if kept:
             self.states = states
-        return [f"{name}/{entry['path']} {entry['what']}"
-                for name, entries in wrong.items() for entry in entries]
+        return [
+            f"{name}/{entry['path']} {entry['what']}"
+            for name, entries in wrong.items()
+            for entry in entries
+        ]
 
     def state(self, name: str) -> State:
         return next(state for state in self.states if state["component"] == name)
@@ -97,8 +106,10 @@ def until(nights: Nights, wanted: str, most: int = 60) -> int:
     raise AssertionError(f"{wanted} was never found")
 
 
-@pytest.mark.parametrize("path", ["toolkit-12.3/lib00.so", "toolkit-12.3/lib39.so",
-                                  "toolkit-12.3/lib17.so", "stack-tf/24.so"])
+@pytest.mark.parametrize(
+    "path",
+    ["toolkit-12.3/lib00.so", "toolkit-12.3/lib39.so", "toolkit-12.3/lib17.so", "stack-tf/24.so"],
+)
 @pytest.mark.parametrize("before", [0, 5, 13])
 def test_a_changed_byte_is_found_within_the_days_and_stays_found(
     nights: Nights, path: str, before: int
@@ -117,7 +128,7 @@ def test_a_changed_byte_is_found_within_the_days_and_stays_found(
 
 
 def test_every_file_is_read_in_each_round_and_no_night_reads_much_more_than_its_share(
-    nights: Nights
+    nights: Nights,
 ) -> None:
     first = nights.now + DAY_S
     seen: set[str] = set()
@@ -165,7 +176,7 @@ def test_a_night_that_was_killed_is_made_up_for(nights: Nights) -> None:
 
 
 def test_a_file_larger_than_a_share_is_read_whole_and_the_next_nights_read_less(
-    nights: Nights
+    nights: Nights,
 ) -> None:
     nights.install("stack-big", {"a.so": 1000, "b.so": 900_000, "c.so": 1000, "d.so": 1000})
     nights.flip("stack-big", "b.so")
@@ -186,13 +197,14 @@ def test_the_seconds_bound_a_night_and_what_is_most_behind_comes_first(nights: N
     assert nights.state("toolkit-12.3")["read"] is not None
     # Two files a night: later than promised, and the state shows since when.
     assert nights.now - nights.state("toolkit-12.3")["read"] < 30 * DAY_S
-    assert nights.state("toolkit-12.3")["read"] - nights.state("toolkit-12.3")["first"] \
-        > DAYS * DAY_S
+    assert (
+        nights.state("toolkit-12.3")["read"] - nights.state("toolkit-12.3")["first"] > DAYS * DAY_S
+    )
     assert nights.now - nights.state("stack-tf")["read"] <= DAYS * DAY_S
 
 
 def test_a_file_that_a_whole_night_is_too_short_for_is_named_and_never_counted_as_read(
-    nights: Nights
+    nights: Nights,
 ) -> None:
     nights.components.pop("stack-tf")
     nights.cost = {"lib05.so": 1000.0}
@@ -209,7 +221,7 @@ def test_a_file_that_a_whole_night_is_too_short_for_is_named_and_never_counted_a
 
 
 def test_what_is_removed_is_forgotten_and_what_is_new_or_installed_again_begins(
-    nights: Nights
+    nights: Nights,
 ) -> None:
     for _ in range(13):
         nights.night()
@@ -221,14 +233,17 @@ def test_what_is_removed_is_forgotten_and_what_is_new_or_installed_again_begins(
     assert nights.night() == []
     assert [state["component"] for state in nights.states] == ["stack-tf", "cudnn-12.3-9"]
     assert (nights.state("stack-tf")["read"], nights.state("stack-tf")["first"]) == (
-        None, nights.now)
+        None,
+        nights.now,
+    )
 
 
 def test_a_file_that_was_added_to_a_component_is_not_taken_for_read(nights: Nights) -> None:
     for _ in range(6):
         nights.night()
-    nights.install("toolkit-12.3", {f"lib{number:02}.so": 50_000 for number in range(40)}
-                   | {"added.so": 100})
+    nights.install(
+        "toolkit-12.3", {f"lib{number:02}.so": 50_000 for number in range(40)} | {"added.so": 100}
+    )
     nights.flip("toolkit-12.3", "added.so")
     assert until(nights, "toolkit-12.3/added.so sha256") <= DAYS
 
@@ -271,7 +286,7 @@ def test_a_file_that_the_disk_cannot_give_is_a_finding_and_not_read(
 
 
 def test_a_missing_file_is_left_to_the_comparison_of_sizes_and_not_claimed_as_read(
-    nights: Nights
+    nights: Nights,
 ) -> None:
     (Path(nights.root) / "stack-tf/03.so").unlink()
     (Path(nights.root) / "stack-tf/04.so").write_bytes(b"short")

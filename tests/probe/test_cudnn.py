@@ -6,20 +6,22 @@ import shutil
 from pathlib import Path
 
 from tests.support.elf_file import shared_library
-from tests.support.planted_host import LIB, look, put
+from tests.support.planted_host import LIB, probe_tree, put
 
 
 def test_cudnn_is_described_link_by_link(root: Path) -> None:
-    tree = look(root)["cudnn"]["trees"][0]
+    tree = probe_tree(root)["cudnn"]["trees"][0]
     place = f"/{LIB}"
     assert tree["headers"] == [
-        {"path": "/usr/local/cuda-11.8/include/cudnn_version.h", "mode": "0644",
-         "version": "8.6.0"}]
+        {"path": "/usr/local/cuda-11.8/include/cudnn_version.h", "mode": "0644", "version": "8.6.0"}
+    ]
     assert [(x["path"], x["soname"], x["error"]) for x in tree["libraries"]] == [
-        (f"{place}/libcudnn.so.8.6.0", "libcudnn.so.8", None)]
+        (f"{place}/libcudnn.so.8.6.0", "libcudnn.so.8", None)
+    ]
     assert {(x["path"], x["target"], x["exists"]) for x in tree["links"]} == {
         (f"{place}/libcudnn.so", "libcudnn.so.8", True),
-        (f"{place}/libcudnn.so.8", "libcudnn.so.8.6.0", True)}
+        (f"{place}/libcudnn.so.8", "libcudnn.so.8.6.0", True),
+    }
 
 
 def test_cudnn_traps(root: Path) -> None:
@@ -31,17 +33,19 @@ def test_cudnn_traps(root: Path) -> None:
     (place / "libcudnn.so.8").unlink()
     shutil.copy(place / "libcudnn.so.8.6.0", place / "libcudnn.so.8")
     (place / "libcudnn_ops_infer.so.8").symlink_to("libcudnn_ops_infer.so.8.5.0")
-    tree = look(root)["cudnn"]["trees"][0]
+    tree = probe_tree(root)["cudnn"]["trees"][0]
     libraries = {Path(x["path"]).name: x for x in tree["libraries"]}
     assert "web page" in libraries["libcudnn_adv_infer.so.8.6.0"]["error"]
     assert "truncated" in libraries["libcudnn_ops_infer.so.8.6.0"]["error"]
     assert libraries["libcudnn.so.8"]["soname"] == "libcudnn.so.8"
     assert [Path(x["path"]).name for x in tree["links"] if not x["exists"]] == [
-        "libcudnn_ops_infer.so.8"]
+        "libcudnn_ops_infer.so.8"
+    ]
 
 
 def test_a_missing_soname_link_does_not_hide_the_version(root: Path) -> None:
     (root / LIB / "libcudnn.so.8").unlink()
-    loaded = look(root)["cudnn"]["trees"][0]["loaded"]
+    loaded = probe_tree(root)["cudnn"]["trees"][0]["loaded"]
     assert [(x["soname"], x["path"]) for x in loaded] == [
-        ("libcudnn.so.8", f"/{LIB}/libcudnn.so.8.6.0")]
+        ("libcudnn.so.8", f"/{LIB}/libcudnn.so.8.6.0")
+    ]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.planted_host import look, put
+from tests.support.planted_host import probe_tree, put
 
 
 @pytest.fixture
@@ -25,9 +25,10 @@ def test_files_of_every_program_are_tried_as_an_ordinary_account(open_root: Path
     put(open_root, "etc/ld.so.cache", mode=0o600)
     put(open_root, "etc/passwd")
     ordinary = os.geteuid() == 0
-    assert look(open_root)["disks"]["common"] == [
+    assert probe_tree(open_root)["disks"]["common"] == [
         {"path": "/etc/ld.so.cache", "error": "it has mode 0600" if ordinary else None},
-        {"path": "/etc/passwd", "error": None}]
+        {"path": "/etc/passwd", "error": None},
+    ]
 
 
 def test_shared_directories_and_what_is_mounted_over_them(root: Path) -> None:
@@ -36,16 +37,21 @@ def test_shared_directories_and_what_is_mounted_over_them(root: Path) -> None:
     (root / "run/shm").mkdir(parents=True)
     (root / "dev").mkdir(exist_ok=True)
     (root / "dev/shm").symlink_to("/run/shm")
-    put(root, "proc/self/mountinfo", "22 1 0:20 / /run rw - tmpfs tmpfs rw,size=9k\n"
+    put(
+        root,
+        "proc/self/mountinfo",
+        "22 1 0:20 / /run rw - tmpfs tmpfs rw,size=9k\n"
         "23 22 0:21 / /run/shm rw,nosuid shared:1 - ext4 /dev/x rw\n"
-        "24 22 0:22 / /run/shm rw,nosuid shared:1 - tmpfs tmpfs rw,size=64k\n")
+        "24 22 0:22 / /run/shm rw,nosuid shared:1 - tmpfs tmpfs rw,size=64k\n",
+    )
     put(root, "proc/meminfo", "MemTotal:       65536000 kB\nMemFree: 1 kB\n")
-    found = look(root)["disks"]
+    found = probe_tree(root)["disks"]
     shm, tmp = found["shared"]
     assert found["memory_mib"] == 64000
     assert (shm["path"], shm["exists"], shm["mounted"]) == ("/dev/shm", True, "tmpfs")
     assert (tmp["path"], tmp["mode"], tmp["mounted"]) == ("/tmp", "1777", None)
     assert tmp["size_mib"] >= tmp["free_mib"] > 0
     (root / "tmp").rmdir()
-    assert look(root, tmpdir="/var/tmp")["disks"]["shared"][1] == dict(
-        dict.fromkeys(tmp), path="/tmp", exists=False)
+    assert probe_tree(root, tmpdir="/var/tmp")["disks"]["shared"][1] == dict(
+        dict.fromkeys(tmp), path="/tmp", exists=False
+    )

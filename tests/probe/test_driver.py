@@ -18,7 +18,7 @@ from gpufleet.probe.sections import kernel as kernel_section
 from gpufleet.probe.sections.kernel import nouveau_in_initramfs, nouveau_listed
 from gpufleet.probe.sections.packages import DRIVER_PACKAGE, parse_rpm
 from tests.support.elf_file import kernel_module
-from tests.support.planted_host import look, put
+from tests.support.planted_host import probe_tree, put
 
 OLD, NEW = "6.1.0-9-amd64", "6.1.0-50-amd64"
 
@@ -33,15 +33,19 @@ def root(tmp_path: Path) -> Path:
         (tmp_path / f"lib/modules/{kernel}/kernel").mkdir(parents=True)
     put(tmp_path, f"usr/src/linux-headers-{OLD}/Makefile")
     (tmp_path / f"lib/modules/{OLD}/build").symlink_to(f"/usr/src/linux-headers-{OLD}")
-    for name, said in (("", "NVIDIA"), ("-uvm", "Dual MIT/GPL")):
-        kernel_module(tmp_path / f"lib/modules/{OLD}/updates/dkms/nvidia-current{name}.ko",
-                      license=said, version="535.261.03", srcversion="AB")
+    for name, output in (("", "NVIDIA"), ("-uvm", "Dual MIT/GPL")):
+        kernel_module(
+            tmp_path / f"lib/modules/{OLD}/updates/dkms/nvidia-current{name}.ko",
+            license=output,
+            version="535.261.03",
+            srcversion="AB",
+        )
     (tmp_path / "tmp").mkdir()
     return tmp_path
 
 
 def kernels(root: Path) -> dict[str, Any]:
-    return {row["version"]: row for row in look(root)["kernel"]["installed"]}
+    return {row["version"]: row for row in probe_tree(root)["kernel"]["installed"]}
 
 
 # -- kernels and modules --------------------------------------------------------------------------
@@ -51,15 +55,26 @@ def test_a_kernel_without_module_and_headers_shows_before_it_boots(root: Path) -
     found = kernels(root)
     assert list(found) == [OLD, NEW]
     assert found[OLD] == {
-        "version": OLD, "image": True, "headers": True,
-        "initramfs": f"/boot/initrd.img-{OLD}", "initramfs_nouveau": None,
+        "version": OLD,
+        "image": True,
+        "headers": True,
+        "initramfs": f"/boot/initrd.img-{OLD}",
+        "initramfs_nouveau": None,
         "modules": [
-            {"name": name, "path": f"/lib/modules/{OLD}/updates/dkms/{file}.ko",
-             "version": "535.261.03", "license": said}
-            for name, file, said in (("nvidia", "nvidia-current", "NVIDIA"),
-                                     ("nvidia-uvm", "nvidia-current-uvm", "Dual MIT/GPL"))]}
+            {
+                "name": name,
+                "path": f"/lib/modules/{OLD}/updates/dkms/{file}.ko",
+                "version": "535.261.03",
+                "license": output,
+            }
+            for name, file, output in (
+                ("nvidia", "nvidia-current", "NVIDIA"),
+                ("nvidia-uvm", "nvidia-current-uvm", "Dual MIT/GPL"),
+            )
+        ],
+    }
     assert (found[NEW]["image"], found[NEW]["headers"], found[NEW]["modules"]) == (True, False, [])
-    assert look(root)["driver"]["on_disk"] == "535.261.03"
+    assert probe_tree(root)["driver"]["on_disk"] == "535.261.03"
 
 
 def test_headers_are_there_only_where_they_have_a_makefile(root: Path) -> None:
@@ -67,26 +82,40 @@ def test_headers_are_there_only_where_they_have_a_makefile(root: Path) -> None:
     assert kernels(root)[NEW]["headers"] is False
 
 
-@pytest.mark.parametrize("name", [
-    "kernel/drivers/video/fbdev/nvidia/nvidiafb.ko",
-    "kernel/drivers/platform/x86/nvidia-wmi-ec-backlight.ko",
-    "kernel/drivers/video/nvidia-wmi-ec-backlight.ko",
-    "updates/dkms/nvidia-fs.ko",
-])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "kernel/drivers/video/fbdev/nvidia/nvidiafb.ko",
+        "kernel/drivers/platform/x86/nvidia-wmi-ec-backlight.ko",
+        "kernel/drivers/video/nvidia-wmi-ec-backlight.ko",
+        "updates/dkms/nvidia-fs.ko",
+    ],
+)
 def test_modules_of_the_kernel_itself_are_no_driver(root: Path, name: str) -> None:
     kernel_module(root / f"lib/modules/{NEW}/{name}", license="GPL")
     assert kernels(root)[NEW]["modules"] == []
 
 
-@pytest.mark.parametrize("name", [
-    "extra/nvidia.ko", "weak-updates/nvidia/nvidia.ko", "updates/nvidia.ko",
-    "kernel/nvidia-535srv/nvidia.ko", "kernel/drivers/video/nvidia.ko",
-])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "extra/nvidia.ko",
+        "weak-updates/nvidia/nvidia.ko",
+        "updates/nvidia.ko",
+        "kernel/nvidia-535srv/nvidia.ko",
+        "kernel/drivers/video/nvidia.ko",
+    ],
+)
 def test_modules_are_found_where_each_distribution_puts_them(root: Path, name: str) -> None:
     kernel_module(root / f"lib/modules/{NEW}/{name}", license="Dual MIT/GPL", version="580.95.05")
     assert kernels(root)[NEW]["modules"] == [
-        {"name": "nvidia", "path": f"/lib/modules/{NEW}/{name}", "version": "580.95.05",
-         "license": "Dual MIT/GPL"}]
+        {
+            "name": "nvidia",
+            "path": f"/lib/modules/{NEW}/{name}",
+            "version": "580.95.05",
+            "license": "Dual MIT/GPL",
+        }
+    ]
 
 
 def test_of_two_drivers_the_one_comes_first_that_modprobe_would_load(root: Path) -> None:
@@ -104,8 +133,10 @@ def test_of_two_drivers_the_one_comes_first_that_modprobe_would_load(root: Path)
 OWN, BUILT = "kernel/nvidia-580srv/nvidia.ko", "updates/dkms/nvidia.ko"
 
 
-@pytest.mark.parametrize(("listed", "first"), [
-    (None, BUILT), (f"{BUILT}:\n", BUILT), (f"kernel/x.ko: {OWN}\n{OWN}: kernel/x.ko\n", OWN)])
+@pytest.mark.parametrize(
+    ("listed", "first"),
+    [(None, BUILT), (f"{BUILT}:\n", BUILT), (f"kernel/x.ko: {OWN}\n{OWN}: kernel/x.ko\n", OWN)],
+)
 def test_beside_the_distributions_own_module_the_one_comes_first_that_depmod_chose(
     root: Path, listed: str | None, first: str
 ) -> None:
@@ -140,8 +171,11 @@ def test_a_packed_module_is_not_unpacked_in_a_planted_tree(root: Path) -> None:
     path.parent.mkdir()
     path.write_bytes(gzip.compress(whole))
     assert kernels(root)[NEW]["modules"][0] == {
-        "name": "nvidia", "path": f"/lib/modules/{NEW}/extra/nvidia.ko.gz", "version": None,
-        "license": None}
+        "name": "nvidia",
+        "path": f"/lib/modules/{NEW}/extra/nvidia.ko.gz",
+        "version": None,
+        "license": None,
+    }
 
 
 # -- what boots next ------------------------------------------------------------------------------
@@ -170,44 +204,50 @@ submenu 'Advanced options' $menuentry_id_option 'gnulinux-advanced-abc' {{
 """
 
 
-@pytest.mark.parametrize(("default", "kept", "kernel"), [
-    ("0", "", NEW),
-    ("1>1", "", OLD),
-    ("gnulinux-advanced-abc>old", "", OLD),
-    (f"Advanced options>Debian, {OLD}", "", OLD),
-    ("${saved_entry}", "saved_entry=gnulinux-advanced-abc>old\n", OLD),
-    ("${saved_entry}", "", NEW),
-    ("0", "next_entry=1>1\n", OLD),
-])
+@pytest.mark.parametrize(
+    ("default", "kept", "kernel"),
+    [
+        ("0", "", NEW),
+        ("1>1", "", OLD),
+        ("gnulinux-advanced-abc>old", "", OLD),
+        (f"Advanced options>Debian, {OLD}", "", OLD),
+        ("${saved_entry}", "saved_entry=gnulinux-advanced-abc>old\n", OLD),
+        ("${saved_entry}", "", NEW),
+        ("0", "next_entry=1>1\n", OLD),
+    ],
+)
 def test_grub_tells_what_boots_next(root: Path, default: str, kept: str, kernel: str) -> None:
     put(root, "boot/grub/grub.cfg", GRUB.replace("DEFAULT", default))
     put(root, "boot/grub/grubenv", f"# GRUB Environment Block\n{kept}####")
-    found = look(root)["kernel"]
+    found = probe_tree(root)["kernel"]
     assert (found["next_boot"], found["next_boot_source"]) == (kernel, "/boot/grub/grub.cfg")
 
 
 def test_loader_entries_tell_what_boots_next(root: Path) -> None:
     for kernel in (OLD, NEW):
-        put(root, f"boot/loader/entries/abc-{kernel}.conf",
-            f"title Rocky\nversion {kernel}\nlinux /vmlinuz-{kernel}\n")
+        put(
+            root,
+            f"boot/loader/entries/abc-{kernel}.conf",
+            f"title Rocky\nversion {kernel}\nlinux /vmlinuz-{kernel}\n",
+        )
     put(root, "boot/grub2/grub.cfg", "blscfg\n")
     put(root, "boot/grub2/grubenv", f"saved_entry=abc-{OLD}\n")
-    found = look(root)["kernel"]
+    found = probe_tree(root)["kernel"]
     assert (found["next_boot"], found["next_boot_source"]) == (OLD, "/boot/loader/entries")
     put(root, "boot/grub2/grubenv", "")
-    assert look(root)["kernel"]["next_boot_source"] == "the newest in /boot"
+    assert probe_tree(root)["kernel"]["next_boot_source"] == "the newest in /boot"
 
 
 def test_without_a_boot_loader_the_link_tells_else_the_newest(root: Path) -> None:
     put(root, "boot/vmlinuz-0-rescue-abc")
-    found = look(root)["kernel"]
+    found = probe_tree(root)["kernel"]
     assert (found["next_boot"], found["next_boot_source"]) == (NEW, "the newest in /boot")
     (root / "vmlinuz").symlink_to(f"boot/vmlinuz-{OLD}")
-    found = look(root)["kernel"]
+    found = probe_tree(root)["kernel"]
     assert (found["next_boot"], found["next_boot_source"]) == (OLD, "/vmlinuz")
     for image in (root / "boot").glob("vmlinuz-*"):
         image.unlink()
-    found = look(root)["kernel"]
+    found = probe_tree(root)["kernel"]
     assert (found["next_boot"], found["next_boot_source"]) == (None, None)
 
 
@@ -223,90 +263,106 @@ def test_a_boot_loader_that_only_root_may_read_hides_no_kernel(
 
     put(root, "boot/grub/grub.cfg", GRUB.replace("DEFAULT", "1>1"))
     monkeypatch.setattr(Host, "text", refuse)
-    found = look(root)["kernel"]
+    found = probe_tree(root)["kernel"]
     assert (found["next_boot"], found["next_boot_source"]) == (NEW, "the newest in /boot")
 
 
-@pytest.mark.parametrize(("name", "text", "kind"), [
-    ("run/systemd/container", "podman\n", "podman"),
-    ("proc/1/environ", "PATH=/bin\0container=lxc\0HOME=/\0", "lxc"),
-    (".dockerenv", "", "docker"),
-    ("proc/1/environ", "PATH=/bin\0", None),
-])
+@pytest.mark.parametrize(
+    ("name", "text", "kind"),
+    [
+        ("run/systemd/container", "podman\n", "podman"),
+        ("proc/1/environ", "PATH=/bin\0container=lxc\0HOME=/\0", "lxc"),
+        (".dockerenv", "", "docker"),
+        ("proc/1/environ", "PATH=/bin\0", None),
+    ],
+)
 def test_a_container_says_that_it_is_one(
     root: Path, name: str, text: str, kind: str | None
 ) -> None:
     put(root, name, text)
-    assert look(root)["kernel"]["container"] == kind
+    assert probe_tree(root)["kernel"]["container"] == kind
 
 
 def test_secure_boot_is_read_from_the_firmware(root: Path) -> None:
-    assert look(root)["kernel"]["secure_boot"] == {"enabled": False, "enrolled": None}
+    assert probe_tree(root)["kernel"]["secure_boot"] == {"enabled": False, "enrolled": None}
     place = root / "sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
     place.parent.mkdir(parents=True)
-    assert look(root)["kernel"]["secure_boot"]["enabled"] is None
+    assert probe_tree(root)["kernel"]["secure_boot"]["enabled"] is None
     for state in (0, 1):
         place.write_bytes(bytes([6, 0, 0, 0, state]))
-        assert look(root)["kernel"]["secure_boot"]["enabled"] is bool(state)
+        assert probe_tree(root)["kernel"]["secure_boot"]["enabled"] is bool(state)
     put(root, "run/systemd/container", "podman\n")
-    assert look(root)["kernel"]["secure_boot"]["enabled"] is None
+    assert probe_tree(root)["kernel"]["secure_boot"]["enabled"] is None
 
 
 # -- nouveau, services, holders, DKMS -------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "text", "blacklisted"), [
-    ("etc/modprobe.d/x.conf", "# blacklist nouveau\n", False),
-    ("etc/modprobe.d/x.conf", "blacklist nouveau\n", True),
-    ("usr/lib/modprobe.d/x.conf", "install nouveau /bin/false\n", True),
-    ("etc/modprobe.d/x.txt", "blacklist nouveau\n", False),
-    ("proc/cmdline", "ro modprobe.blacklist=nouveau quiet\n", True),
-])
+@pytest.mark.parametrize(
+    ("name", "text", "blacklisted"),
+    [
+        ("etc/modprobe.d/x.conf", "# blacklist nouveau\n", False),
+        ("etc/modprobe.d/x.conf", "blacklist nouveau\n", True),
+        ("usr/lib/modprobe.d/x.conf", "install nouveau /bin/false\n", True),
+        ("etc/modprobe.d/x.txt", "blacklist nouveau\n", False),
+        ("proc/cmdline", "ro modprobe.blacklist=nouveau quiet\n", True),
+    ],
+)
 def test_what_forbids_nouveau(root: Path, name: str, text: str, blacklisted: bool) -> None:
     put(root, name, text)
-    assert look(root)["driver"]["nouveau"] == {"loaded": False, "blacklisted": blacklisted}
+    assert probe_tree(root)["driver"]["nouveau"] == {"loaded": False, "blacklisted": blacklisted}
 
 
 def test_a_file_of_etc_hides_the_one_of_usr(root: Path) -> None:
     put(root, "usr/lib/modprobe.d/x.conf", "blacklist nouveau\n")
     put(root, "etc/modprobe.d/x.conf", "")
-    assert look(root)["driver"]["nouveau"]["blacklisted"] is False
+    assert probe_tree(root)["driver"]["nouveau"]["blacklisted"] is False
 
 
-@pytest.mark.parametrize(("listing", "inside"), [
-    ("usr/lib/modules/6.1/kernel/drivers/gpu/drm/nouveau/nouveau.ko\n", True),
-    ("usr/lib/modules/6.1/x/nouveau.ko.xz\netc/modprobe.d/ours.conf\n", False),
-    ("etc/modprobe.d/other.conf\n", False),
-])
+@pytest.mark.parametrize(
+    ("listing", "inside"),
+    [
+        ("usr/lib/modules/6.1/kernel/drivers/gpu/drm/nouveau/nouveau.ko\n", True),
+        ("usr/lib/modules/6.1/x/nouveau.ko.xz\netc/modprobe.d/ours.conf\n", False),
+        ("etc/modprobe.d/other.conf\n", False),
+    ],
+)
 def test_an_initramfs_that_would_load_nouveau(listing: str, inside: bool) -> None:
     assert nouveau_listed(listing, ["/etc/modprobe.d/ours.conf"]) is inside
 
 
-@pytest.mark.parametrize(("mode", "older", "looked"), [
-    ("full", False, True), ("facts", True, True), ("facts", False, False),
-])
-def test_an_initramfs_is_looked_into_where_it_matters(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, mode: str, older: bool, looked: bool
+@pytest.mark.parametrize(
+    ("mode", "older", "probed"),
+    [
+        ("full", False, True),
+        ("facts", True, True),
+        ("facts", False, False),
+    ],
+)
+def test_an_initramfs_is_read_where_it_matters(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, mode: str, older: bool, probed: bool
 ) -> None:
     """It takes a second: in facts only where what forbids nouveau is newer than it."""
     initramfs = put(tmp_path, "initrd.img")
     forbids = put(tmp_path, "nouveau.conf")
     os.utime(initramfs, (0, forbids.stat().st_mtime - (9 if older else -9)))
-    monkeypatch.setattr(kernel_section, "modprobe_files",
-                        lambda _: [(str(forbids), "blacklist nouveau\n")])
-    monkeypatch.setattr(kernel_section, "run_command",
-                        lambda *_: (0, "drm/nouveau/nouveau.ko\n", ""))
+    monkeypatch.setattr(
+        kernel_section, "modprobe_files", lambda _: [(str(forbids), "blacklist nouveau\n")]
+    )
+    monkeypatch.setattr(
+        kernel_section, "run_command", lambda *_: (0, "drm/nouveau/nouveau.ko\n", "")
+    )
     kernel = {"initramfs": str(initramfs), "image": True}
     found = nouveau_in_initramfs(Host({"mode": mode}), kernel)
-    assert found is (True if looked else None)
+    assert found is (True if probed else None)
 
 
 def test_services_of_the_driver_are_found_by_their_files(root: Path) -> None:
     put(root, "usr/lib/systemd/system/nvidia-persistenced.service")
     unit = {"unit": "nvidia-persistenced.service", "enabled": False, "active": None}
-    assert look(root)["driver"]["persistence"] == unit
+    assert probe_tree(root)["driver"]["persistence"] == unit
     put(root, "etc/systemd/system/multi-user.target.wants/nvidia-persistenced.service")
-    assert look(root)["driver"]["persistence"] == {**unit, "enabled": True}
+    assert probe_tree(root)["driver"]["persistence"] == {**unit, "enabled": True}
 
 
 def test_who_holds_a_gpu_is_named(root: Path) -> None:
@@ -316,7 +372,7 @@ def test_who_holds_a_gpu_is_named(root: Path) -> None:
         place.parent.mkdir(parents=True, exist_ok=True)
         place.symlink_to(target)
     put(root, "proc/41/comm", "python3\n")
-    holder, = look(root)["driver"]["holders"]
+    (holder,) = probe_tree(root)["driver"]["holders"]
     assert holder.pop("user") == account_name(os.geteuid())
     assert holder == {"pid": 41, "command": "python3", "nodes": ["/dev/nvidia0", "/dev/nvidiactl"]}
 
@@ -329,17 +385,18 @@ def test_dkms_says_for_which_kernel_a_module_was_built(root: Path) -> None:
         put(root, f"{tree}535.261.03/{kernel}/x86_64/module/nvidia-current.ko")
     (root / tree / f"kernel-{OLD}-x86_64").symlink_to(f"535.261.03/{OLD}/x86_64")
     module = {"module": "nvidia-current", "version": "535.261.03"}
-    assert look(root)["driver"]["dkms"] == [
-        {**module, "kernel": NEW, "state": "built"}, {**module, "kernel": OLD,
-                                                      "state": "installed"},
-        {**module, "version": "550.163.01", "kernel": None, "state": "added"}]
+    assert probe_tree(root)["driver"]["dkms"] == [
+        {**module, "kernel": NEW, "state": "built"},
+        {**module, "kernel": OLD, "state": "installed"},
+        {**module, "version": "550.163.01", "kernel": None, "state": "added"},
+    ]
 
 
 def test_a_marker_of_a_pending_reboot_is_shown_as_it_stands(root: Path) -> None:
     put(root, "var/lib/gpufleet/reboot-pending.json", '{"schema": 1, "tried": false}')
-    assert look(root)["driver"]["reboot_pending"] == {"schema": 1, "tried": False}
+    assert probe_tree(root)["driver"]["reboot_pending"] == {"schema": 1, "tried": False}
     put(root, "var/lib/gpufleet/reboot-pending.json", "{half")
-    assert "cannot be read" in look(root)["driver"]["reboot_pending"]["because"]
+    assert "cannot be read" in probe_tree(root)["driver"]["reboot_pending"]["because"]
 
 
 MODES = "0, Enabled\n1, Disabled\n2, [N/A]\n"
@@ -350,22 +407,30 @@ GPU 1: NVIDIA H100 80GB HBM3 (UUID: GPU-2)
 """
 
 
-@pytest.mark.parametrize(("answers", "told"), [
-    ([(0, MODES, ""), (0, LISTING, "")],
-     [{"gpu": 0, "mode": "on", "instances": ["3g.40gb", "4g.40gb"]},
-      {"gpu": 1, "mode": "off", "instances": []}, {"gpu": 2, "mode": None, "instances": []}]),
-    ([(0, "0, Disabled\n", "")], [{"gpu": 0, "mode": "off", "instances": []}]),
-    ([(None, "", "no answer within 8 s")], None),
-    ([(0, MODES, ""), (9, "", "")], None),
-])
-def test_mig_is_told_by_nvidia_smi_where_somebody_asks(
-    monkeypatch: pytest.MonkeyPatch, root: Path, answers: list[Any], told: object
+@pytest.mark.parametrize(
+    ("answers", "reported"),
+    [
+        (
+            [(0, MODES, ""), (0, LISTING, "")],
+            [
+                {"gpu": 0, "mode": "on", "instances": ["3g.40gb", "4g.40gb"]},
+                {"gpu": 1, "mode": "off", "instances": []},
+                {"gpu": 2, "mode": None, "instances": []},
+            ],
+        ),
+        ([(0, "0, Disabled\n", "")], [{"gpu": 0, "mode": "off", "instances": []}]),
+        ([(None, "", "no answer within 8 s")], None),
+        ([(0, MODES, ""), (9, "", "")], None),
+    ],
+)
+def test_mig_is_named_by_nvidia_smi_where_somebody_asks(
+    monkeypatch: pytest.MonkeyPatch, root: Path, answers: list[Any], reported: object
 ) -> None:
     asked = iter(answers)
     monkeypatch.setattr(mig, "run_command", lambda *_: next(asked))
     put(root, "proc/driver/nvidia/version")
     assert mig_of(Host({"root": str(root)})) is None
-    assert mig_of(Host({"root": str(root), "mig": True})) == told
+    assert mig_of(Host({"root": str(root), "mig": True})) == reported
     assert list(asked) == []
 
 
@@ -373,94 +438,158 @@ def test_mig_is_told_by_nvidia_smi_where_somebody_asks(
 
 
 def stanza(name: str, version: str, status: str, arch: str = "amd64") -> str:
-    return (f"Package: {name}\nStatus: {status}\nArchitecture: {arch}\nVersion: {version}\n"
-            f"Description: x\n Status: in the text\n")
+    return (
+        f"Package: {name}\nStatus: {status}\nArchitecture: {arch}\nVersion: {version}\n"
+        f"Description: x\n Status: in the text\n"
+    )
 
 
 def test_packages_are_read_from_dpkgs_own_database(root: Path) -> None:
-    put(root, "var/lib/dpkg/status", "\n".join([
-        stanza("dpkg", "1.21", "install ok installed"),
-        stanza("libcuda1", "535.261.03-1", "hold ok installed"),
-        stanza("libcuda1", "535.261.03-1", "install ok installed", "i386"),
-        stanza("nvidia-kernel-dkms", "535.261.03-1", "install ok half-configured"),
-        stanza("nvidia-smi", "525.1-1", "deinstall ok config-files"),
-        stanza("nvidia-cuda-toolkit", "11.8.0", "install ok installed"),
-        stanza("curl", "7.88", "install reinstreq installed"),
-        stanza("unattended-upgrades", "2.9", "install ok installed", "all")]))
-    found = look(root)["packages"]
+    put(
+        root,
+        "var/lib/dpkg/status",
+        "\n".join(
+            [
+                stanza("dpkg", "1.21", "install ok installed"),
+                stanza("libcuda1", "535.261.03-1", "hold ok installed"),
+                stanza("libcuda1", "535.261.03-1", "install ok installed", "i386"),
+                stanza("nvidia-kernel-dkms", "535.261.03-1", "install ok half-configured"),
+                stanza("nvidia-smi", "525.1-1", "deinstall ok config-files"),
+                stanza("nvidia-cuda-toolkit", "11.8.0", "install ok installed"),
+                stanza("curl", "7.88", "install reinstreq installed"),
+                stanza("unattended-upgrades", "2.9", "install ok installed", "all"),
+            ]
+        ),
+    )
+    found = probe_tree(root)["packages"]
     row = {"name": "libcuda1", "version": "535.261.03-1", "status": "installed", "held": True}
     assert found["manager"] == "dpkg"
     assert found["driver"] == [
-        row, {**row, "name": "libcuda1:i386", "held": False},
-        {**row, "name": "nvidia-kernel-dkms", "status": "half-configured", "held": False}]
-    assert found["broken"] == [{"name": "curl", "status": "reinstreq"},
-                               {"name": "nvidia-kernel-dkms", "status": "half-configured"}]
+        row,
+        {**row, "name": "libcuda1:i386", "held": False},
+        {**row, "name": "nvidia-kernel-dkms", "status": "half-configured", "held": False},
+    ]
+    assert found["broken"] == [
+        {"name": "curl", "status": "reinstreq"},
+        {"name": "nvidia-kernel-dkms", "status": "half-configured"},
+    ]
     assert found["unattended"] == {"installed": True, "excluded": False}
 
 
-@pytest.mark.parametrize(("name", "driver"), [
-    ("libcuda1", True), ("nvidia-tesla-470-kernel-dkms", True), ("nvidia-open-kernel-dkms", True),
-    ("libnvidia-compute-535-server", True), ("linux-modules-nvidia-535-server-generic", True),
-    ("nvidia-headless-535-server", True), ("nvidia-fabricmanager-535", True),
-    ("kmod-nvidia-latest-dkms", True), ("nvidia-driver-cuda-libs", True), ("cuda-drivers", True),
-    ("nvidia-cuda-mps", True), ("firmware-nvidia-gsp", True), ("libgl1-nvidia-glvnd-glx", True),
-    ("nvidia-persistenced", True), ("libnvidia-cfg1-535-server", True),
-    ("nvidia-cuda-toolkit", False), ("nvidia-container-toolkit", False), ("nvidia-cudnn", False),
-    ("libnvidia-container1", False), ("libcudart11.0", False), ("libnvidia-ml-dev", False),
-    ("nvidia-docker2", False), ("cuda-toolkit-12-4", False), ("libnvidia-egl-wayland1", False),
-])
+@pytest.mark.parametrize(
+    ("name", "driver"),
+    [
+        ("libcuda1", True),
+        ("nvidia-tesla-470-kernel-dkms", True),
+        ("nvidia-open-kernel-dkms", True),
+        ("libnvidia-compute-535-server", True),
+        ("linux-modules-nvidia-535-server-generic", True),
+        ("nvidia-headless-535-server", True),
+        ("nvidia-fabricmanager-535", True),
+        ("kmod-nvidia-latest-dkms", True),
+        ("nvidia-driver-cuda-libs", True),
+        ("cuda-drivers", True),
+        ("nvidia-cuda-mps", True),
+        ("firmware-nvidia-gsp", True),
+        ("libgl1-nvidia-glvnd-glx", True),
+        ("nvidia-persistenced", True),
+        ("libnvidia-cfg1-535-server", True),
+        ("nvidia-cuda-toolkit", False),
+        ("nvidia-container-toolkit", False),
+        ("nvidia-cudnn", False),
+        ("libnvidia-container1", False),
+        ("libcudart11.0", False),
+        ("libnvidia-ml-dev", False),
+        ("nvidia-docker2", False),
+        ("cuda-toolkit-12-4", False),
+        ("libnvidia-egl-wayland1", False),
+    ],
+)
 def test_which_packages_are_the_drivers(name: str, driver: bool) -> None:
     assert bool(DRIVER_PACKAGE.match(name)) is driver
 
 
-@pytest.mark.parametrize(("text", "excluded"), [
-    ('Unattended-Upgrade::Package-Blacklist {\n  "libcuda";\n  "nvidia-";\n};\n', True),
-    ('Unattended-Upgrade { Package-Blacklist { "libcuda"; "nvidia"; } };\n', True),
-    ('Unattended-Upgrade::Package-Blacklist:: ".*";\n', True),
-    ('Unattended-Upgrade::Package-Blacklist {\n//  "libcuda";\n  "nvidia-";\n};\n', False),
-    ('Unattended-Upgrade::Package-Blacklist { "(": "nvidia"; };\n', False),
-])
+@pytest.mark.parametrize(
+    ("text", "excluded"),
+    [
+        ('Unattended-Upgrade::Package-Blacklist {\n  "libcuda";\n  "nvidia-";\n};\n', True),
+        ('Unattended-Upgrade { Package-Blacklist { "libcuda"; "nvidia"; } };\n', True),
+        ('Unattended-Upgrade::Package-Blacklist:: ".*";\n', True),
+        ('Unattended-Upgrade::Package-Blacklist {\n//  "libcuda";\n  "nvidia-";\n};\n', False),
+        ('Unattended-Upgrade::Package-Blacklist { "(": "nvidia"; };\n', False),
+    ],
+)
 def test_upgrades_at_night_leave_the_driver_alone(root: Path, text: str, excluded: bool) -> None:
-    put(root, "var/lib/dpkg/status", "\n".join(
-        stanza(name, "535.261.03-1", "install ok installed") for name in ("libcuda1",
-                                                                          "nvidia-smi")))
+    put(
+        root,
+        "var/lib/dpkg/status",
+        "\n".join(
+            stanza(name, "535.261.03-1", "install ok installed")
+            for name in ("libcuda1", "nvidia-smi")
+        ),
+    )
     put(root, "etc/apt/apt.conf.d/52gpufleet-driver", text)
-    assert look(root)["packages"]["unattended"] == {"installed": False, "excluded": excluded}
+    assert probe_tree(root)["packages"]["unattended"] == {"installed": False, "excluded": excluded}
 
 
 def test_pins_that_name_the_driver_are_shown(root: Path) -> None:
     put(root, "var/lib/dpkg/status", stanza("libcuda1", "535.261.03-1", "install ok installed"))
-    put(root, "etc/apt/preferences.d/gpufleet-driver",
+    put(
+        root,
+        "etc/apt/preferences.d/gpufleet-driver",
         "Package: libcuda* libz*\nPin: version 535.261.03-1\nPin-Priority: 1001\n\n"
-        "Package: *\nPin: release a=stable\nPin-Priority: 500\n")
-    put(root, "etc/apt/preferences.d/cuda-600", "Package: *\nPin: release l=NVIDIA CUDA\n"
-        "Pin-Priority: 600\n")
+        "Package: *\nPin: release a=stable\nPin-Priority: 500\n",
+    )
+    put(
+        root,
+        "etc/apt/preferences.d/cuda-600",
+        "Package: *\nPin: release l=NVIDIA CUDA\nPin-Priority: 600\n",
+    )
     put(root, "etc/apt/preferences.d/other.bak", "Package: libcuda1\nPin: version 1\n")
-    assert look(root)["packages"]["pins"] == [
-        {"path": "/etc/apt/preferences.d/cuda-600", "packages": ["*"],
-         "pin": "release l=NVIDIA CUDA", "priority": 600},
-        {"path": "/etc/apt/preferences.d/gpufleet-driver", "packages": ["libcuda*"],
-         "pin": "version 535.261.03-1", "priority": 1001}]
+    assert probe_tree(root)["packages"]["pins"] == [
+        {
+            "path": "/etc/apt/preferences.d/cuda-600",
+            "packages": ["*"],
+            "pin": "release l=NVIDIA CUDA",
+            "priority": 600,
+        },
+        {
+            "path": "/etc/apt/preferences.d/gpufleet-driver",
+            "packages": ["libcuda*"],
+            "pin": "version 535.261.03-1",
+            "priority": 1001,
+        },
+    ]
 
 
 def test_repositories_of_nvidia_and_docker_are_shown(root: Path) -> None:
     put(root, "etc/apt/sources.list", "deb http://deb.debian.org/debian bookworm main\n")
-    put(root, "etc/apt/sources.list.d/cuda.list",
+    put(
+        root,
+        "etc/apt/sources.list.d/cuda.list",
         "# deb https://nvidia.example/old /\n"
         "deb [arch=amd64 signed-by=/usr/share/keyrings/cuda.gpg]"
-        " https://me:secret@nvidia.example/repo /\n")
-    put(root, "etc/apt/sources.list.d/gpufleet-nvidia.sources",
+        " https://me:secret@nvidia.example/repo /\n",
+    )
+    put(
+        root,
+        "etc/apt/sources.list.d/gpufleet-nvidia.sources",
         "Types: deb\nURIs: http://mirror.example/repo\nSuites: /\n"
         "Signed-By: /etc/apt/keyrings/gpufleet-nvidia.asc\n\n"
-        "Types: deb\nEnabled: no\nURIs: http://mirror.example/off\nSuites: /\n")
-    put(root, "etc/yum.repos.d/docker-ce.repo",
+        "Types: deb\nEnabled: no\nURIs: http://mirror.example/off\nSuites: /\n",
+    )
+    put(
+        root,
+        "etc/yum.repos.d/docker-ce.repo",
         "[stable]\nname=x\nbaseurl=https://docker.example/9\ngpgkey=https://docker.example/gpg\n"
-        "\n[test]\nbaseurl=https://docker.example/t\nenabled=0\n")
-    rows = look(root)["packages"]["sources"]
+        "\n[test]\nbaseurl=https://docker.example/t\nenabled=0\n",
+    )
+    rows = probe_tree(root)["packages"]["sources"]
     assert [(row["uris"], row["suites"], row["signed_by"], row["format"]) for row in rows] == [
         (["https://nvidia.example/repo"], ["/"], "/usr/share/keyrings/cuda.gpg", "list"),
         (["http://mirror.example/repo"], ["/"], "/etc/apt/keyrings/gpufleet-nvidia.asc", "deb822"),
-        (["https://docker.example/9"], ["stable"], "https://docker.example/gpg", "repo")]
+        (["https://docker.example/9"], ["stable"], "https://docker.example/gpg", "repo"),
+    ]
 
 
 def test_what_rpm_says_is_held_by_dnfs_versionlock() -> None:
@@ -471,5 +600,5 @@ def test_what_rpm_says_is_held_by_dnfs_versionlock() -> None:
 
 
 def test_a_host_without_a_package_manager_that_is_known(root: Path) -> None:
-    found = look(root)["packages"]
+    found = probe_tree(root)["packages"]
     assert (found["manager"], found["driver"], found["broken"]) == (None, [], [])

@@ -14,8 +14,13 @@ from tests.support.elf_file import shared_library
 def test_elf_names_itself_and_what_it_needs(tmp_path: Path) -> None:
     path = shared_library(tmp_path / "libx.so.1", "libx.so.1", ("libc.so.6", "libm.so.6"))
     assert elf_dynamic(path) == {
-        "soname": "libx.so.1", "needed": ["libc.so.6", "libm.so.6"], "runpath": [],
-        "interpreter": None, "unfit": None}
+        "soname": "libx.so.1",
+        "needed": ["libc.so.6", "libm.so.6"],
+        "filters": [],
+        "runpath": [],
+        "interpreter": None,
+        "unfit": None,
+    }
 
 
 def test_elf_reads_a_real_library() -> None:

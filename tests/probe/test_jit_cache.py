@@ -16,6 +16,7 @@ from gpufleet.probe.jit_cache import PLACE, is_warm, must_compile, open_cache, r
 from gpufleet.probe.runner import SECTIONS
 from gpufleet.probe.schedule import Schedule
 from gpufleet.probe.sections.stacks import Shares, section_stacks
+from gpufleet.spec.parse import declaration_of
 from gpufleet.spec.probe_settings import COMPILE_S, more_seconds, probe_settings
 from tests.support.planted_host import put
 
@@ -32,8 +33,12 @@ def stack(root: Path, script: str) -> None:
     """A stack whose interpreter is a shell script, on a host with a driver."""
     put(root, f"{VENV[1:]}/pyvenv.cfg", "version = 3.11.2\n")
     put(root, f"{VENV[1:]}/bin/python", "#!/bin/sh\n" + script, 0o755)
-    put(root, "proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module"
-        "  535.261.03  Wed Nov  1 00:00:00 UTC 2026\n")
+    put(
+        root,
+        "proc/driver/nvidia/version",
+        "NVRM version: NVIDIA UNIX x86_64 Kernel Module"
+        "  535.261.03  Wed Nov  1 00:00:00 UTC 2026\n",
+    )
 
 
 def run(root: Path, deadline_s: float = 10, **config: Any) -> dict[str, Any]:
@@ -43,13 +48,13 @@ def run(root: Path, deadline_s: float = 10, **config: Any) -> dict[str, Any]:
     return found
 
 
-def said(**document: Any) -> str:
+def output(**document: Any) -> str:
     return f"echo '{FRAMEWORK_MARK}{json.dumps(document)}'\n"
 
 
 def test_what_the_driver_compiled_is_there_the_next_night(root: Path) -> None:
     """HOME was a new directory each night, and with it the driver's cache."""
-    stack(root, 'echo x >"$CUDA_CACHE_PATH/$CUDA_CACHE_MAXSIZE"\n' + said(state="ok", error=None))
+    stack(root, 'echo x >"$CUDA_CACHE_PATH/$CUDA_CACHE_MAXSIZE"\n' + output(state="ok", error=None))
     place = root / PLACE[1:] / "s"
     assert run(root)["jit_cache"] == f"{PLACE}/s"
     assert [path.name for path in place.iterdir()] == [str(2 << 30)]
@@ -70,20 +75,27 @@ def test_a_cache_that_others_can_write_to_is_not_loaded(root: Path) -> None:
 
 def test_only_root_keeps_a_cache(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jit_cache, "OWNER", os.geteuid() + 1)
-    stack(root, said(state="ok", error=None))
+    stack(root, output(state="ok", error=None))
     assert "jit_cache" not in run(root)
     assert not (root / PLACE[1:]).exists()
 
 
 def test_nothing_is_kept_where_no_gpu_computes(root: Path) -> None:
-    stack(root, said(state="ok", error=None))
+    stack(root, output(state="ok", error=None))
     assert "jit_cache" not in run(root, expect_gpus=0)
     assert not (root / PLACE[1:]).exists()
 
 
-@pytest.mark.parametrize(("native", "cards", "seconds", "compiled"), [
-    (["7.0", "8.0"], ["8.6", "7.5"], 0, False), (["7.0", "8.0"], ["8.0", "9.0"], 0, True),
-    (["8.6"], ["8.0"], 0, True), (["8.0"], None, 1800, True), (["8.0"], None, 0, False)])
+@pytest.mark.parametrize(
+    ("native", "cards", "seconds", "compiled"),
+    [
+        (["7.0", "8.0"], ["8.6", "7.5"], 0, False),
+        (["7.0", "8.0"], ["8.0", "9.0"], 0, True),
+        (["8.6"], ["8.0"], 0, True),
+        (["8.0"], None, 1800, True),
+        (["8.0"], None, 0, False),
+    ],
+)
 def test_a_stack_without_machine_code_for_a_card_is_known(
     native: list[str], cards: list[str] | None, seconds: int, compiled: bool
 ) -> None:
@@ -94,9 +106,11 @@ def test_a_stack_without_machine_code_for_a_card_is_known(
 
 def test_it_has_the_time_to_compile_until_it_has_run_once(root: Path) -> None:
     """It had 147 s at most, and was reported as hung every night."""
-    config: dict[str, Any] = {"compiles": {VENV: {"native": ["8.0"], "seconds": 5}},
-                              "capabilities": ["9.0"]}
-    stack(root, "sleep 1.5\n" + said(state="ok", error=None))
+    config: dict[str, Any] = {
+        "compiles": {VENV: {"native": ["8.0"], "seconds": 5}},
+        "capabilities": ["9.0"],
+    }
+    stack(root, "sleep 1.5\n" + output(state="ok", error=None))
     assert run(root, 1, **config)["compiled"]
     found = run(root, 1, **config)
     assert (found["state"], "compiled" in found) == ("hung", False)
@@ -132,34 +146,49 @@ def test_no_other_section_has_the_time_to_compile(root: Path) -> None:
     put(root, "proc/driver/nvidia/version", "")
     shares = []
     for seconds in (0, 1800):
-        settings = dict(DEFAULTS, root=str(root), mode="full", deadline_s=300 + seconds,
-                        expect_gpus=1, compiles={VENV: {"native": [], "seconds": seconds}})
+        settings = dict(
+            DEFAULTS,
+            root=str(root),
+            mode="full",
+            deadline_s=300 + seconds,
+            expect_gpus=1,
+            compiles={VENV: {"native": [], "seconds": seconds}},
+        )
         plan = Schedule(settings, SECTIONS)
-        shares.append([plan.deadline_of(name, 300 + seconds) for name in (
-            "driver", "smi", "compute", "containers", "receipts", "stacks")])
+        shares.append(
+            [
+                plan.deadline_of(name, 300 + seconds)
+                for name in ("driver", "smi", "compute", "containers", "receipts", "stacks")
+            ]
+        )
     assert shares[0][:-1] == shares[1][:-1]
     assert shares[1][-1] - shares[0][-1] == 1800
 
 
-@pytest.mark.parametrize(("declared", "seconds"), [
-    ({"gpu_expect": {"count": 8, "model": "NVIDIA H100 80GB HBM3"}}, COMPILE_S),
-    ({"gpu_expect": {"count": 8, "model": "NVIDIA A100-SXM4-80GB"}}, 0),
-    ({"gpu_expect": {"count": 8}}, 0),
-    ({"gpu_expect": {"count": 0}}, None),
-])
+@pytest.mark.parametrize(
+    ("declared", "seconds"),
+    [
+        ({"gpu_expect": {"count": 8, "model": "NVIDIA H100 80GB HBM3"}}, COMPILE_S),
+        ({"gpu_expect": {"count": 8, "model": "NVIDIA A100-SXM4-80GB"}}, 0),
+        ({"gpu_expect": {"count": 8}}, 0),
+        ({"gpu_expect": {"count": 0}}, None),
+    ],
+)
 def test_the_deadline_grows_where_the_declared_cards_need_it(
     declared: dict[str, Any], seconds: int | None
 ) -> None:
-    variables = {"gpu_stacks": [{"tensorflow": "2.4.0"}], **declared}
-    settings = probe_settings(variables)
+    spec = declaration_of({"gpu_stacks": [{"tensorflow": "2.4.0"}], **declared}).spec
+    settings = probe_settings(spec)
     found = [entry["seconds"] for entry in settings["compiles"].values()]
     assert found == ([] if seconds is None else [seconds])
-    assert more_seconds(variables, settings) == (seconds or 0) + 35 * (seconds is not None)
+    assert more_seconds(spec, settings) == (seconds or 0) + 35 * (seconds is not None)
 
 
 def test_provision_gives_the_time_also_to_cards_of_no_declared_model() -> None:
-    variables = {"gpu_stacks": [{"tensorflow": "2.4.0"}], "gpu_expect": {"count": 1}}
-    assert more_seconds(variables, probe_settings(variables, warm=True)) == COMPILE_S
+    spec = declaration_of(
+        {"gpu_stacks": [{"tensorflow": "2.4.0"}], "gpu_expect": {"count": 1}}
+    ).spec
+    assert more_seconds(spec, probe_settings(spec, warm=True)) == COMPILE_S
 
 
 def test_the_cache_goes_with_its_stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,33 +2,38 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from gpufleet.catalog import facts, xids
 from gpufleet.probe.host import Host
 from gpufleet.probe.sections import kernel_log
 from gpufleet.probe.sections.kernel_log import devices_below, kernel_events, parse_stamped
 
-ROOT = Path(__file__).parents[2]
-GATHERED = Path(os.environ.get("GPUFLEET_FACTS", ROOT.parent / "shared" / "facts")) / "xids.yml"
 CODES = sorted(facts.document("xids/codes.yml")["xids"])
 SXIDS = sorted(facts.document("xids/sxids.yml")["codes"])
 ADDRESS = "0000:3b:00.0"
 # (address as printed, address, process as printed, pid, name)
 PLACES = (
-    ("PCI:0000:3b:00", ADDRESS), ("PCI:0000:3B:00", ADDRESS), ("0000:3b:00", ADDRESS),
-    ("PCI:00000000:3b:00.0", ADDRESS), ("PCI:0018:01:00", "0018:01:00.0"),
-    ("PCI:0000:3b:00 GPU-I:05", ADDRESS), ("PCI:0000:3b:00 GPU-I:05 GPU-CI:00", ADDRESS))
+    ("PCI:0000:3b:00", ADDRESS),
+    ("PCI:0000:3B:00", ADDRESS),
+    ("0000:3b:00", ADDRESS),
+    ("PCI:00000000:3b:00.0", ADDRESS),
+    ("PCI:0018:01:00", "0018:01:00.0"),
+    ("PCI:0000:3b:00 GPU-I:05", ADDRESS),
+    ("PCI:0000:3b:00 GPU-I:05 GPU-CI:00", ADDRESS),
+)
 PROCESSES = (
-    ("", None, None), ("pid='<unknown>', name=<unknown>, ", None, None),
-    ("pid=812, name=python3, ", 812, "python3"), ("pid=812, ", 812, None),
-    ("pid=7, name=VLLM::Worker, ", 7, "VLLM::Worker"), ("pid=812, name=<unknown>, ", 812, None))
+    ("", None, None),
+    ("pid='<unknown>', name=<unknown>, ", None, None),
+    ("pid=812, name=python3, ", 812, "python3"),
+    ("pid=812, ", 812, None),
+    ("pid=7, name=VLLM::Worker, ", 7, "VLLM::Worker"),
+    ("pid=812, name=<unknown>, ", 812, None),
+)
 NVLINK = "nvidia-nvlink: Nvlink Core is being initialized, major device number 236"
 
 
@@ -54,14 +59,26 @@ def test_every_number_is_read_in_every_printing() -> None:
                 line = xid(code, f"{process}Ch 00000008, what happened", place)
                 (row,) = found(line)
                 assert [row[key] for key in ("kind", "code", "address", "pid", "process")] == [
-                    "xid", code, address, pid, name], line
+                    "xid",
+                    code,
+                    address,
+                    pid,
+                    name,
+                ], line
                 assert xids.message(code, row["text"]) == "Ch 00000008, what happened", line
 
 
-@pytest.mark.parametrize("stamp", [
-    "[  130.456250] {}", "[  130.456250] gpu01 kernel: {}", "[  130.456250][ T1946] {}",
-    "[  130.456250] [ T1946] {}", "[130.456250] gpu01 kernel: [ T1946] {}",
-    "[  130.456250][    C7] {}"])
+@pytest.mark.parametrize(
+    "stamp",
+    [
+        "[  130.456250] {}",
+        "[  130.456250] gpu01 kernel: {}",
+        "[  130.456250][ T1946] {}",
+        "[  130.456250] [ T1946] {}",
+        "[130.456250] gpu01 kernel: [ T1946] {}",
+        "[  130.456250][    C7] {}",
+    ],
+)
 def test_a_line_is_read_behind_every_stamp(stamp: str) -> None:
     """Kernels that print the caller behind the time lost every line of dmesg."""
     assert parse_stamped(stamp.format(xid(79))) == [(130.45625, xid(79))]
@@ -69,17 +86,27 @@ def test_a_line_is_read_behind_every_stamp(stamp: str) -> None:
 
 def test_the_log_reaches_the_boot_also_where_the_caller_is_printed() -> None:
     assert parse_stamped("[    0.000000][    T0] Linux version 6.8.0") == [
-        (0.0, "Linux version 6.8.0")]
+        (0.0, "Linux version 6.8.0")
+    ]
 
 
-LOST = ("NVRM: The NVIDIA GPU 0000:3b:00.0",
-        "NVRM: (PCI ID: 10de:2330) installed in this system has",
-        "NVRM: fallen off the bus and is not responding to commands.")
+LOST = (
+    "NVRM: The NVIDIA GPU 0000:3b:00.0",
+    "NVRM: (PCI ID: 10de:2330) installed in this system has",
+    "NVRM: fallen off the bus and is not responding to commands.",
+)
 
 
-@pytest.mark.parametrize("lines", [
-    LOST, ["\n".join(LOST)], ["#012".join(LOST)], ["\\x0a".join(LOST)],
-    [NVLINK, *LOST, "NVRM: loading NVIDIA UNIX x86_64 Kernel Module  535.54.03"]])
+@pytest.mark.parametrize(
+    "lines",
+    [
+        LOST,
+        ["\n".join(LOST)],
+        ["#012".join(LOST)],
+        ["\\x0a".join(LOST)],
+        [NVLINK, *LOST, "NVRM: loading NVIDIA UNIX x86_64 Kernel Module  535.54.03"],
+    ],
+)
 def test_a_card_that_is_lost_at_load_is_79(lines: Sequence[str]) -> None:
     """The address stands in the first of three lines, the words in the third: nothing was seen."""
     assert codes(*lines) == [("xid", 79, ADDRESS, 1)]
@@ -91,19 +118,26 @@ def test_a_message_over_three_lines_keeps_its_time_and_its_end() -> None:
     assert codes(LOST[0], LOST[1], xid(48), LOST[2]) == [("xid", 48, ADDRESS, 1)]
 
 
-def test_what_is_said_beside_79_counts_once() -> None:
-    assert codes(xid(79, "GPU has fallen off the bus."),
-                 f"NVRM: GPU {ADDRESS}: GPU has fallen off the bus.") == [("xid", 79, ADDRESS, 1)]
+def test_what_is_printed_beside_79_counts_once() -> None:
+    assert codes(
+        xid(79, "GPU has fallen off the bus."), f"NVRM: GPU {ADDRESS}: GPU has fallen off the bus."
+    ) == [("xid", 79, ADDRESS, 1)]
 
 
 def test_texts_that_ask_for_different_things_stay_apart() -> None:
     """Of each number only the last line was kept: a harmless one hid the failure before it."""
     nvlink = "RLW_SRC_TRACK {} XC1 i0 Link 03 (0x{:08x} 0x{:08x} 0x0 0x0 0x0 0x0)"
     for code, bad, good in (
-        (64, "Row Remapper Error: (0x1) - All reserved rows for bank are remapped",
-         "Row Remapper: (0x{:x}) - Attempting to remap a row that is already pending remapping"),
-        (74, "NVLink: fatal error detected on link 1(0x0, 0x0, 0x10000, 0x0, 0x0, 0x0, 0x0)",
-         "NVLink: fatal error detected on link {}(0x1, 0x0, 0x0, 0x0, 0x0, 0x0, 0x0)"),
+        (
+            64,
+            "Row Remapper Error: (0x1) - All reserved rows for bank are remapped",
+            "Row Remapper: (0x{:x}) - Attempting to remap a row that is already pending remapping",
+        ),
+        (
+            74,
+            "NVLink: fatal error detected on link 1(0x0, 0x0, 0x10000, 0x0, 0x0, 0x0, 0x0)",
+            "NVLink: fatal error detected on link {}(0x1, 0x0, 0x0, 0x0, 0x0, 0x0, 0x0)",
+        ),
         (145, nvlink.format("Fatal", 0x040988E2, 1), nvlink.format("Nonfatal", 0x040988E2, 2)),
     ):
         lines = [xid(code, bad), *(xid(code, good.format(at)) for at in range(50))]
@@ -124,13 +158,20 @@ def test_a_storm_of_different_texts_stays_small() -> None:
 # -- what ends a message's time --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("line", [
-    NVLINK, "nvidia-nvlink: Unregistered the Nvlink Core, major device number 236",
-    "nvidia-nvlink: Unregistered Nvlink Core, major device number 236",
-    "NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build",
-    "pci 0000:3b:00.0: [10de:2330] type 00 class 0x030200", "vfio-pci 0000:3b:00.0: reset done",
-    "gpufleet: GPU 0000:3b:00.0 was reset", "gpu01 gpufleet: GPU 0000:3b:00.0 was reset"])
-def test_a_driver_that_was_loaded_or_a_card_that_was_reset_begins_anew(line: str) -> None:
+@pytest.mark.parametrize(
+    "line",
+    [
+        NVLINK,
+        "nvidia-nvlink: Unregistered the Nvlink Core, major device number 236",
+        "nvidia-nvlink: Unregistered Nvlink Core, major device number 236",
+        "NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build",
+        "pci 0000:3b:00.0: [10de:2330] type 00 class 0x030200",
+        "vfio-pci 0000:3b:00.0: reset done",
+        "gpufleet: GPU 0000:3b:00.0 was reset",
+        "gpu01 gpufleet: GPU 0000:3b:00.0 was reset",
+    ],
+)
+def test_a_driver_that_was_loaded_or_a_card_that_was_reset_begins_again(line: str) -> None:
     """A card that was reset kept its failure until the next boot."""
     assert codes(xid(95), xid(48), line) == []
     assert codes(xid(95), line, xid(48)) == [("xid", 48, ADDRESS, 1)]
@@ -138,25 +179,38 @@ def test_a_driver_that_was_loaded_or_a_card_that_was_reset_begins_anew(line: str
 
 def test_the_reset_of_one_card_does_not_clear_another_one_or_the_machine() -> None:
     other, machine = xid(79, place="PCI:0000:86:00"), "EDAC MC0: 1 UE memory read error"
-    assert [code for _, code, *_ in codes(
-        xid(79), other, machine, "gpufleet: GPU 0000:3b:00.0 was reset")] == [79, None]
+    assert [
+        code
+        for _, code, *_ in codes(xid(79), other, machine, "gpufleet: GPU 0000:3b:00.0 was reset")
+    ] == [79, None]
 
 
-def test_a_switch_whose_driver_was_loaded_begins_anew() -> None:
+def test_a_switch_whose_driver_was_loaded_begins_again() -> None:
     line = "nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 62 LTSSM Fault Up"
-    assert codes(line, xid(74), "nvidia-nvswitch: Probing device 0000:05:00.0, Vendor Id = 0x10de"
-                 ) == [("xid", 74, ADDRESS, 1)]
+    assert codes(
+        line, xid(74), "nvidia-nvswitch: Probing device 0000:05:00.0, Vendor Id = 0x10de"
+    ) == [("xid", 74, ADDRESS, 1)]
 
 
 def test_what_a_load_reports_before_it_names_the_driver_stays() -> None:
-    assert codes(xid(48), NVLINK, "nvidia: probe of 0000:3b:00.0 failed with error -1",
-                 "NVRM: loading NVIDIA UNIX x86_64 Kernel Module  535.54.03") == [
-        ("init-failed", None, ADDRESS, 1)]
+    assert codes(
+        xid(48),
+        NVLINK,
+        "nvidia: probe of 0000:3b:00.0 failed with error -1",
+        "NVRM: loading NVIDIA UNIX x86_64 Kernel Module  535.54.03",
+    ) == [("init-failed", None, ADDRESS, 1)]
 
 
-FORGED = ("gpufleet: GPU 0000:3b:00.0 was reset", "pci 0000:3b:00.0: [10de:2330] type 00", NVLINK,
-          "nvidia-nvlink: Unregistered Nvlink Core", "NVRM: loading NVIDIA UNIX", xid(95),
-          "nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 62", *LOST)
+FORGED = (
+    "gpufleet: GPU 0000:3b:00.0 was reset",
+    "pci 0000:3b:00.0: [10de:2330] type 00",
+    NVLINK,
+    "nvidia-nvlink: Unregistered Nvlink Core",
+    "NVRM: loading NVIDIA UNIX",
+    xid(95),
+    "nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 62",
+    *LOST,
+)
 CRASHED = "python3[812]: segfault at 0 ip 00401106 sp 00007ffc error 4 in {}[401000+1000]"
 
 
@@ -180,24 +234,33 @@ def test_only_the_end_of_a_large_file_is_read(
     (tmp_path / "proc/stat").write_text("btime 1795172400\n")
     (tmp_path / "var/log").mkdir(parents=True)
     line = "2026-11-20T11:00:05Z gpu01 kernel: [    5.000000] {}\n"
-    (tmp_path / "var/log/kern.log").write_text(line.format("Linux version 6") + line.format(
-        "usb") * 99 + line.format(xid(79)))
+    (tmp_path / "var/log/kern.log").write_text(
+        line.format("Linux version 6") + line.format("usb") * 99 + line.format(xid(79))
+    )
     found = kernel_log.file_lines(host)
     assert found[1][-1] == (5.0, xid(79))
     assert len(found[1]) < 6
 
 
 def test_a_program_s_name_is_no_recovery_action() -> None:
-    text = xid(154, "pid=7, name=a, to 0x0 (None, GPU recovery action changed from 0x0 (None)"
-                    " to 0x1 (GPU Reset Required)")
+    text = xid(
+        154,
+        "pid=7, name=a, to 0x0 (None, GPU recovery action changed from 0x0 (None)"
+        " to 0x1 (GPU Reset Required)",
+    )
     assert xids.recovery_action(text) == (1, "GPU Reset Required")
 
 
 def test_lines_of_a_file_clear_no_card_and_the_kernel_s_own_do() -> None:
     """Any user can add a line to syslog's file in the kernel's name (logger -t kernel)."""
+
     def read(written: Sequence[str], own: Sequence[str] = ()) -> list[int | None]:
-        return [row["code"] for row in kernel_events(*(
-            [(float(at), line) for at, line in enumerate(lines)] for lines in (own, written)))]
+        return [
+            row["code"]
+            for row in kernel_events(
+                *([(float(at), line) for at, line in enumerate(lines)] for lines in (own, written))
+            )
+        ]
 
     failed = "NVRM: GPU 0000:3b:00.0: RmInitAdapter failed! (0x26:0xffff:1266)"
     for line in FORGED[:5]:
@@ -223,11 +286,18 @@ def test_every_sxid_is_read_with_and_without_a_word() -> None:
 
 def test_the_three_lines_of_an_sxid_are_one_message_and_severities_stay_apart() -> None:
     severity, data = "Severity {} Engine instance 62 Sub-engine instance 00", "Data {0x1, 0x0}"
-    rows = found(sxid(20012, "Fatal, Link 62 what"), sxid(20012, severity.format(1)),
-                 sxid(20012, data), sxid(20012, "Non-fatal, Link 61 what"),
-                 sxid(20012, severity.format(0)), sxid(20012, data))
+    rows = found(
+        sxid(20012, "Fatal, Link 62 what"),
+        sxid(20012, severity.format(1)),
+        sxid(20012, data),
+        sxid(20012, "Non-fatal, Link 61 what"),
+        sxid(20012, severity.format(0)),
+        sxid(20012, data),
+    )
     assert [(row["count"], xids.switch_meaning(20012, row["text"]).effect) for row in rows] == [
-        (1, "fail"), (1, "note")]
+        (1, "fail"),
+        (1, "note"),
+    ]
     # The first line may be lost.
     (row,) = found(sxid(20002, severity.format(1)))
     assert xids.switch_meaning(20002, row["text"]).effect == "fail"
@@ -236,16 +306,26 @@ def test_the_three_lines_of_an_sxid_are_one_message_and_severities_stay_apart() 
 # -- the PCI bus -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("line", "address"), [
-    ("nvidia 0000:3b:00.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=Tra", ADDRESS),
-    ("nvidia 0000:3b:00.0: AER: PCIe Bus Error: severity=Uncorrectable (Fatal)", ADDRESS),
-    ("pcieport 0000:3a:00.0: AER: Uncorrected (Fatal) error received: 0000:3b:00.0", ADDRESS),
-    ("pcieport 0000:3a:00.0: AER: Multiple Uncorrectable (Non-Fatal) error message received from"
-     " 0000:3b:00.0", ADDRESS),
-    ("pcieport 0000:3a:00.0: AER: Uncorrected (Fatal) error received: id=3a00", "0000:3a:00.0"),
-    ("pcieport 0000:3a:00.0: AER: device recovery failed", "0000:3a:00.0"),
-    ("pcieport 0000:3a:00.0: DPC: containment event, status:0x1f01 source:0x0000", "0000:3a:00.0"),
-    ("nvidia 0000:3b:00.0: AER: can't recover (no error_detected callback)", ADDRESS)])
+@pytest.mark.parametrize(
+    ("line", "address"),
+    [
+        ("nvidia 0000:3b:00.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=Tra", ADDRESS),
+        ("nvidia 0000:3b:00.0: AER: PCIe Bus Error: severity=Uncorrectable (Fatal)", ADDRESS),
+        ("pcieport 0000:3a:00.0: AER: Uncorrected (Fatal) error received: 0000:3b:00.0", ADDRESS),
+        (
+            "pcieport 0000:3a:00.0: AER: Multiple Uncorrectable (Non-Fatal) error message received from"
+            " 0000:3b:00.0",
+            ADDRESS,
+        ),
+        ("pcieport 0000:3a:00.0: AER: Uncorrected (Fatal) error received: id=3a00", "0000:3a:00.0"),
+        ("pcieport 0000:3a:00.0: AER: device recovery failed", "0000:3a:00.0"),
+        (
+            "pcieport 0000:3a:00.0: DPC: containment event, status:0x1f01 source:0x0000",
+            "0000:3a:00.0",
+        ),
+        ("nvidia 0000:3b:00.0: AER: can't recover (no error_detected callback)", ADDRESS),
+    ],
+)
 def test_an_error_on_the_bus_is_read_with_its_address(line: str, address: str) -> None:
     assert codes(line) == [("pcie-error", None, address, 1)]
 
@@ -260,28 +340,17 @@ def test_the_cards_behind_a_port_are_known(tmp_path: Path) -> None:
     devices = tmp_path / "sys/bus/pci/devices"
     devices.mkdir(parents=True)
     port = tmp_path / "sys/devices/pci0000:3a/0000:3a:00.0"
-    for place, vendor in ((port, "0x8086"), (port / ADDRESS, "0x10de"),
-                          (port.parent / "0000:3a:01.0/0000:5e:00.0", "0x10de")):
+    for place, vendor in (
+        (port, "0x8086"),
+        (port / ADDRESS, "0x10de"),
+        (port.parent / "0000:3a:01.0/0000:5e:00.0", "0x10de"),
+    ):
         place.mkdir(parents=True)
         (place / "vendor").write_text(vendor + "\n", encoding="utf-8")
         (devices / place.name).symlink_to(place)
     host = Host({"root": str(tmp_path)})
     assert devices_below(host, "0000:3a:00.0") == [ADDRESS]
     assert devices_below(host, ADDRESS) == []
-
-
-# -- lines that were seen --------------------------------------------------------------------------
-
-
-def test_every_line_that_was_seen_is_read_with_its_number() -> None:
-    if not GATHERED.is_file():
-        pytest.skip(f"the gathered fact files are not at hand ({GATHERED})")
-    lines = yaml.load(GATHERED.read_text(encoding="utf-8"), Loader=facts.LOADER)["lines"]["real"]
-    for number, seen in lines.items():
-        for line in seen:
-            (row,) = found(line)
-            assert (row["kind"], row["code"]) == ("sxid", row["code"]) if number == "sxid" else (
-                row["kind"], row["code"]) == ("xid", number), line
 
 
 # (name of a process, at most 15 bytes; name of its file): what any account may choose.
@@ -309,13 +378,162 @@ CHOSEN = (
 )
 
 
-@pytest.mark.parametrize("line", [
-    "{comm}[4711]: segfault at 0 ip 0000000000001139 sp 00007ffd error 4 in {file}[1000+1000]",
-    "traps: {comm}[4711] general protection fault ip:1139 sp:7ffd error:0 in {file}[1000+1000]",
-    "{comm} invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0, oom_score_adj=0",
-    "{comm}: page allocation failure: order:4, mode:0x40dc0, nodemask=(null),cpuset={file}"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{comm}[4711]: segfault at 0 ip 0000000000001139 sp 00007ffd error 4 in {file}[1000+1000]",
+        "traps: {comm}[4711] general protection fault ip:1139 sp:7ffd error:0 in {file}[1000+1000]",
+        "{comm} invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0, oom_score_adj=0",
+        "{comm}: page allocation failure: order:4, mode:0x40dc0, nodemask=(null),cpuset={file}",
+    ],
+)
 def test_no_name_of_a_process_or_file_is_a_fault_or_a_reset(line: str) -> None:
     """Any account could have a healthy card reported as lost, and a lost one as reset."""
     for comm, file in CHOSEN:
         assert len(comm) <= 15
         assert codes(xid(48), line.format(comm=comm, file=file)) == [("xid", 48, ADDRESS, 1)], comm
+
+
+# -- a kernel that failed, a processor that was stuck, a card that is not reached ------------------
+
+OOPS = (
+    "BUG: unable to handle page fault for address: ffffb3c8c1a2f000",
+    "#PF: supervisor read access in kernel mode",
+    "Oops: 0000 [#1] PREEMPT SMP NOPTI",
+    "CPU: 3 PID: 4711 Comm: nvidia-smi Tainted: P           OE      6.1.0-27-amd64 #1",
+)
+MODULES = "Modules linked in: nvidia_uvm(POE) nvidia(POE) ext4"
+END = "---[ end trace 0000000000000000 ]---"
+LOCKUP = "watchdog: BUG: soft lockup - CPU#7 stuck for 23s! [{}:25222]"
+
+
+def kinds(*lines: str) -> list[str]:
+    return [row["kind"] for row in found(*lines)]
+
+
+@pytest.mark.parametrize(
+    ("place", "kind"),
+    [
+        ("RIP: 0010:_nv012345rm+0x12/0x30 [nvidia]", "driver-oops"),
+        ("RIP: 0010:uvm_va_block_find+0x1/0x9 [nvidia_uvm]", "driver-oops"),
+        ("pc : nvidia_ioctl+0x30/0x900 [nvidia]", "driver-oops"),
+        (" nvidia_unlocked_ioctl+0x21/0x30 [nvidia]", "driver-oops"),
+        (" ? nvidia_unlocked_ioctl+0x21/0x30 [nvidia]", "oops"),
+        ("RIP: 0010:ext4_readdir+0x12/0x30 [ext4]", "oops"),
+        (MODULES, "oops"),
+    ],
+)
+@pytest.mark.parametrize(
+    "first",
+    [
+        OOPS,
+        OOPS[:1],
+        OOPS[2:3],
+        ["general protection fault, probably for non-canonical address 0xdead: 0000 [#1] SMP"],
+        ["kernel BUG at mm/slub.c:321!", "invalid opcode: 0000 [#1] SMP"],
+        ["Unable to handle kernel NULL pointer dereference at virtual address 0000000000000010"],
+        ["Internal error: Oops: 0000000096000004 [#1] SMP"],
+    ],
+)
+def test_an_oops_is_of_the_driver_where_its_code_failed(
+    first: Sequence[str], place: str, kind: str
+) -> None:
+    assert kinds(*first, MODULES, place, END) == [kind]
+
+
+def test_an_oops_ends_with_its_trace_and_its_moment() -> None:
+    line = "RIP: 0010:_nv012345rm+0x12/0x30 [nvidia]"
+    assert kinds(*OOPS, END, line) == ["oops"]
+    later = [(1.0, OOPS[0]), (1.1, xid(31)), (60.0, line)]
+    assert sorted(row["kind"] for row in kernel_events(later)) == ["oops", "xid"]
+    assert kinds(*OOPS, line, END, OOPS[0]) == ["driver-oops", "oops"]
+
+
+@pytest.mark.parametrize(
+    ("process", "place", "kind"),
+    [
+        ("nvidia-smi", "RIP: 0010:smp_call_function+0x1/0x9", "driver-lockup"),
+        ("nv_queue", MODULES, "driver-lockup"),
+        ("python3", "RIP: 0010:_nv01rm+0x1/0x9 [nvidia]", "driver-lockup"),
+        ("python3", "RIP: 0010:smp_call_function+0x1/0x9", "lockup"),
+    ],
+)
+def test_a_processor_that_was_stuck_in_the_driver_or_its_tools(
+    process: str, place: str, kind: str
+) -> None:
+    for line in (LOCKUP, LOCKUP.replace("watchdog", "NMI watchdog")):
+        assert kinds(line.format(process), place) == [kind]
+
+
+@pytest.mark.parametrize(
+    ("line", "kind", "address"),
+    [
+        (
+            "NVRM: nvAssertOkFailedNoLog: Assertion failed: Reset required [NV_ERR_RESET_REQUIRED]"
+            " (0x00000062) returned from status @ kernel_channel.c:2874",
+            "driver-error",
+            None,
+        ),
+        (
+            "NVRM: GPU0 nvAssertOkFailedNoLog: Assertion failed: GPU lost from the bus"
+            " [NV_ERR_GPU_IS_LOST] (0x0000000F) returned from rmStatus @ kernel_ce_gv100.c:106",
+            "driver-error",
+            None,
+        ),
+        (
+            "NVRM: GPU6 _kgspBootGspRm: (the GPU is likely in a bad state and may need to be reset)",
+            "driver-error",
+            None,
+        ),
+        (
+            "NVRM: knvlinkDiscoverPostRxDetLinks_GH100: Getting peer0's postRxDetLinkMask failed!",
+            "link-training",
+            None,
+        ),
+        (
+            "NVRM: knvlinkUpdatePostRxDetectLinkMask_IMPL: Failed to update Rx Detect Link mask!",
+            "link-training",
+            None,
+        ),
+        (
+            "nvidia 0000:3b:00.0: Unable to change power state from D3cold to D0, device"
+            " inaccessible",
+            "power-state",
+            ADDRESS,
+        ),
+        (
+            "nvidia 0000:3b:00.0: can't change power state from D3cold to D0 (config space"
+            " inaccessible)",
+            "power-state",
+            ADDRESS,
+        ),
+        ("pcieport 0000:3a:00.0: pciehp: Slot(2): Link Down", "link-down", "0000:3a:00.0"),
+        ("pcieport 0000:3a:00.0: pciehp: Slot(0-3): Card not present", "link-down", "0000:3a:00.0"),
+    ],
+)
+def test_what_the_driver_and_the_bus_log_beside_xids(
+    line: str, kind: str, address: str | None
+) -> None:
+    assert [(row["kind"], row["address"]) for row in found(line)] == [(kind, address)]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "NVRM: nvCheckOkFailedNoLog: Check failed: Requested object not found"
+        " [NV_ERR_OBJECT_NOT_FOUND] (0x00000057) returned from status",
+        "NVRM: GPU0 nvAssertFailedNoLog: Assertion failed: (status == NV_OK) || (status =="
+        " NV_ERR_GPU_IN_FULLCHIP_RESET) @ mem.c:178",
+        "pcieport 0000:3a:00.0: pciehp: Slot(2): Link Up",
+        "traps: python3[4711] general protection fault ip:7f12 sp:7ffd error:0 in libc.so.6",
+    ],
+)
+def test_what_is_no_fault_of_a_card_is_not_kept(line: str) -> None:
+    assert kinds(line) == []
+
+
+def test_programs_that_other_xids_ended_stay_apart() -> None:
+    """The last line of Xid 45 hid the one that named the Xid before it."""
+    ended = "pid=5, name=python3, Ch 00000001"
+    rows = found(xid(45, f"{ended} caused by previous Xid 149"), xid(45, ended), xid(45, ended))
+    assert [(row["count"], "149" in row["text"]) for row in rows] == [(1, True), (2, False)]

@@ -11,7 +11,7 @@ import pytest
 
 from gpufleet.probe.linker_cache import linker_cache, parse_linker_cache
 from tests.support.elf_file import shared_library
-from tests.support.planted_host import LIB, look, put
+from tests.support.planted_host import LIB, probe_tree, put
 
 
 def test_every_place_of_the_linkers_is_searched(root: Path) -> None:
@@ -21,7 +21,7 @@ def test_every_place_of_the_linkers_is_searched(root: Path) -> None:
     place = "usr/lib/x86_64-linux-gnu"
     shared_library(root / place / "glibc-hwcaps/x86-64-v3/libx.so.1", "libx.so.1")
     shared_library(root / place / "glibc-hwcaps/x86-64-v3/libcublas.so.11.4", "libcublas.so.11")
-    found = {row["path"]: row["soname"] for row in look(root)["linker"]["providers"]}
+    found = {row["path"]: row["soname"] for row in probe_tree(root)["linker"]["providers"]}
     assert found[f"/{place}/glibc-hwcaps/x86-64-v3/libcublas.so.11.4"] == "libcublas.so.11"
     assert set(found.values()) == {"libcublas.so.11", "libcudart.so.11.0", "libcudnn.so.8"}
 
@@ -32,10 +32,11 @@ def test_the_linker_of_tomorrow_is_foreseen(root: Path) -> None:
     put(root, "etc/ld.so.conf.d/gpufleet-cuda.conf", "/usr/local/cuda-11.8/lib64\n")
     shared_library(root / "opt/aaa/libcudnn.so.8", "libcudnn.so.8")
     put(root, "etc/ld.so.cache", "cut short")
-    found = look(root)["linker"]
+    found = probe_tree(root)["linker"]
     assert {e["soname"]: e["path"] for e in found["offered"]} == {
         "libcudnn.so.8": "/opt/aaa/libcudnn.so.8",
-        "libcudart.so.11.0": "/usr/local/cuda-11.8/lib64/libcudart.so.11.8.89"}
+        "libcudart.so.11.0": "/usr/local/cuda-11.8/lib64/libcudart.so.11.8.89",
+    }
     assert found["cache_error"].startswith("/etc/ld.so.cache is damaged")
 
 
@@ -54,17 +55,30 @@ def cache_of(entries: list[tuple[int, str, str]]) -> bytes:
 
 def test_the_linkers_cache_keeps_its_order_and_shows_stale_entries(root: Path) -> None:
     path = root / "etc/ld.so.cache"
-    path.write_bytes(cache_of([
-        (0x0003, "libcudnn.so.8", "/lib32/libcudnn.so.8"),
-        (0x0303, "libcudnn.so.8", "/usr/local/cuda-11.8/lib64/libcudnn.so.8"),
-        (0x0303, "libcudnn.so.8", "/opt/gone/libcudnn.so.8"),
-        (0x0303, "libz.so.1", "/lib/libz.so.1"),
-    ]))
+    path.write_bytes(
+        cache_of(
+            [
+                (0x0003, "libcudnn.so.8", "/lib32/libcudnn.so.8"),
+                (0x0303, "libcudnn.so.8", "/usr/local/cuda-11.8/lib64/libcudnn.so.8"),
+                (0x0303, "libcudnn.so.8", "/opt/gone/libcudnn.so.8"),
+                (0x0303, "libz.so.1", "/lib/libz.so.1"),
+            ]
+        )
+    )
     assert linker_cache(str(root)) == [
-        {"soname": "libcudnn.so.8", "path": "/usr/local/cuda-11.8/lib64/libcudnn.so.8",
-         "exists": True, "realpath": f"/{LIB}/libcudnn.so.8.6.0"},
-        {"soname": "libcudnn.so.8", "path": "/opt/gone/libcudnn.so.8", "exists": False,
-         "realpath": "/opt/gone/libcudnn.so.8"}]
+        {
+            "soname": "libcudnn.so.8",
+            "path": "/usr/local/cuda-11.8/lib64/libcudnn.so.8",
+            "exists": True,
+            "realpath": f"/{LIB}/libcudnn.so.8.6.0",
+        },
+        {
+            "soname": "libcudnn.so.8",
+            "path": "/opt/gone/libcudnn.so.8",
+            "exists": False,
+            "realpath": "/opt/gone/libcudnn.so.8",
+        },
+    ]
 
 
 def test_an_unknown_cache_format_is_an_error_not_an_empty_list() -> None:
@@ -78,8 +92,11 @@ def test_the_real_cache_is_read_as_ldconfig_prints_it() -> None:
     if not ldconfig:
         pytest.skip("no ldconfig here to compare with")
     printed = subprocess.run([ldconfig, "-p"], capture_output=True, text=True, check=True).stdout
-    theirs = [line.split(" => ")[1] for line in printed.splitlines()
-              if " => " in line and "x86-64" in line]
+    theirs = [
+        line.split(" => ")[1]
+        for line in printed.splitlines()
+        if " => " in line and "x86-64" in line
+    ]
     ours = [path for _, path in parse_linker_cache(Path("/etc/ld.so.cache").read_bytes())]
     assert theirs and [path for path in ours if path in set(theirs)] == theirs
 
@@ -87,11 +104,14 @@ def test_the_real_cache_is_read_as_ldconfig_prints_it() -> None:
 def test_the_linkers_configuration_follows_includes(root: Path) -> None:
     put(root, "etc/ld.so.conf", "include /etc/ld.so.conf.d/*.conf\n/usr/lib/x # comment\n")
     put(root, "etc/ld.so.conf.d/gpufleet-cuda.conf", "/usr/local/cuda-11.8/lib64\n")
-    found = look(root)["linker"]
+    found = probe_tree(root)["linker"]
     assert found["files"] == [
         {"path": "/etc/ld.so.conf", "directories": ["/usr/lib/x"]},
-        {"path": "/etc/ld.so.conf.d/gpufleet-cuda.conf",
-         "directories": ["/usr/local/cuda-11.8/lib64"]}]
+        {
+            "path": "/etc/ld.so.conf.d/gpufleet-cuda.conf",
+            "directories": ["/usr/local/cuda-11.8/lib64"],
+        },
+    ]
     assert found["unregistered"] == []
     (root / "etc/ld.so.conf.d/gpufleet-cuda.conf").unlink()
-    assert look(root)["linker"]["unregistered"] == ["/usr/local/cuda-11.8/lib64"]
+    assert probe_tree(root)["linker"]["unregistered"] == ["/usr/local/cuda-11.8/lib64"]

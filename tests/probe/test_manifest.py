@@ -26,15 +26,21 @@ from tests.support.planted_host import put
 
 def test_a_manifest_is_of_real_paths_and_knows_libraries_by_content(root: Path) -> None:
     toolkit = root / "usr/local/cuda-11.8"
-    manifest = manifest_of(str(toolkit), ["lib64/libcudnn.so.8", "lib64/libcudnn.so.8.6.0",
-                                                "include"])
+    manifest = manifest_of(
+        str(toolkit), ["lib64/libcudnn.so.8", "lib64/libcudnn.so.8.6.0", "include"]
+    )
     by_path = {entry["path"]: entry for entry in manifest}
     library = "targets/x86_64-linux/lib/libcudnn.so.8.6.0"
-    assert list(by_path) == ["include/cudnn_version.h",
-                             "targets/x86_64-linux/lib/libcudnn.so.8", library]
+    assert list(by_path) == [
+        "include/cudnn_version.h",
+        "targets/x86_64-linux/lib/libcudnn.so.8",
+        library,
+    ]
     assert by_path["targets/x86_64-linux/lib/libcudnn.so.8"] == {
-        "path": "targets/x86_64-linux/lib/libcudnn.so.8", "type": "link",
-        "target": "libcudnn.so.8.6.0"}
+        "path": "targets/x86_64-linux/lib/libcudnn.so.8",
+        "type": "link",
+        "target": "libcudnn.so.8.6.0",
+    }
     assert len(by_path[library]["sha256"]) == 64
     assert by_path["include/cudnn_version.h"]["sha256"] is None
     assert by_path["include/cudnn_version.h"]["mode"] == "0644"
@@ -53,8 +59,16 @@ def test_each_kind_of_change_is_named(root: Path) -> None:
         found = compare_manifest(str(toolkit), manifest, deep)
         return {Path(entry["path"]).name: entry["what"] for entry in found}
 
-    manifest = manifest_of(str(toolkit), ["lib64/libcudnn.so.8.6.0", "lib64/libcudnn.so.8",
-                                                "lib64/libcudnn.so", "version.json", "bin/nvcc"])
+    manifest = manifest_of(
+        str(toolkit),
+        [
+            "lib64/libcudnn.so.8.6.0",
+            "lib64/libcudnn.so.8",
+            "lib64/libcudnn.so",
+            "version.json",
+            "bin/nvcc",
+        ],
+    )
     assert changed(deep=True) == {}
     before = library.stat()
     content = bytearray(library.read_bytes())
@@ -70,8 +84,13 @@ def test_each_kind_of_change_is_named(root: Path) -> None:
     (toolkit / "lib64/libcudnn.so.8").unlink()
     (toolkit / "lib64/libcudnn.so.8").symlink_to("elsewhere")
     os.utime(library, (0, 0))
-    assert changed() == {"version.json": "missing", "nvcc": "mode", "libcudnn.so": "type",
-                         "libcudnn.so.8": "target", "libcudnn.so.8.6.0": "mtime"}
+    assert changed() == {
+        "version.json": "missing",
+        "nvcc": "mode",
+        "libcudnn.so": "type",
+        "libcudnn.so.8": "target",
+        "libcudnn.so.8.6.0": "mtime",
+    }
 
 
 def test_packages_vouch_for_their_own_files(tmp_path: Path) -> None:
@@ -79,8 +98,11 @@ def test_packages_vouch_for_their_own_files(tmp_path: Path) -> None:
     for name in ("keras", "mine"):
         put(site, f"{name}/core.py", "x = 1\n")
         put(site, f"{name}/gone.py", "x = 1\n")
-        put(site, f"{name}-1.0.dist-info/RECORD",
-            f"{name}/core.py,sha256=AAAA,6\n{name}/gone.py,,6\n{name}-1.0.dist-info/RECORD,,\n")
+        put(
+            site,
+            f"{name}-1.0.dist-info/RECORD",
+            f"{name}/core.py,sha256=AAAA,6\n{name}/gone.py,,6\n{name}-1.0.dist-info/RECORD,,\n",
+        )
         (site / name / "gone.py").unlink()
     gone = {"path": "lib/python3.11/site-packages/keras/gone.py", "what": "missing"}
     files = recorded_files(str(tmp_path), {"keras": "1.0"})
@@ -95,9 +117,15 @@ def test_a_record_is_no_way_to_compare_a_secret_with_a_guess(tmp_path: Path) -> 
     secret, venv = put(tmp_path, "secret", "hunter2"), tmp_path / "venv"
     guess = base64.urlsafe_b64encode(hashlib.sha256(b"hunter2").digest()).decode().rstrip("=")
     site = venv / "lib/python3.11/site-packages"
-    put(site, "keras-1.0.dist-info/RECORD", "".join(
-        f"{path},sha256={digest},7\n" for digest in (guess, "A" * 43)
-        for path in ("../../../../secret", str(secret), "keras/linked", "keras/below/secret")))
+    put(
+        site,
+        "keras-1.0.dist-info/RECORD",
+        "".join(
+            f"{path},sha256={digest},7\n"
+            for digest in (guess, "A" * 43)
+            for path in ("../../../../secret", str(secret), "keras/linked", "keras/below/secret")
+        ),
+    )
     put(site, "keras/__init__.py")
     (site / "keras/linked").symlink_to(secret)
     (site / "keras/below").symlink_to(tmp_path)

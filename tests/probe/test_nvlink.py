@@ -64,13 +64,22 @@ class Nvml:
 
 
 def test_the_state_of_every_link_is_read_with_its_other_end() -> None:
-    found, = query_nvlink(Nvml(1, 0, 15), 1)
+    (found,) = query_nvlink(Nvml(1, 0, 15), 1)
     assert (found["index"], found["address"], found["mig"]) == (0, "0000:3b:00.0", None)
-    active = {"link": 0, "active": True, "status": 0, "version": 6, "remote": "switch",
-              "remote_address": "0000:c1:00.0"}
+    active = {
+        "link": 0,
+        "active": True,
+        "status": 0,
+        "version": 6,
+        "remote": "switch",
+        "remote_address": "0000:c1:00.0",
+    }
     none = {"version": None, "remote": None, "remote_address": None}
-    assert found["links"] == [active, {"link": 1, "active": False, "status": 0, **none},
-                              {"link": 2, "active": None, "status": 15, **none}]
+    assert found["links"] == [
+        active,
+        {"link": 1, "active": False, "status": 0, **none},
+        {"link": 2, "active": None, "status": 15, **none},
+    ]
     assert found["errors"] == {"replay": 0, "recovery": 1, "crc_flit": 0, "crc_data": 0}
 
 
@@ -80,19 +89,20 @@ def test_a_gpu_without_nvlink_has_no_link(last: int) -> None:
 
 
 def test_a_link_beyond_a_gap_is_read_too() -> None:
-    found, = query_nvlink(Nvml(1, 3, 1), 1)
+    (found,) = query_nvlink(Nvml(1, 3, 1), 1)
     assert [row["link"] for row in found["links"]] == [0, 2]
 
 
 def test_error_counters_of_nvlink_5_are_fields() -> None:
-    found, = query_nvlink(Nvml(1, 1, version=7), 1)
+    (found,) = query_nvlink(Nvml(1, 1, version=7), 1)
     assert found["errors"] == {"recovery_failed": 4}
     assert ctypes.sizeof(FieldValue) == 40
 
 
 def test_a_library_without_these_functions_reports_no_links() -> None:
     assert query_nvlink(object(), 1) == [
-        {"index": 0, "address": None, "mig": None, "links": None, "errors": {}}]
+        {"index": 0, "address": None, "mig": None, "links": None, "errors": {}}
+    ]
 
 
 @pytest.fixture
@@ -102,16 +112,22 @@ def host(tmp_path: Path) -> GpuHost:
 
 
 def test_the_port_above_a_gpu_and_the_subnet_manager_are_read(host: GpuHost) -> None:
-    first, second = (f"sys/bus/pci/devices/{address}" for address in (
-        "0000:01:00.0", "0000:02:00.0"))
+    first, second = (
+        f"sys/bus/pci/devices/{address}" for address in ("0000:01:00.0", "0000:02:00.0")
+    )
     tree, inside = host.root / "sys/devices/pci0000:00", "0000:00:01.0/0000:01:00.0"
     (tree / "0000:00:01.0").mkdir(parents=True)
     (host.root / first).rename(tree / inside)
     (host.root / second).rename(tree / "0000:02:00.0")
     for at, place in ((inside, first), ("0000:02:00.0", second)):
         host.link(place, f"../../../devices/pci0000:00/{at}")
-    port = {"vendor": "0x8086", "current_link_width": "8", "current_link_speed": "2.5 GT/s PCIe",
-            "max_link_width": "8", "max_link_speed": "16.0 GT/s PCIe"}
+    port = {
+        "vendor": "0x8086",
+        "current_link_width": "8",
+        "current_link_speed": "2.5 GT/s PCIe",
+        "max_link_width": "8",
+        "max_link_speed": "16.0 GT/s PCIe",
+    }
     for name, text in port.items():
         host.put(f"sys/devices/pci0000:00/0000:00:01.0/{name}", text + "\n")
     host.put("proc/cpuinfo", "processor : 0\nflags\t\t: fpu vme hypervisor avx\n")
@@ -119,10 +135,14 @@ def test_the_port_above_a_gpu_and_the_subnet_manager_are_read(host: GpuHost) -> 
     host.put("opt/nvidia/nvlsm/sbin/nvlsm", mode=0o755)
     found = host.snapshot()["sections"]
     assert [card["port"] for card in found["gpus"]["data"]["pci"]] == [
-        {"address": "0000:00:01.0", **port}, None]
+        {"address": "0000:00:01.0", **port},
+        None,
+    ]
     assert found["gpus"]["data"]["hypervisor"] is True
     assert found["driver"]["data"]["nvlsm"] == {
-        "program": "/opt/nvidia/nvlsm/sbin/nvlsm", "running": True}
+        "program": "/opt/nvidia/nvlsm/sbin/nvlsm",
+        "running": True,
+    }
 
 
 def test_a_process_that_ends_while_processes_are_listed_is_none(

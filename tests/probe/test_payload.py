@@ -10,18 +10,25 @@ from pathlib import Path
 
 import pytest
 
+from gpufleet.model.snapshot import SNAPSHOT_SCHEMA
+from gpufleet.probe import host as probe_host
 from gpufleet.probe import payload
 from tests.support.planted_host import NOBODY, as_started, form, interpreter
 
 
 def test_an_abandoned_child_does_not_hold_the_callers_pipe(root: Path) -> None:
     """ssh ends only when the last holder of its pipes is gone."""
-    hang = "\nimport signal\nimport gpufleet.probe.runner\n" \
+    hang = (
+        "\nimport signal\nimport gpufleet.probe.runner\n"
         "gpufleet.probe.runner.SECTIONS['driver'] = lambda host: signal.pause()\nmain("
+    )
     ended = subprocess.run(
         [sys.executable, "-", f"root={root}", "deadline_s=1", "matmul="],
         input=payload.probe().replace("\nmain(", hang).encode(),
-        capture_output=True, timeout=20, check=True)
+        capture_output=True,
+        timeout=20,
+        check=True,
+    )
     assert json.loads(ended.stdout)["sections"]["driver"]["state"] == "hung"
 
 
@@ -37,19 +44,25 @@ def test_every_python_says_the_same_on_standard_input(
     assert form(snapshot) == form(as_started(sys.executable, config, user))
 
 
-def test_what_only_root_sees_is_told_by_whoever_is_not_root() -> None:
+def test_what_only_root_sees_is_named_by_whoever_is_not_root() -> None:
     config = {"host": "gpu01", "deadline_s": 20}
-    mine, theirs = as_started("/usr/bin/python3", config), \
-        as_started("/usr/bin/python3", config, "nobody")
+    mine, theirs = (
+        as_started("/usr/bin/python3", config),
+        as_started("/usr/bin/python3", config, "nobody"),
+    )
     assert list(mine["sections"]) == list(theirs["sections"])
     whole = {name for name, section in theirs["sections"].items() if section["state"] == "ok"}
     assert {theirs["sections"][name]["state"] for name in set(theirs["sections"]) - whole} <= {
-        "denied"}
+        "denied"
+    }
     for name in whole:
         assert list(mine["sections"][name]["data"]) == list(theirs["sections"][name]["data"])
     assert [row for row in mine["unseen"] if row not in theirs["unseen"]] == []
-    assert {"section": "kernel", "what": "/proc/1/environ",
-            "because": "this account cannot read it"} in theirs["unseen"]
+    assert {
+        "section": "kernel",
+        "what": "/proc/1/environ",
+        "because": "this account cannot read it",
+    } in theirs["unseen"]
 
 
 def test_a_place_that_may_not_be_listed_is_no_empty_one(open_root: Path) -> None:
@@ -72,27 +85,50 @@ def four():
 '''
 
 
-def test_it_is_short_and_lines_keep_their_numbers() -> None:
-    text = f"CONFIG = {json.dumps({'matmul': payload.workload()})!r}\n{payload.probe()}"
-    # A gateway's argument has it, and quotes, within 128 KiB.
-    assert len(text) < 122_000
+def test_only_what_is_imported_travels_and_lines_keep_their_numbers() -> None:
     space: dict[str, object] = {"__name__": "shipped"}
-    head, _, _ = payload.find_engine_program(
-        "shipped", {"shipped": "one = 1\n    # a comment\nimport described\nfour = '# none'\n",
-                    "described": DESCRIBED, "left": "nobody imports it"}
+    head, _, _ = payload.pack_program(
+        "shipped",
+        {
+            "shipped": "one = 1\n    # a comment\nimport described\nfour = '# none'\n",
+            "described": DESCRIBED,
+            "left": "nobody imports it",
+        },
     ).partition("\nsys.meta_path")
     exec(head, space)
     texts = eval("Sources(SOURCES).texts", space)
-    assert texts == {"shipped": "one = 1\n\nimport described\nfour = '# none'\n",
-                     "described": '0\n\n\n\nTEXT = """\n"""\n\n\ndef four():\n    0\n'}
+    assert texts == {
+        "shipped": "one = 1\n\nimport described\nfour = '# none'\n",
+        "described": '0\n\n\n\nTEXT = """\n"""\n\n\ndef four():\n 0\n',
+    }
     assert compile(texts["described"], "described", "exec")
+
+
+def test_continued_texts_keep_their_indentation() -> None:
+    source = 'def f():\n    if 1:\n        return """a\n        b\n    # c"""\n'
+    head, _, _ = payload.pack_program("one", {"one": source}).partition("\nsys.meta_path")
+    space: dict[str, object] = {"__name__": "shipped"}
+    exec(head, space)
+    shipped, original = {}, {}
+    exec(eval("Sources(SOURCES).texts", space)["one"], shipped)
+    exec(source, original)
+    assert shipped["f"]() == original["f"]()
 
 
 def test_a_program_has_what_it_imports_and_nothing_else() -> None:
     texts = {
-        "top": "", "top.other": "", "top.main": "from .part import one\nfrom ..top import two\n",
-        "top.part": "def f():\n    import top.lazy\n", "top.part.one": "from .. import three",
-        "top.two": "", "top.three": "from top.part import four", "top.lazy": "",
+        "top": "",
+        "top.other": "",
+        "top.main": "from .part import one\nfrom ..top import two\n",
+        "top.part": "def f():\n    import top.lazy\n",
+        "top.part.one": "from .. import three",
+        "top.two": "",
+        "top.three": "from top.part import four",
+        "top.lazy": "",
         "top.part.four": "",
     }
     assert set(payload.imported("top.main", texts)) == set(texts) - {"top.other"}
+
+
+def test_the_probe_writes_the_schema_that_the_checks_read() -> None:
+    assert probe_host.SCHEMA == SNAPSHOT_SCHEMA

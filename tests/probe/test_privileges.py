@@ -10,7 +10,7 @@ import pytest
 
 from gpufleet.probe import runner, schedule
 from gpufleet.probe.host import Host
-from tests.support.planted_host import look, put
+from tests.support.planted_host import probe_tree, put
 
 
 def make_nodes(host: Host) -> dict[str, str | None]:
@@ -21,8 +21,9 @@ def make_nodes(host: Host) -> dict[str, str | None]:
         found["own"] = None
     except OSError as error:
         found["own"] = error.strerror
-    done = subprocess.run(["mknod", host.path("/dev/nvidia0"), "c", "195", "0"],
-                          check=False, capture_output=True)
+    done = subprocess.run(
+        ["mknod", host.path("/dev/nvidia0"), "c", "195", "0"], check=False, capture_output=True
+    )
     found["program"] = "failed" if done.returncode else None
     return found
 
@@ -33,7 +34,7 @@ def test_libraries_that_create_nodes_cannot_where_no_driver_is_loaded(
     """/dev/nvidiactl alone made later runs take the host for one with a driver."""
     (root / "dev").mkdir()
     monkeypatch.setattr(runner, "SECTIONS", {"smi": make_nodes})
-    assert look(root)["smi"] == {"own": "Operation not permitted", "program": "failed"}
+    assert probe_tree(root)["smi"] == {"own": "Operation not permitted", "program": "failed"}
     assert list((root / "dev").iterdir()) == []
 
 

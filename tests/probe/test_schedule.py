@@ -16,7 +16,7 @@ from gpufleet.probe.sections.driver import section_driver
 from lab.stubs import library
 from lab.stubs.library import Function
 from tests.support.planted_gpu_host import GpuHost
-from tests.support.planted_host import look, put
+from tests.support.planted_host import probe_tree, put
 
 NAMES = ("driver", "gpus", "smi", "compute", "stacks", "containers", "kernel_log")
 
@@ -38,7 +38,7 @@ def timed(root: Path, monkeypatch: pytest.MonkeyPatch, **config: Any) -> dict[st
 
     monkeypatch.setattr(runner, "SECTIONS", dict.fromkeys(NAMES, section))
     monkeypatch.setattr(Schedule, "hold_cards", lambda self: None)
-    return look(root, **config)
+    return probe_tree(root, **config)
 
 
 def test_a_loaded_driver_is_started_first_and_read_again_last(
@@ -55,9 +55,14 @@ def test_a_loaded_driver_is_started_first_and_read_again_last(
     assert found["kernel_log"]["begin"] < found["compute"]["begin"]
 
 
-@pytest.mark.parametrize(("config", "loaded"), [
-    ({"mode": "facts", "expect_gpus": 2}, True), ({"mode": "full", "expect_gpus": 0}, True),
-    ({"mode": "full", "expect_gpus": 2}, False)])
+@pytest.mark.parametrize(
+    ("config", "loaded"),
+    [
+        ({"mode": "facts", "expect_gpus": 2}, True),
+        ({"mode": "full", "expect_gpus": 0}, True),
+        ({"mode": "full", "expect_gpus": 2}, False),
+    ],
+)
 def test_without_work_on_a_card_nothing_is_read_again(
     root: Path, monkeypatch: pytest.MonkeyPatch, config: dict[str, Any], loaded: bool
 ) -> None:
@@ -92,8 +97,9 @@ def test_no_section_of_a_slow_driver_has_less_than_its_cards_need(
 ) -> None:
     planted_cards(root, 8)
     put(root, "proc/driver/nvidia/version", "")
-    settings = dict(DEFAULTS, root=str(root), mode="full", deadline_s=deadline_s,
-                    expect_gpus=expect_gpus)
+    settings = dict(
+        DEFAULTS, root=str(root), mode="full", deadline_s=deadline_s, expect_gpus=expect_gpus
+    )
     plan = Schedule(settings, runner.SECTIONS)
     left_s, spent = float(deadline_s), {}
     for name in ("driver", "smi", "compute", "stacks", "containers", "smi_after"):
@@ -120,9 +126,12 @@ def test_the_cards_are_held_awake_while_the_probe_works(
             pass
         return bool(found)
 
-    monkeypatch.setattr(runner, "SECTIONS", {
-        "driver": lambda host: {"cuinit": 0}, "smi": lambda host: None, "compute": held})
-    assert look(root, mode="full", expect_gpus=1)["compute"]
+    monkeypatch.setattr(
+        runner,
+        "SECTIONS",
+        {"driver": lambda host: {"cuinit": 0}, "smi": lambda host: None, "compute": held},
+    )
+    assert probe_tree(root, mode="full", expect_gpus=1)["compute"]
     ends = time.monotonic() + 5
     while left := holders_of(node):
         assert time.monotonic() < ends, left
@@ -156,21 +165,33 @@ def test_device_files_are_listed_after_cuda_has_created_them(
         return section_driver(_)
 
     monkeypatch.setitem(runner.SECTIONS, "driver", start)
-    assert "/dev/nvidia1" in look(host.root)["gpus"]["nodes"]
+    assert "/dev/nvidia1" in probe_tree(host.root)["gpus"]["nodes"]
 
 
-@pytest.mark.parametrize("place", [
-    "usr/local/nvidia/lib64", "run/nvidia/driver/usr/lib/x86_64-linux-gnu", "usr/lib/wsl/lib"])
+@pytest.mark.parametrize(
+    "place",
+    ["usr/local/nvidia/lib64", "run/nvidia/driver/usr/lib/x86_64-linux-gnu", "usr/lib/wsl/lib"],
+)
 def test_a_driver_s_library_is_found_where_containers_have_it(root: Path, place: str) -> None:
     """A driver whose libraries are elsewhere was called not installed."""
-    put(root, "proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module"
-        "  535.261.03  Wed Nov  1 00:00:00 UTC 2026\n")
-    library.write(root / place / "libcuda.so.535.261.03", "libcuda.so.1", {
-        "cuInit": Function(0), "cuDriverGetVersion": Function(writes=12020, to=0),
-        "cuDeviceGetCount": Function(writes=2, to=0),
-        "cuDeviceGetAttribute": Function(writes=9, to=0)})
+    put(
+        root,
+        "proc/driver/nvidia/version",
+        "NVRM version: NVIDIA UNIX x86_64 Kernel Module"
+        "  535.261.03  Wed Nov  1 00:00:00 UTC 2026\n",
+    )
+    library.write(
+        root / place / "libcuda.so.535.261.03",
+        "libcuda.so.1",
+        {
+            "cuInit": Function(0),
+            "cuDriverGetVersion": Function(writes=12020, to=0),
+            "cuDeviceGetCount": Function(writes=2, to=0),
+            "cuDeviceGetAttribute": Function(writes=9, to=0),
+        },
+    )
     (root / place / "libcuda.so.1").symlink_to("libcuda.so.535.261.03")
-    driver = look(root)["driver"]
+    driver = probe_tree(root)["driver"]
     assert driver["library"] == "535.261.03"
     assert driver["library_path"] == f"/{place}/libcuda.so.535.261.03"
     assert (driver["cuinit"], driver["capabilities"]) == (0, ["9.9", "9.9"])
@@ -180,5 +201,5 @@ def test_an_mps_server_of_another_account_is_named(root: Path) -> None:
     put(root, "proc/41/comm", "nvidia-cuda-mps\n")
     put(root, "proc/41/cmdline", "nvidia-cuda-mps-control\0-d\0")
     put(root, "proc/7/comm", "python3\n")
-    found, = look(root)["gpus"]["mps"]
+    (found,) = probe_tree(root)["gpus"]["mps"]
     assert (found["pid"], found["command"]) == (41, "nvidia-cuda-mps-control")

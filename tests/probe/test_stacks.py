@@ -9,7 +9,7 @@ from pathlib import Path
 from gpufleet.probe.host import Host
 from gpufleet.probe.sections.stacks import start_interpreter
 from gpufleet.probe.venvs import start_hooks
-from tests.support.planted_host import look, put
+from tests.support.planted_host import probe_tree, put
 
 
 def test_a_stack_is_started_as_people_start_it(tmp_path: Path) -> None:
@@ -18,8 +18,13 @@ def test_a_stack_is_started_as_people_start_it(tmp_path: Path) -> None:
     site = next(venv.glob("lib/python3*/site-packages"))
     host = Host({})
     assert start_interpreter(host, str(venv)) == {
-        "python": "{}.{}.{}".format(*sys.version_info[:3]), "prefix": str(venv), "strange": [],
-        "error": None, "sets": {}, "customized": []}
+        "python": "{}.{}.{}".format(*sys.version_info[:3]),
+        "prefix": str(venv),
+        "strange": [],
+        "error": None,
+        "sets": {},
+        "customized": [],
+    }
     other = tmp_path / "other/site-packages"
     other.mkdir(parents=True)
     # At the end of the way it shadows nothing, as after `pip install --editable`.
@@ -30,7 +35,7 @@ def test_a_stack_is_started_as_people_start_it(tmp_path: Path) -> None:
     assert start_hooks(host, str(venv)) == [str(site / "first.pth")]
 
 
-def test_a_start_that_hides_the_gpus_is_told_wherever_its_code_is(tmp_path: Path) -> None:
+def test_a_start_that_hides_the_gpus_is_reported_wherever_its_code_is(tmp_path: Path) -> None:
     """A line in /etc/python3.11/sitecustomize.py, which every stack runs, went unnoticed."""
     venv = tmp_path / "stack"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
@@ -44,20 +49,42 @@ def test_a_start_that_hides_the_gpus_is_told_wherever_its_code_is(tmp_path: Path
 
 
 def test_packages_are_read_without_importing_anything(root: Path) -> None:
-    venv = root / "opt/gpufleet/stacks/relic"
+    venv = root / "opt/gpufleet/stacks/legacy"
     put(venv, "pyvenv.cfg", "home = /usr/bin\nversion_info = 3.6.15\n")
     site = "lib/python3.6/site-packages/"
-    put(venv, site + "Keras_Preprocessing-1.1.2.dist-info/METADATA",
-        "Metadata-Version: 2.1\nName: Keras_Preprocessing\nVersion: 1.1.2\n\nName: no\n")
+    put(
+        venv,
+        site + "Keras_Preprocessing-1.1.2.dist-info/METADATA",
+        "Metadata-Version: 2.1\nName: Keras_Preprocessing\nVersion: 1.1.2\n\nName: no\n",
+    )
     put(venv, site + "termcolor-1.1.0.egg-info/PKG-INFO", "Name: termcolor\nVersion: 1.1.0\n")
-    put(venv, site + "_gpufleet_binding.json",
-        '{"libraries": ["/usr/local/cuda-8.0/lib64/libcudart.so.8.0"]}')
-    assert look(root)["stacks"]["stacks"] == [
-        {"name": "relic", "venv": "/opt/gpufleet/stacks/relic", "python": "3.6.15",
-         "packages": {"keras-preprocessing": "1.1.2", "termcolor": "1.1.0"}, "receipt": False,
-         "bound_to": "/usr/local/cuda-8.0/lib64", "framework": None, "runs": "tensorflow",
-         "realpath": "/opt/gpufleet/stacks/relic", "closed": [], "hooks": [], "binding": None,
-         "exposed": [],
-         "start": {"python": None, "prefix": None, "strange": [],
-                   "error": f"{venv}/bin/python: No such file or directory", "sets": {},
-                   "customized": []}}]
+    put(
+        venv,
+        site + "_gpufleet_binding.json",
+        '{"libraries": ["/usr/local/cuda-8.0/lib64/libcudart.so.8.0"]}',
+    )
+    assert probe_tree(root)["stacks"]["stacks"] == [
+        {
+            "name": "legacy",
+            "venv": "/opt/gpufleet/stacks/legacy",
+            "python": "3.6.15",
+            "packages": {"keras-preprocessing": "1.1.2", "termcolor": "1.1.0"},
+            "receipt": False,
+            "bound_to": "/usr/local/cuda-8.0/lib64",
+            "framework": None,
+            "runs": "tensorflow",
+            "realpath": "/opt/gpufleet/stacks/legacy",
+            "closed": [],
+            "hooks": [],
+            "binding": None,
+            "exposed": [],
+            "start": {
+                "python": None,
+                "prefix": None,
+                "strange": [],
+                "error": f"{venv}/bin/python: No such file or directory",
+                "sets": {},
+                "customized": [],
+            },
+        }
+    ]

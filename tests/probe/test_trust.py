@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -16,26 +15,20 @@ import pytest
 from gpufleet.probe import login, processes, trust
 from gpufleet.probe.host import Host
 from gpufleet.probe.processes import run_command
+from gpufleet.probe.python_start import interpreter_code
 from gpufleet.probe.sections import environment
 from gpufleet.probe.sections.compute import section_compute
 from gpufleet.probe.sections.stacks import section_stacks
 from gpufleet.probe.sections.toolkits import section_toolkits
 from gpufleet.transport.connection import NO_PYTHON
 from gpufleet.verification import pairs
-from tests.support.elf_file import runpath, shared_library
-from tests.support.planted_host import NOBODY, look, put
-from tests.support.trusted_files import forget_writers
+from tests.support.access_lists import may_write
+from tests.support.elf_file import shared_library
+from tests.support.planted_host import NOBODY, probe_tree, put
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
 OTHER = 1  # `daemon`, on every distribution
 SHOW = "#!/bin/sh\nid -u >&2\nid -G >&2\n"
-
-
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    """Nothing is remembered of another test's files."""
-    forget_writers()
-    yield
 
 
 @pytest.fixture
@@ -56,12 +49,7 @@ def given(path: Path, mode: int | None = None, uid: int = NOBODY) -> Path:
 
 def acl(path: Path) -> None:
     """As by `setfacl -m u:nobody:rwx`: the mode shows it as a group that may write."""
-    rows = ((1, 7, 0xFFFFFFFF), (2, 7, NOBODY), (4, 5, 0xFFFFFFFF), (16, 7, 0xFFFFFFFF),
-            (32, 5, 0xFFFFFFFF))
-    text = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *row) for row in rows)
-    try:
-        os.setxattr(path, "system.posix_acl_access", text)
-    except OSError:
+    if not may_write(path, NOBODY):
         # The temporary directory's file system decides it (an old tmpfs, NFS); no code of ours.
         pytest.skip("no access lists here")
 
@@ -80,21 +68,55 @@ CASES: dict[str, tuple[Callable[[Path, Path], Any], set[int]]] = {
     "a directory above": (lambda top, path: given(top), {NOBODY}),
     "a directory for everybody": (lambda top, path: top.chmod(0o777), {trust.ANYONE}),
     "a sticky one": (lambda top, path: top.chmod(0o1777), set()),
-    "a sticky one of another": (lambda top, path: given(top, 0o1777), {NOBODY}),
+    "a sticky one of another": (lambda top, path: (given(top, 0o1777), path)[1], {NOBODY}),
+    "all in a sticky one": (lambda top, path: (top.chmod(0o1777), top)[1], {trust.ANYONE}),
+    "all in a sticky one of a group": (
+        lambda top, path: (os.chown(top, 0, 77), top.chmod(0o3775), top)[2],
+        {NOBODY, OTHER},
+    ),
     "an access list": (lambda top, path: acl(path.parent), {NOBODY}),
     "a group with members": (
-        lambda top, path: (os.chown(path, 0, 77), path.chmod(0o775)), {NOBODY, OTHER}),
+        lambda top, path: (os.chown(path, 0, 77), path.chmod(0o775)),
+        {NOBODY, OTHER},
+    ),
     "a group without": (lambda top, path: (os.chown(path, 0, 78), path.chmod(0o775)), set()),
     "a group of a directory service": (
-        lambda top, path: (os.chown(path, 0, 99), path.chmod(0o775)), {trust.ANYONE}),
+        lambda top, path: (os.chown(path, 0, 99), path.chmod(0o775)),
+        {trust.ANYONE},
+    ),
     "root's group": (lambda top, path: path.chmod(0o775), set()),
     "a link of another": (lambda top, path: given(by_link(top, path)), {NOBODY}),
     "a link to what another owns": (
-        lambda top, path: by_link(top, given(path.parent / "dir2")), {NOBODY}),
+        lambda top, path: by_link(top, given(path.parent / "dir2")),
+        {NOBODY},
+    ),
     "a name that anybody can create": (
-        lambda top, path: (top.chmod(0o1777), top / "missing")[1], {trust.ANYONE}),
+        lambda top, path: (top.chmod(0o1777), top / "missing")[1],
+        {trust.ANYONE},
+    ),
+    "a link to itself": (lambda top, path: looped(path), set()),
+    "a link to itself of another": (lambda top, path: given(looped(path)), {NOBODY}),
+    "more links than the kernel follows": (
+        lambda top, path: chained(top, given(path.parent / "dir2"), 60),
+        {NOBODY},
+    ),
     "two accounts": (lambda top, path: (given(path), given(top, uid=OTHER)), {NOBODY, OTHER}),
 }
+
+
+def looped(path: Path) -> Path:
+    """A link to itself, in place of the file."""
+    path.unlink()
+    path.symlink_to(path.name)
+    return path
+
+
+def chained(top: Path, end: Path, links: int) -> Path:
+    """The last of links that lead to each other, and the first to `end`."""
+    for number in range(links):
+        (top / str(number)).symlink_to(end)
+        end = top / str(number)
+    return end
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -110,28 +132,28 @@ def test_who_could_have_written_a_program(
     (top / "dir/dir2").mkdir()
     change, wanted = CASES[case]
     judged = change(top, path)
-    assert set(trust.program(str(judged if isinstance(judged, Path) else path))) == wanted
+    assert set(trust.code_writers(str(judged if isinstance(judged, Path) else path))) == wanted
 
 
 def test_what_a_program_brings_with_it_is_judged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Interpreter of a script, RUNPATH, a needed library, the linker's cache, ld.so.preload."""
+
     def writers(path: Path | str) -> set[int]:
-        trust.program.cache_clear()
-        return set(trust.program(str(path)))
+        return set(trust.code_writers(str(path)))
 
     foreign = given(put(tmp_path, "bin/python3", "", 0o755))
     assert writers(put(tmp_path, "script", f"#!{foreign} -I\n", 0o755)) == {NOBODY}
     own = given(put(tmp_path, "own/sub/x").parent)
-    assert writers(runpath(tmp_path / "libr.so.1", "$ORIGIN/own/sub")) == {NOBODY}
+    assert writers(shared_library(tmp_path / "libr.so.1", None, (), "$ORIGIN/own/sub")) == {NOBODY}
     library = given(shared_library(own / "libforeign.so.1", "libforeign.so.1"))
     needs = shared_library(tmp_path / "libneeds.so.1", "libneeds.so.1", ("libforeign.so.1",))
     assert writers(needs) == set()
     monkeypatch.setattr(trust, "cached_libraries", lambda: {"libforeign.so.1": [str(library)]})
     assert writers(needs) == {NOBODY}
     # What is opened by its name alone may be any of the cache.
-    assert set(trust.linker_cache_writers("/etc/ld.so.cache")) == {NOBODY}
+    assert set(trust.code_writers(trust.CACHE)) == {NOBODY}
     monkeypatch.setattr(trust, "cached_libraries", dict)
     monkeypatch.setattr(trust, "PRELOAD", str(put(tmp_path, "preload", f"{library}\n")))
     assert writers("/bin/sh") == {NOBODY}
@@ -141,8 +163,9 @@ def test_what_one_account_owns_runs_as_that_account_alone(place: Path) -> None:
     """Root ran the nvcc of a user's toolkit."""
     secret = os.open("/etc/shadow", os.O_RDONLY)
     os.set_inheritable(secret, True)
-    nvcc = put(place, "nvcc", SHOW + "ls -l /proc/self/fd\ngrep NoNewPrivs /proc/self/status\n"
-               "env\n", 0o755)
+    nvcc = put(
+        place, "nvcc", SHOW + "ls -l /proc/self/fd\ngrep NoNewPrivs /proc/self/status\nenv\n", 0o755
+    )
     given(nvcc)
     os.environ["LD_PRELOAD_PATH_OF_ROOT"] = "x"
     status, out, err = run_command([str(nvcc)], 10, code=[])
@@ -155,7 +178,6 @@ def test_what_one_account_owns_runs_as_that_account_alone(place: Path) -> None:
         run_command([str(nvcc)], 10)
     # Two accounts: neither may have the other run its files.
     given(place, uid=OTHER)
-    forget_writers()
     with pytest.raises(trust.RefusedError, match="it is not run as root"):
         run_command([str(nvcc)], 10, code=[])
 
@@ -194,20 +216,39 @@ def test_neither_plan_nor_verify_runs_a_users_files_as_root(place: Path) -> None
     tree, venv = place / "cuda-12.3", stack_of(place)
     put(tree, "bin/nvcc", SHOW, 0o755)
     (tree / "lib64").mkdir()
-    host = Host({"prefix": str(place), "stack_root": str(venv.parent), "state_dir": str(place),
-                 "mode": "full", "matmul": "raise SystemExit(str(__import__('os').getuid()))",
-                 "expect_gpus": 0})
+    host = Host(
+        {
+            "prefix": str(place),
+            "stack_root": str(venv.parent),
+            "state_dir": str(place),
+            "mode": "full",
+            "matmul": "raise SystemExit(str(__import__('os').getuid()))",
+            "expect_gpus": 0,
+        }
+    )
     site = next(venv.glob("lib/python3*")) / "site-packages"
 
     def found() -> list[str]:
-        forget_writers()
-        stack, = section_stacks(host)["stacks"]
-        toolkit, = section_toolkits(host)["trees"]
-        run, = section_compute(host)["runs"]
-        texts = [stack["start"]["error"], stack["framework"]["error"], toolkit["nvcc_error"],
-                 run["error"]]
-        return [next((str(number) for number in (0, NOBODY) if re.search(
-            rf"(^|\s){number}(\s|$)", text)), text) for text in texts]
+        (stack,) = section_stacks(host)["stacks"]
+        (toolkit,) = section_toolkits(host)["trees"]
+        (run,) = section_compute(host)["runs"]
+        texts = [
+            stack["start"]["error"],
+            stack["framework"]["error"],
+            toolkit["nvcc_error"],
+            run["error"],
+        ]
+        return [
+            next(
+                (
+                    str(number)
+                    for number in (0, NOBODY)
+                    if re.search(rf"(^|\s){number}(\s|$)", text)
+                ),
+                text,
+            )
+            for text in texts
+        ]
 
     put(venv, ".lock", "", 0o666)  # as uv leaves it
     assert found() == ["0", "0", "0", "0"]
@@ -220,21 +261,23 @@ def test_neither_plan_nor_verify_runs_a_users_files_as_root(place: Path) -> None
     refused = found()
     assert all(text.endswith("it is not run as root") for text in refused[:3])
     assert f"{site}/sitecustomize.py belongs to nobody" in refused[0]
-    assert {row["what"].partition(" belongs")[0] for row in section_toolkits(host)["trees"][0][
-        "exposed"]} >= {str(tree)}
+    assert {
+        row["what"].partition(" belongs")[0]
+        for row in section_toolkits(host)["trees"][0]["exposed"]
+    } >= {str(tree)}
 
 
 def test_a_stack_of_roots_that_is_bound_to_a_users_toolkit_runs_as_that_user(place: Path) -> None:
     venv, library = stack_of(place), given(put(place, "cuda/lib64/libcudart.so.12"))
     site = next(venv.glob("lib/python3*")) / "site-packages"
     put(site, "_gpufleet_binding.json", f'{{"libraries": ["{library}"]}}')
-    account = trust.account_for(trust.interpreter_code(str(venv / "bin/python")), as_owner=True)
+    account = trust.account_for(interpreter_code(str(venv / "bin/python")), as_owner=True)
     assert account is not None
     assert account.uid == NOBODY
 
 
 def test_a_side_of_a_pair_starts_as_the_account_that_could_have_written_its_stack(
-    place: Path
+    place: Path,
 ) -> None:
     """Its standard input goes on to the program that it becomes, from the first byte."""
     venv = stack_of(place)
@@ -244,7 +287,10 @@ def test_a_side_of_a_pair_starts_as_the_account_that_could_have_written_its_stac
     def side() -> tuple[int, str, str]:
         done = subprocess.run(
             [sys.executable, "-I", "-S", "-c", pairs.READER],
-            input=pairs.gate(str(python)) + b"for the stack\n", capture_output=True, check=False)
+            input=pairs.gate(str(python)) + b"for the stack\n",
+            capture_output=True,
+            check=False,
+        )
         return done.returncode, done.stdout.decode(), done.stderr.decode()
 
     assert side() == (0, "0\nfor the stack\n", "")
@@ -281,15 +327,38 @@ def test_roots_login_runs_no_profile_of_others(
     assert "belongs to nobody" in str(login.foreign_profile(Host({}), variables))
 
 
-def test_a_library_of_another_account_is_not_loaded_by_root(
-    tmp_path: Path, root: Path
+@pytest.mark.parametrize(
+    "line",
+    [
+        '. "{top}/a b/init"',
+        ". {top}/a\\ b/init",
+        "if true; then source {top}/own.sh; fi",
+        "export PATH=$PATH:{top}/shared",
+        'PATH="{top}/shared:$PATH"',
+    ],
+)
+def test_roots_login_runs_nothing_that_a_profile_leads_to(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    given(put(tmp_path, "a b/init"))
+    put(tmp_path, "own.sh", f". '{tmp_path}/a b/init'\n")
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared").chmod(0o1777)
+    profile = put(tmp_path, "profile", f"TMPDIR={tmp_path}/shared\n")
+    monkeypatch.setattr(login, "PROFILE_LOCATIONS", (str(profile),))
+    variables: dict[str, str | None] = {"LD_LIBRARY_PATH": None, "LD_PRELOAD": None}
+    assert login.foreign_profile(Host({}), variables) is None
+    profile.write_text(line.format(top=tmp_path) + "\n")
+    assert "it is not run as root" in str(login.foreign_profile(Host({}), variables))
+
+
+def test_a_library_of_another_account_is_not_loaded_by_root(tmp_path: Path, root: Path) -> None:
     library = given(shared_library(tmp_path / "libcuda.so.1", "libcuda.so.1"))
     with pytest.raises(trust.RefusedError):
         processes.open_library(str(library))
     given(root / "usr/local/cuda-11.8/targets/x86_64-linux/lib/libcudnn.so.8.6.0", uid=OTHER)
     given(root / "usr/local/cuda-11.8")
-    error = look(root)["cudnn"]["trees"][0]["loaded"][0]["error"]
+    error = probe_tree(root)["cudnn"]["trees"][0]["loaded"][0]["error"]
     assert error.endswith("it is not run as root")
 
 
@@ -317,10 +386,17 @@ def test_a_pipe_an_endless_file_and_a_link_of_others_are_not_read(
 def test_there_is_one_gate() -> None:
     """Each program and library goes through `processes`; a pair's side through `as_owner`."""
     source = Path(processes.__file__).parent
-    texts = {path.relative_to(source).as_posix(): path.read_text(encoding="utf-8")
-             for path in source.rglob("*.py")}
-    starts = {name for name, text in texts.items() if re.search(
-        r"subprocess\.|os\.(system|exec|spawn|posix_spawn|popen)|CDLL\(|LoadLibrary", text)}
+    texts = {
+        path.relative_to(source).as_posix(): path.read_text(encoding="utf-8")
+        for path in source.rglob("*.py")
+    }
+    starts = {
+        name
+        for name, text in texts.items()
+        if re.search(
+            r"subprocess\.|os\.(system|exec|spawn|posix_spawn|popen)|CDLL\(|LoadLibrary", text
+        )
+    }
     assert starts == {"as_owner.py", "processes.py", "privileges.py"}
     assert texts["as_owner.py"].count("os.exec") == 1
     assert re.findall(r"CDLL\((.*)\)", texts["privileges.py"]) == ["None"]

@@ -17,7 +17,7 @@ from gpufleet.probe.elf import elf_dynamic, unfit
 from gpufleet.probe.host import Host
 from gpufleet.probe.trees import with_unfit_libraries
 from tests.support.elf_file import shared_library
-from tests.support.planted_host import LIB, look, put
+from tests.support.planted_host import LIB, probe_tree, put
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="its libraries are planted")
 AARCH64 = "it is for aarch64, this host is x86_64"
@@ -25,7 +25,7 @@ AARCH64 = "it is for aarch64, this host is x86_64"
 
 def patched(path: Path, at: int, value: bytes) -> Path:
     content = bytearray(path.read_bytes())
-    content[at:at + len(value)] = value
+    content[at : at + len(value)] = value
     path.write_bytes(content)
     return path
 
@@ -56,24 +56,28 @@ def test_the_c_library_that_a_library_needs(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_loaders_message_says_what_is_wrong_with_the_file_that_is_there(root: Path) -> None:
     for_aarch64(root / LIB / "libcublas.so.11", "libcublas.so.11")
-    message = ("libcublas.so.11: cannot open shared object file: No such file or directory; "
-               "libgone.so.1: cannot open shared object file: No such file or directory")
+    message = (
+        "libcublas.so.11: cannot open shared object file: No such file or directory; "
+        "libgone.so.1: cannot open shared object file: No such file or directory"
+    )
     found = with_unfit_libraries(
-        Host({"root": str(root)}), {"failed": [{"error": message}]}, ("/usr/local/cuda-11.8",))
+        Host({"root": str(root)}), {"failed": [{"error": message}]}, ("/usr/local/cuda-11.8",)
+    )
     assert found["failed"][0]["error"] == (
         f"/usr/local/cuda-11.8/lib64/libcublas.so.11: {AARCH64}; "
-        "libgone.so.1: cannot open shared object file: No such file or directory")
+        "libgone.so.1: cannot open shared object file: No such file or directory"
+    )
 
 
 def test_sections_name_the_machine(root: Path, tmp_path: Path) -> None:
     for_aarch64(root / LIB / "libcudnn.so.8.6.0", "libcudnn.so.8")
     for_aarch64(root / LIB / "libcufft.so.10.9", "libcufft.so.10")
     for_aarch64(root / "usr/local/cuda-11.8/bin/nvcc", "nvcc").chmod(0o755)
-    found = look(root)
-    tree, = found["cudnn"]["trees"]
+    found = probe_tree(root)
+    (tree,) = found["cudnn"]["trees"]
     assert [row["error"] for row in tree["libraries"]] == [AARCH64]
     assert AARCH64 in tree["loaded"][0]["error"]
-    toolkit, = found["toolkits"]["trees"]
+    (toolkit,) = found["toolkits"]["trees"]
     assert toolkit["unfit"] == [{"path": f"/{LIB}/libcufft.so.10.9", "error": AARCH64}]
     assert toolkit["nvcc_error"].endswith(AARCH64)
 

@@ -15,7 +15,7 @@ from gpufleet.probe.host import Host
 from gpufleet.probe.trust import RefusedError
 from gpufleet.probe.workload_run import FRAMEWORK_SILENT, write_script
 from gpufleet.workload import output
-from tests.support.planted_host import look, put
+from tests.support.planted_host import probe_tree, put
 
 
 def test_a_full_tmp_does_not_keep_a_framework_from_running(root: Path) -> None:
@@ -30,25 +30,27 @@ def framework(root: Path, script: str, deadline_s: float = 10) -> Any:
     venv = root / "opt/gpufleet/stacks/s"
     put(venv, "pyvenv.cfg", "version = 3.11.2\n")
     put(venv, "bin/python", "#!/bin/sh\n" + script, 0o755)
-    found = look(root, mode="full", matmul="print()", expect_gpus=0,
-                 deadline_s=deadline_s)
+    found = probe_tree(root, mode="full", matmul="print()", expect_gpus=0, deadline_s=deadline_s)
     assert list((root / "tmp").iterdir()) == []
     return found["stacks"]["stacks"][0]["framework"]
 
 
-def said(**document: Any) -> str:
+def printed(**document: Any) -> str:
     return f"echo '{FRAMEWORK_MARK}{json.dumps(document)}'\n"
 
 
 def test_a_framework_run_is_found_among_chatter(root: Path) -> None:
-    script = "echo noise; echo more >&2\n" + said(state="ok", error=None, version="2") + "echo x\n"
+    script = (
+        "echo noise; echo more >&2\n" + printed(state="ok", error=None, version="2") + "echo x\n"
+    )
     assert framework(root, script) == dict(
-        FRAMEWORK_SILENT, framework="tensorflow", state="ok", error=None, version="2", said=[])
+        FRAMEWORK_SILENT, framework="tensorflow", state="ok", error=None, version="2", said=[]
+    )
 
 
 def test_what_tensorflow_says_of_a_gpu_that_it_leaves_out_is_kept(root: Path) -> None:
     line = "Ignoring visible gpu device: the minimum required Cuda capability is 3.5."
-    script = f"echo '{line}' >&2\n" + said(state="ok", error=None) + "echo x >&2\n"
+    script = f"echo '{line}' >&2\n" + printed(state="ok", error=None) + "echo x >&2\n"
     assert framework(root, script)["said"] == [line]
 
 
@@ -56,19 +58,26 @@ def test_a_framework_run_has_an_empty_environment(root: Path) -> None:
     found = framework(root, "env >&2; exit 3\n")
     assert found["state"] == "failed"
     assert {line.partition("=")[0] for line in found["error"].split("\n") if "=" in line} <= {
-        "ended with status 3: PATH", "PATH", "HOME", "PWD", "ended with status 3: HOME",
-        "ended with status 3: PWD"}
+        "ended with status 3: PATH",
+        "PATH",
+        "HOME",
+        "PWD",
+        "ended with status 3: HOME",
+        "ended with status 3: PWD",
+    }
 
 
 def test_a_crash_keeps_what_was_said_before_it(root: Path) -> None:
-    found = framework(root, said(state="failed", error="stopped while multiplying", version="2")
-                      + "kill -ABRT $$\n")
+    found = framework(
+        root,
+        printed(state="failed", error="stopped while multiplying", version="2") + "kill -ABRT $$\n",
+    )
     assert (found["state"], found["version"]) == ("failed", "2")
     assert found["error"] == "stopped while multiplying, killed by SIGABRT"
 
 
 def test_a_framework_run_that_hangs_is_its_own_finding(root: Path) -> None:
-    script = said(state="failed", error="stopped while importing") + "sleep 600\n"
+    script = printed(state="failed", error="stopped while importing") + "sleep 600\n"
     # A fifth of them is what a busy machine may take besides.
     found = framework(root, script, deadline_s=6)
     assert found["state"] == "hung"
@@ -78,7 +87,7 @@ def test_a_framework_run_that_hangs_is_its_own_finding(root: Path) -> None:
 def test_an_interpreter_that_is_gone(root: Path) -> None:
     venv = root / "opt/gpufleet/stacks/s"
     put(venv, "pyvenv.cfg", "version = 3.11.2\n")
-    stacks = look(root, mode="full", matmul="pass", expect_gpus=0)["stacks"]["stacks"]
+    stacks = probe_tree(root, mode="full", matmul="pass", expect_gpus=0)["stacks"]["stacks"]
     found = stacks[0]["framework"]
     assert found["state"] == "failed"
     assert "No such file" in found["error"]
@@ -88,10 +97,15 @@ def test_probe_and_workload_know_the_same_mark() -> None:
     assert constants.FRAMEWORK_MARK == output.FRAMEWORK_MARK
 
 
-@pytest.mark.parametrize(("framework", "refused", "passed"), [
-    ("pytorch", True, ["--no-compile"]), ("pytorch", False, []), ("jax", True, [])])
+@pytest.mark.parametrize(
+    ("framework", "refused", "passed"),
+    [("pytorch", True, ["--no-compile"]), ("pytorch", False, []), ("jax", True, [])],
+)
 def test_root_starts_no_compiler_that_others_can_change(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, framework: str, refused: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    framework: str,
+    refused: bool,
     passed: list[str],
 ) -> None:
     def judged(code: list[str], as_owner: bool) -> None:
@@ -110,3 +124,16 @@ def test_root_starts_no_compiler_that_others_can_change(
     assert [arg for arg in ran if arg == "--no-compile"] == passed
     if passed:
         assert "changed by ann" in ran[ran.index("--no-compile") + 1]
+
+
+def test_a_framework_that_root_does_not_start_leaves_a_valid_document(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(code: object, *, as_owner: bool) -> None:
+        raise RefusedError("it belongs to another account")
+
+    monkeypatch.setattr(workload_run, "account_for", refuse)
+    stack = {"venv": "/opt/stack", "runs": "tensorflow"}
+    found = workload_run.run_framework(Host({"root": str(root)}), stack, 10)
+    assert (found["state"], found["said"]) == ("failed", [])
+    assert set(found) == {*FRAMEWORK_SILENT, "framework", "state", "error"}

@@ -8,9 +8,9 @@ import pytest
 
 from gpufleet.provision.ladder import Ladder, components, person_has_to_look
 from gpufleet.resolver import resolve
-from tests.support.host_documents import wish
+from tests.support.host_documents import declaration
 
-PLAN = resolve(wish("2.13.1"), None, "lab1")
+PLAN = resolve(declaration("2.13.1"), None, "lab1")
 STACK, TOOLKIT, CUDNN = "stack tensorflow-2.13.1", "toolkit 11.8", "cudnn 11.8-8"
 
 
@@ -36,19 +36,26 @@ def climbed(result: dict[str, Any], differing: dict[str, str] | None = None) -> 
 def test_a_check_that_goes_on_failing_climbs_the_ladder_once() -> None:
     """Provision said "nothing to do" to a host whose remedy was provision."""
     assert climbed(failing("toolkit.files", TOOLKIT)) == [
-        {TOOLKIT: "contents"}, {TOOLKIT: "reinstall"}, {TOOLKIT: "recreate"}]
+        {TOOLKIT: "contents"},
+        {TOOLKIT: "reinstall"},
+        {TOOLKIT: "recreate"},
+    ]
 
 
 def test_what_a_stack_loads_is_compared_with_it_and_reinstalled_last() -> None:
     assert climbed(failing("stack.libraries", STACK, CUDNN, TOOLKIT)) == [
-        {STACK: "contents", CUDNN: "contents", TOOLKIT: "contents"}, {STACK: "reinstall"},
-        {STACK: "recreate", CUDNN: "reinstall", TOOLKIT: "reinstall"}]
+        {STACK: "contents", CUDNN: "contents", TOOLKIT: "contents"},
+        {STACK: "reinstall"},
+        {STACK: "recreate", CUDNN: "reinstall", TOOLKIT: "reinstall"},
+    ]
 
 
 def test_what_differs_by_its_metadata_is_repaired_by_that_first() -> None:
     """And what the repair left unfinished is recreated, not compared: its journal blocked it."""
     assert climbed(failing("toolkit.files", TOOLKIT), {TOOLKIT: "changed"}) == [
-        {TOOLKIT: "metadata"}, {TOOLKIT: "recreate"}]
+        {TOOLKIT: "metadata"},
+        {TOOLKIT: "recreate"},
+    ]
 
 
 def test_what_differs_by_its_content_alone_is_compared_first() -> None:
@@ -64,22 +71,43 @@ def test_what_has_only_its_role_is_tried_once() -> None:
     assert climbed(failing("toolkit.default-link", link)) == [{link: "contents"}]
 
 
-@pytest.mark.parametrize("more", [
-    {"verdict": "PASS"}, {"verdict": "NOT-DECLARED"}, {"explained_by": "driver.loaded"},
-    {"repairs": [{"by": "person", "act": "service the hardware"}]}, {"repairs": []}])
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"verdict": "PASS"},
+        {"verdict": "NOT-DECLARED"},
+        {"explained_by": "driver.loaded"},
+        {"repairs": [{"by": "person", "act": "service the hardware"}]},
+        {"repairs": []},
+    ],
+)
 def test_nothing_is_repaired_for_what_provisioning_does_not_repair(more: dict[str, Any]) -> None:
     """A driver that does not run makes every stack fail: none of them is reinstalled for it."""
     assert climbed(failing("stack.matmul", STACK, **more)) == []
 
 
-def test_after_the_last_step_a_person_has_to_look() -> None:
+def test_after_the_last_step_a_person_has_to_decide() -> None:
     ladder, result = Ladder(), failing("stack.matmul", STACK)
     while ladder.next(PLAN, result, {}):
         pass
     (check,) = result["checks"]
     assert ladder.exhausted(check) == [STACK]
-    told = person_has_to_look(check, [STACK], ladder.taken[STACK])
-    assert told["remedy"].startswith("a person has to look: provision has compared and"
+    reported = person_has_to_look(check, [STACK], ladder.taken[STACK])
+    assert reported["remedy"].startswith("a person has to look: provision has compared and"
                                      f" reinstalled and recreated {STACK}")  # fmt: skip
-    assert components(told) == []
-    assert [part["by"] for part in told["repairs"]] == ["person"]
+    assert components(reported) == []
+    assert [part["by"] for part in reported["repairs"]] == ["person"]
+
+
+def test_a_stack_waits_for_the_repair_of_what_it_loads() -> None:
+    """One missing link of cuDNN had the contents of the stack and its toolkit compared."""
+    checks = [
+        *failing("stack.libraries", STACK, CUDNN, TOOLKIT)["checks"],
+        *failing("cudnn.files", CUDNN)["checks"],
+    ]
+    result: Any = {"verdict": "FAIL", "checks": checks}
+    ladder = Ladder()
+    first = ladder.next(PLAN, result, {CUDNN: "only links changed"})
+    assert {name: rung for name, (rung, _) in first.items()} == {CUDNN: "metadata"}
+    result = failing("stack.libraries", STACK, CUDNN, TOOLKIT)
+    assert ladder.next(PLAN, result, {})[STACK] == ("contents", "stack.libraries fails")

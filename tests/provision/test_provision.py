@@ -10,14 +10,16 @@ from typing import Any
 
 import pytest
 
-from gpufleet.checks import judge
 from gpufleet.cli.main import main
 from gpufleet.inventory import Connection, HostSelector, InventoryHost, locks_in
+from gpufleet.judge import judge
 from gpufleet.paths import PLAYBOOKS
 from gpufleet.provision import provision
-from gpufleet.verification.session import HostRun, ProbeOptions, Session, plan_of
+from gpufleet.verification.judging import plan_of
+from gpufleet.verification.options import ProbeOptions
+from gpufleet.verification.session import HostRun, Session
 from tests.support.host_documents import converged as as_planned
-from tests.support.host_documents import receipt, section, wish
+from tests.support.host_documents import declaration, receipt, section
 
 NAMES = ("gpu01", "gpu02", "gpu03")
 
@@ -26,13 +28,15 @@ class Fleet:
     """Hosts that are looked at and provisioned without any: what was done stands in `ran`."""
 
     def __init__(self) -> None:
-        self.hosts = [InventoryHost(name, wish("2.13.1"), Connection(name)) for name in NAMES]
+        self.hosts = [
+            InventoryHost(name, declaration("2.13.1"), Connection(name)) for name in NAMES
+        ]
         self.snapshots: dict[str, dict[str, Any] | None] = {
-            host.name: {**as_planned(plan_of(host, None)), "host": host.name}
+            host.name: {**as_planned(plan_of(host, None)), "host": host.name, "euid": 0}
             for host in self.hosts}  # fmt: skip
         self.looks: list[list[str]] = []
         self.ran: list[list[str]] = []
-        self.said: list[str] = []
+        self.output: list[str] = []
         self.failing: dict[str, str] = {}
         # The remedies of what fails, and after which step it no longer does.
         self.repairs: dict[str, list[dict[str, str]]] = {}
@@ -52,7 +56,7 @@ class Fleet:
         return self.hosts
 
     def verify(self, hosts: list[InventoryHost], options: ProbeOptions, report: object) -> Session:
-        """Stands for gpufleet.verification.session.verify."""
+        """Stands for gpufleet.verification.probing.verify."""
         self.looks.append([host.name for host in hosts])
         session = Session(seconds=1.0)
         for host in hosts:
@@ -66,9 +70,7 @@ class Fleet:
             session.hosts.append(HostRun(host.name, snapshot, plan, result))
         return session
 
-    def run(
-        self, command: list[str], output: object = None, *, environment: dict[str, str]
-    ) -> int:
+    def run(self, command: list[str], output: object = None, *, environment: dict[str, str]) -> int:
         """Stands for ansible-playbook: mends files, where it gets in."""
         self.ran.append(command[1:])
         if self.failed:
@@ -88,7 +90,7 @@ class Fleet:
     def converge(self, **more: Any) -> provision.Converged:
         """Provision."""
         return provision.converge(
-            HostSelector(["inv"]), ProbeOptions(), notify=self.said.append, **more
+            HostSelector(["inv"]), ProbeOptions(), notify=self.output.append, **more
         )
 
 
@@ -107,17 +109,17 @@ def test_where_no_host_differs_nothing_is_run(fleet: Fleet) -> None:
     done = fleet.converge()
     assert (fleet.ran, fleet.looks) == ([], [list(NAMES)])
     assert (done.ran, done.reasons, done.status) == ([], {}, 0)
-    assert fleet.said[0].startswith("No host differs from its plan: nothing to run.")
+    assert fleet.output[0].startswith("No host differs from its plan: nothing to run.")
 
 
-def test_the_one_that_differs_is_run_and_looked_at_again_and_the_others_are_left(
+def test_the_one_that_differs_is_run_and_probed_again_and_the_others_are_left(
     fleet: Fleet,
 ) -> None:
     fleet.drift("gpu02")
     done = fleet.converge(args=["-v"])
     assert fleet.ran == [[*PLAYBOOK, "--limit", "gpu02", "-v"]]
     assert fleet.looks == [list(NAMES), ["gpu02"]]
-    assert fleet.said == [
+    assert fleet.output == [
         "Ansible runs on gpu02: repair toolkit 11.8: changed since it was installed:"
         " bin/nvcc (size)",
         "2 of 3 hosts match their plans and are left alone.",
@@ -139,7 +141,7 @@ def test_a_host_that_could_not_be_judged_is_run_as_well(fleet: Fleet) -> None:
     assert done.status == 1
 
 
-def test_force_runs_it_everywhere_after_no_look(fleet: Fleet) -> None:
+def test_force_runs_it_everywhere_after_no_probe(fleet: Fleet) -> None:
     done = fleet.converge(force=True)
     assert fleet.ran == [PLAYBOOK]
     assert fleet.looks == [list(NAMES)]
@@ -149,7 +151,7 @@ def test_force_runs_it_everywhere_after_no_look(fleet: Fleet) -> None:
 def test_where_all_differ_the_limit_is_the_person_s_own(fleet: Fleet) -> None:
     for name in NAMES:
         fleet.drift(name)
-    provision.converge(HostSelector(["inv"], "gpu0*"), ProbeOptions(), notify=fleet.said.append)
+    provision.converge(HostSelector(["inv"], "gpu0*"), ProbeOptions(), notify=fleet.output.append)
     assert fleet.ran == [[*PLAYBOOK, "--limit", "gpu0*"]]
 
 
@@ -161,12 +163,12 @@ def test_many_hosts_stand_in_a_file(fleet: Fleet, tmp_path: Path) -> None:
     assert (tmp_path / "differ.txt").read_text().split() == names
 
 
-def test_a_failure_that_no_provisioning_mends_is_called_so(fleet: Fleet) -> None:
+def test_a_failure_that_no_provisioning_repairs_is_called_so(fleet: Fleet) -> None:
     fleet.failing["gpu03"] = "FAIL"
     done = fleet.converge()
     assert fleet.ran == []
-    assert "gpu03 matches its plan, and fails gpu.count" in fleet.said[-1]
-    assert "provisioning cannot repair that" in fleet.said[-1]
+    assert "gpu03 matches its plan, and fails gpu.count" in fleet.output[-1]
+    assert "provisioning cannot repair that" in fleet.output[-1]
     assert done.status == 1
 
 
@@ -183,34 +185,38 @@ def test_a_host_whose_remedy_is_provision_is_repaired_until_it_is_healthy(fleet:
                            {"gpu03": {"toolkit 11.8": "reinstall"}}]  # fmt: skip
     assert fleet.looks == [list(NAMES), ["gpu03"], ["gpu03"]]
     assert done.status == 0
-    assert fleet.said == [
+    assert fleet.output == [
         "Ansible runs on gpu03: compare the contents of toolkit 11.8: gpu.count fails",
         "2 of 3 hosts match their plans and are left alone.",
-        "gpu03 is not healthy yet: reinstall toolkit 11.8: gpu.count fails"]
+        "gpu03 is not healthy yet: reinstall toolkit 11.8: gpu.count fails",
+    ]
     assert len(done.reasons["gpu03"]) == 2
 
 
-def test_where_no_step_helps_a_person_has_to_look_and_no_remedy_is_a_circle(fleet: Fleet) -> None:
+def test_where_no_step_helps_a_person_has_to_decide_and_no_remedy_is_a_circle(fleet: Fleet) -> None:
     fleet.failing["gpu03"], fleet.repairs["gpu03"] = "FAIL", [TOOLKIT]
     done = fleet.converge()
     assert [step["gpu03"]["toolkit 11.8"] for step in fleet.steps] == [
-        "contents", "reinstall", "recreate"]
-    assert "gpu03: a person has to look" in fleet.said[-1]
-    assert "gpu.count: one is gone" in fleet.said[-1]
+        "contents",
+        "reinstall",
+        "recreate",
+    ]
+    assert "gpu03: a person has to look" in fleet.output[-1]
+    assert "gpu.count: one is gone" in fleet.output[-1]
     (check,) = done.session.document["hosts"]["gpu03"]["checks"]
     assert check["repairs"][0]["by"] == "person"
     assert "provision --limit" not in check["remedy"]
     assert done.status == 1
 
 
-@pytest.mark.parametrize(("failed", "told"), [
+@pytest.mark.parametrize(("failed", "reported"), [
     (["gpu03"], "ansible-playbook failed on this host while it was to recreate toolkit 11.8"),
     (["localhost"], "ansible-playbook failed on this host"),
     (["gpu01"], "a person has to look: provision has compared and reinstalled and recreated"),
     ([], "ansible-playbook failed on this host"),
 ])  # fmt: skip
 def test_a_step_that_ansible_did_not_finish_is_not_called_done(
-    fleet: Fleet, failed: list[str], told: str
+    fleet: Fleet, failed: list[str], reported: str
 ) -> None:
     """A disk was full: the host was told that provision had reinstalled what is not there."""
     for name in ("gpu01", "gpu03"):
@@ -218,7 +224,7 @@ def test_a_step_that_ansible_did_not_finish_is_not_called_done(
     fleet.status, fleet.failed = 2, failed
     done = fleet.converge()
     (check,) = done.session.document["hosts"]["gpu03"]["checks"]
-    assert check["remedy"].startswith(told)
+    assert check["remedy"].startswith(reported)
     assert check["repairs"][0]["by"] == "person"
     assert done.status == 1
 
@@ -230,23 +236,23 @@ def test_check_mode_shows_the_step_of_a_repair(fleet: Fleet) -> None:
     assert fleet.steps == [{"gpu03": {"toolkit 11.8": "contents"}}]
 
 
-def test_a_playbook_that_failed_where_all_is_healthy_is_told(fleet: Fleet) -> None:
+def test_a_playbook_that_failed_where_all_is_healthy_is_reported(fleet: Fleet) -> None:
     fleet.drift("gpu01")
     fleet.status = 2
     assert fleet.converge().status == 1
-    assert fleet.said[-1].startswith("ansible-playbook returned status 2")
+    assert fleet.output[-1].startswith("ansible-playbook returned status 2")
 
 
-def test_what_documents_can_refuse_is_refused_before_any_host_is_looked_at(
+def test_what_documents_can_refuse_is_refused_before_any_host_is_probed(
     fleet: Fleet, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    fleet.hosts[1] = InventoryHost("gpu02", wish("9.9"), Connection("gpu02"))
+    fleet.hosts[1] = InventoryHost("gpu02", declaration("9.9"), Connection("gpu02"))
     with pytest.raises(provision.RefusedError, match="Nothing was changed on any host") as refused:
         fleet.converge()
     assert [row["host"] for row in refused.value.problems] == ["gpu02"]
     assert main(["provision", "-i", "inv,", "--json"]) == 4
-    told = json.loads(capsys.readouterr().out)
-    assert told["problems"][0]["where"] == "gpu_stacks[0].tensorflow"
+    reported = json.loads(capsys.readouterr().out)
+    assert reported["problems"][0]["where"] == "gpu_stacks[0].tensorflow"
     assert (fleet.looks, fleet.ran) == ([], [])
 
 
@@ -264,10 +270,10 @@ def test_check_mode_runs_where_something_would_change_and_writes_no_report(
     assert "Check mode: nothing was changed" in capsys.readouterr().err
 
 
-def test_a_lock_that_the_run_resolved_is_seen_by_the_second_look(
+def test_a_lock_that_the_run_resolved_is_seen_by_the_second_probe(
     fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fleet.hosts = [InventoryHost(NAMES[0], wish("2.13.1"), Connection(NAMES[0]),
+    fleet.hosts = [InventoryHost(NAMES[0], declaration("2.13.1"), Connection(NAMES[0]),
                             locks_in(tmp_path), tmp_path)]  # fmt: skip
     assert fleet.hosts[0].locks == {}
 
@@ -280,8 +286,9 @@ def test_a_lock_that_the_run_resolved_is_seen_by_the_second_look(
     assert host.plan["stacks"][0]["lock_sha256"] is not None
 
 
-@pytest.mark.parametrize("words", [
-    ["--fanout", "0"], ["--deadline", "soon"], ["--tagz", "driver"], ["gpu01"]])
+@pytest.mark.parametrize(
+    "words", [["--fanout", "0"], ["--deadline", "soon"], ["--tagz", "driver"], ["gpu01"]]
+)
 def test_mistakes_in_the_call_are_status_4(fleet: Fleet, words: list[str]) -> None:
     assert main(["provision", "-i", "inv,", *words]) == 4
     assert fleet.looks == []
@@ -299,3 +306,16 @@ def test_what_a_killed_run_left_is_cleared_away(fleet: Fleet) -> None:
     assert snapshot
     section(snapshot, "receipts")["caches"] = ["/var/cache/gpufleet/python"]
     assert fleet.converge().ran == ["gpu01"]
+
+
+def test_where_ansible_could_not_become_root_nothing_is_run(fleet: Fleet) -> None:
+    for name in NAMES[:2]:
+        fleet.drift(name)
+    snapshot = fleet.snapshots[NAMES[0]]
+    assert snapshot
+    snapshot["euid"] = 1000
+    done = fleet.converge()
+    assert (done.ran, done.status) == ([NAMES[1]], 1)
+    assert [dict(pairwise(words))["--limit"] for words in fleet.ran] == [NAMES[1]]
+    (line,) = [line for line in fleet.output if line.startswith("Nothing is changed on")]
+    assert line.startswith(f"Nothing is changed on {NAMES[0]}: provisioning needs root, and")

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from gpufleet.checks import judge
+from gpufleet.judge import judge
 from gpufleet.provision import reasons as differs
 from gpufleet.resolver import resolve, with_locks
-from tests.support.host_documents import converged, mangled, receipt, section, snapshot, wish
+from tests.support.host_documents import converged, declaration, mangled, receipt, section, snapshot
 
 Row = dict[str, Any]
 
@@ -22,7 +22,7 @@ WELL: Row = {"verdict": "PASS", "checks": []}
 
 @pytest.fixture
 def plan() -> Row:
-    return with_locks(resolve(wish("2.13.1"), snapshot()), {LOCK: "a" * 64})
+    return with_locks(resolve(declaration("2.13.1"), snapshot()), {LOCK: "a" * 64})
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def host(plan: Row) -> Row:
     return made
 
 
-def said(verdict: str, check: str = "gpu.smi", cause: str = "it hung", remedy: str = "") -> Row:
+def output(verdict: str, check: str = "gpu.smi", cause: str = "it hung", remedy: str = "") -> Row:
     """A check of a host."""
     return {"id": check, "verdict": verdict, "cause": cause, "remedy": remedy}
 
@@ -44,10 +44,10 @@ def result(*checks: Row) -> Row:
 
 
 def test_a_host_that_is_what_its_plan_says_is_left_alone(plan: Row, host: Row) -> None:
-    assert differs.why(plan, host, result(said("PASS"), said("NOT-DECLARED"))) == []
+    assert differs.why(plan, host, result(output("PASS"), output("NOT-DECLARED"))) == []
 
 
-def test_a_fresh_host_is_told_all_that_it_lacks(plan: Row) -> None:
+def test_a_fresh_host_is_reported_all_that_it_lacks(plan: Row) -> None:
     reasons = differs.why(plan, snapshot(), WELL)
     assert "install toolkit 11.8: /usr/local/cuda-11.8 is missing" in reasons
     assert len(reasons) == 6
@@ -85,41 +85,52 @@ def left_cache(host: Row) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "reported"),
     [
         (killed, "finish cudnn 11.8-8: the journal records installing since 2026-11-20"),
         (removing, "remove toolkit 12.4: its removal started at 2026-11-20 and did not finish"),
         (drifted, "repair toolkit 11.8: changed since it was installed: bin/nvcc (mode)"),
         (upgraded_by_pip, f"repair stack {STACK}: package numpy is 2.0.0, not 1.24.3"),
-        (moved_default, "install default_link /usr/local/cuda: /usr/local/cuda points to cuda-12.4,"
-                        " not to cuda-11.8"),
-        (left_runfile, f"clear /var/cache/gpufleet/artifacts/{RUNFILE}: an installation was stopped"
-                       " before its end"),
-        (left_cache, "clear /var/cache/gpufleet/python: an installation was stopped before its"
-                     " end"),
+        (
+            moved_default,
+            "install default_link /usr/local/cuda: /usr/local/cuda points to cuda-12.4,"
+            " not to cuda-11.8",
+        ),
+        (
+            left_runfile,
+            f"clear /var/cache/gpufleet/artifacts/{RUNFILE}: an installation was stopped"
+            " before its end",
+        ),
+        (
+            left_cache,
+            "clear /var/cache/gpufleet/python: an installation was stopped before its end",
+        ),
     ],
 )
 def test_what_happened_to_a_host_is_a_reason(
-    plan: Row, host: Row, change: Callable[[Row], None], told: str
+    plan: Row, host: Row, change: Callable[[Row], None], reported: str
 ) -> None:
     change(host)
-    assert differs.why(plan, host, WELL) == [told]
+    assert differs.why(plan, host, WELL) == [reported]
 
 
 @pytest.mark.parametrize(
-    ("wishes", "told"),
+    ("declared", "reported"),
     [
-        (wish("2.13.1", "2.18.1"), "install stack tensorflow-2.18.1"),
-        (wish("2.13.1", gpu_toolkits=["11.8", "12.4"]), "install toolkit 12.4"),
-        (wish("2.13.1", gpu_profile=True), "repair environment files"),
-        (wish("2.13.1", gpu_driver={"branch": "535"}), "install driver driver"),
-        (wish(gpu_stacks=[], gpu_toolkits=["11.8"], gpu_prune=True), f"remove stack {STACK}"),
+        (declaration("2.13.1", "2.18.1"), "install stack tensorflow-2.18.1"),
+        (declaration("2.13.1", gpu_toolkits=["11.8", "12.4"]), "install toolkit 12.4"),
+        (declaration("2.13.1", gpu_profile=True), "repair environment files"),
+        (declaration("2.13.1", gpu_driver={"branch": "535"}), "install driver driver"),
+        (
+            declaration(gpu_stacks=[], gpu_toolkits=["11.8"], gpu_prune=True),
+            f"remove stack {STACK}",
+        ),
     ],
 )
-def test_another_declaration_is_a_reason(host: Row, wishes: Row, told: str) -> None:
-    plan = with_locks(resolve(wishes, host), {LOCK: "a" * 64})
+def test_another_declaration_is_a_reason(host: Row, declared: Row, reported: str) -> None:
+    plan = with_locks(resolve(declared, host), {LOCK: "a" * 64})
     assert plan["problems"] == []
-    assert any(reason.startswith(told) for reason in differs.why(plan, host, WELL))
+    assert any(reason.startswith(reported) for reason in differs.why(plan, host, WELL))
 
 
 def test_another_lock_is_a_reason(plan: Row, host: Row) -> None:
@@ -137,10 +148,8 @@ def test_what_was_not_seen_is_a_reason(plan: Row, host: Row, name: str, state: s
 
 
 @pytest.mark.parametrize("verdict", ["HUNG", "INCONCLUSIVE", "UNREACHABLE"])
-def test_what_could_not_be_judged_is_a_reason_said_once(
-    plan: Row, host: Row, verdict: str
-) -> None:
-    checks = result(said(verdict), said(verdict, "gpu.memory-errors"))
+def test_what_could_not_be_judged_is_a_reason_said_once(plan: Row, host: Row, verdict: str) -> None:
+    checks = result(output(verdict), output(verdict, "gpu.memory-errors"))
     assert differs.why(plan, host, checks) == ["not judged: it hung"]
 
 
@@ -151,8 +160,8 @@ def test_a_host_that_was_not_reached_is_run(plan: Row) -> None:
 
 def test_what_only_the_host_can_refuse_is_left_to_the_playbook_to_refuse(host: Row) -> None:
     section(host, "disks")["free_mib"] = {"/": 10, "/tmp": 10}
-    plan = resolve(wish("2.13.1", gpu_toolkits=["12.4"]), host)
-    assert resolve(wish("2.13.1", gpu_toolkits=["12.4"]))["problems"] == []
+    plan = resolve(declaration("2.13.1", gpu_toolkits=["12.4"]), host)
+    assert resolve(declaration("2.13.1", gpu_toolkits=["12.4"]))["problems"] == []
     reasons = differs.why(plan, host, WELL)
     assert reasons
     assert all("MiB" in reason for reason in reasons)
@@ -160,16 +169,16 @@ def test_what_only_the_host_can_refuse_is_left_to_the_playbook_to_refuse(host: R
 
 def test_what_another_check_explains_was_judged(plan: Row, host: Row) -> None:
     checks = result(
-        said("FAIL", "gpu.count", "2 of 8 GPUs are there", "reseat the cards"),
-        said("INCONCLUSIVE", "gpu.memory-errors", "there is no card") | {
-            "explained_by": "gpu.count"},
+        output("FAIL", "gpu.count", "2 of 8 GPUs are there", "reseat the cards"),
+        output("INCONCLUSIVE", "gpu.memory-errors", "there is no card")
+        | {"explained_by": "gpu.count"},
     )
     assert differs.why(plan, host, checks) == []
     assert differs.beyond(plan, host, checks) == ["gpu.count"]
 
 
-def test_a_failure_that_provisioning_mends_is_not_called_beyond_it(plan: Row, host: Row) -> None:
-    checks = result(said("FAIL", "toolkit.files"))
+def test_a_failure_that_provisioning_repairs_is_not_called_beyond_it(plan: Row, host: Row) -> None:
+    checks = result(output("FAIL", "toolkit.files"))
     drifted(host)
     assert differs.beyond(plan, host, checks) == []
     assert differs.beyond(plan, None, checks) == []

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from gpufleet.checks import judge
+from gpufleet.judge import judge
+from gpufleet.model.verdict import HEALTHY_VERDICTS
 from gpufleet.report import change_summary, fleet_versions, page, summary
 from gpufleet.verification.session import HostRun, Session
 from tests.support.fleet_documents import STACK, Fleet, fleet
@@ -29,34 +30,53 @@ def evidence(document: Document, kind: str) -> list[int]:
     return [row[-1] for host in document["hosts"] for row in host[kind] if row[-1]]
 
 
-def test_each_text_is_said_once_and_means_what_was_judged(eight: Fleet) -> None:
+def test_each_text_is_printed_once_and_means_what_was_judged(eight: Fleet) -> None:
     document = page.document(eight.session, eight.past)
     assert len(document["texts"]) == len(set(document["texts"]))
     for host, shown in zip(eight.session.hosts, document["hosts"], strict=True):
-        found = {document["checks"][check][0]: [text(document, number, shown) for number in numbers]
-                for check, *numbers in shown["wrong"]}
-        assert found == {check["id"]: [check[part] for part in ("cause", "remedy", "evidence")]
-                        for check in host.result["checks"]
-                        if check["verdict"] not in summary.HEALTHY}
-        excused = {document["checks"][check][0]: document["texts"][declaration]
-                   for check, declaration in document["excuses"][shown["excused"]]}
-        assert excused == {check["id"]: check["cause"] for check in host.result["checks"]
-                           if check["verdict"] == "NOT-DECLARED"}
+        found = {
+            document["checks"][check][0]: [text(document, number, shown) for number in numbers]
+            for check, *numbers in shown["wrong"]
+        }
+        assert found == {
+            check["id"]: [check[part] for part in ("cause", "remedy", "evidence")]
+            for check in host.result["checks"]
+            if check["verdict"] not in HEALTHY_VERDICTS
+        }
+        excused = {
+            document["checks"][check][0]: document["texts"][declaration]
+            for check, declaration in document["excuses"][shown["excused"]]
+        }
+        assert excused == {
+            check["id"]: check["cause"]
+            for check in host.result["checks"]
+            if check["verdict"] == "NOT-DECLARED"
+        }
 
 
 def test_a_consequence_is_folded_under_its_cause(eight: Fleet) -> None:
     document = page.document(eight.session)
     for host, shown in zip(eight.session.hosts, document["hosts"], strict=True):
-        folded = {document["checks"][check][0]: document["checks"][cause][0]
-                  for check, cause in shown["folded"]}
-        assert folded == {check["id"]: check["explained_by"] for check in host.result["checks"]
-                          if "explained_by" in check}
+        folded = {
+            document["checks"][check][0]: document["checks"][cause][0]
+            for check, cause in shown["folded"]
+        }
+        assert folded == {
+            check["id"]: check["explained_by"]
+            for check in host.result["checks"]
+            if "explained_by" in check
+        }
 
 
 def test_missing_cards_are_one_row_and_not_one_for_each_check() -> None:
-    lost = [host for host in fleet(40, nights=2, broken=1).session.hosts if any(
-        check["id"] == "gpu.count" and check["verdict"] == "FAIL"
-        for check in host.result["checks"])]
+    lost = [
+        host
+        for host in fleet(40, nights=2, broken=1).session.hosts
+        if any(
+            check["id"] == "gpu.count" and check["verdict"] == "FAIL"
+            for check in host.result["checks"]
+        )
+    ]
     assert lost
     rows = summary.issues(Session(lost))
     assert [list(row.checks) for row in rows] == [["gpu.count"]]
@@ -108,8 +128,11 @@ def test_a_value_is_kept_finer_than_a_screen_and_a_gap_stays_one(eight: Fleet) -
             if document["texts"][what] != STACK.removeprefix("stack.") or not cards:
                 continue
             number = int(document["texts"][which].removeprefix("GPU "))
-            values, = [measures[name] for card, place in cards.items() if place == number
-                       and (name := f"gpu.{card}.{STACK}.tflops") in measures]
+            (values,) = [
+                measures[name]
+                for card, place in cards.items()
+                if place == number and (name := f"gpu.{card}.{STACK}.tflops") in measures
+            ]
             assert last == values[-1]
             for value, step in zip(values, steps, strict=True):
                 if value is None:
@@ -123,14 +146,25 @@ def test_a_processor_and_a_card_without_a_uuid_have_a_name(
     plan: Document, snapshot: Document
 ) -> None:
     session = Session([HostRun("lab1", snapshot, plan, judge.judge(plan, snapshot))])
-    past = {"nights": ["1", "2"], "hosts": {"lab1": {"verdicts": ".P", "measures": {
-        "cpu.stack.tensorflow-2.13.1.tflops": [None, 0.2],
-        "gpu.0.toolkit.11.8.tflops": [1, 2], "gpu.0.toolkit.11.8.first_op_s": [1, 2],
-        "gpu.0.stack.never.tflops": [None, None]}}}}
+    past = {
+        "nights": ["1", "2"],
+        "hosts": {
+            "lab1": {
+                "verdicts": ".P",
+                "measures": {
+                    "cpu.stack.tensorflow-2.13.1.tflops": [None, 0.2],
+                    "gpu.0.toolkit.11.8.tflops": [1, 2],
+                    "gpu.0.toolkit.11.8.first_op_s": [1, 2],
+                    "gpu.0.stack.never.tflops": [None, None],
+                },
+            }
+        },
+    }
     document = page.document(session, past)
-    assert [(document["texts"][what], document["texts"][which]) for what, which, *_ in
-            document["hosts"][0]["series"]] == [("CUDA 11.8", "GPU 0"),
-                                                ("tensorflow-2.13.1", "CPU")]
+    assert [
+        (document["texts"][what], document["texts"][which])
+        for what, which, *_ in document["hosts"][0]["series"]
+    ] == [("CUDA 11.8", "GPU 0"), ("tensorflow-2.13.1", "CPU")]
     appeared = {"nights": ["1", "2"], "hosts": {}}
     assert page.document(session, appeared)["hosts"][0]["nights"] == ""
 
@@ -154,14 +188,27 @@ def test_a_planned_stack_that_is_absent_is_odd(plan: Document, snapshot: Documen
     assert found["CUDA 11.8"] == "11.8.20220929"
 
 
-@pytest.mark.parametrize("damage", [None, [], "text", 7, {"devices": [None]}, {"trees": ["x"]},
-                                    {"stacks": [{"packages": 3}]}, {"runs": [{"devices": 1}]}])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        None,
+        [],
+        "text",
+        7,
+        {"devices": [None]},
+        {"trees": ["x"]},
+        {"stacks": [{"packages": 3}]},
+        {"runs": [{"devices": 1}]},
+    ],
+)
 def test_damaged_sections_hide_a_version_and_break_nothing(
     plan: Document, snapshot: Document, damage: Any
 ) -> None:
     for section in list(snapshot["sections"]):
-        broken = {**snapshot, "sections": {
-            **snapshot["sections"], section: {"state": "ok", "data": damage}}}
+        broken = {
+            **snapshot,
+            "sections": {**snapshot["sections"], section: {"state": "ok", "data": damage}},
+        }
         session = Session([HostRun("gpu01", broken, plan, judge.judge(plan, broken))])
         assert fleet_versions.compare_versions(fleet_versions.read_versions(session))
         assert page.document(session)["hosts"]
@@ -171,29 +218,41 @@ def test_damaged_sections_hide_a_version_and_break_nothing(
 
 
 def change(host: str, check: str | None, what: str, **more: Any) -> Document:
-    return {"kind": "failure", "host": host, "check": check, "before": None, "after": None,
-            "text": what, "remedy": f"./gpufleet provision --limit {host}", "weight": "bad",
-            "strikes": 1, **more}
+    return {
+        "kind": "failure",
+        "host": host,
+        "check": check,
+        "before": None,
+        "after": None,
+        "text": what,
+        "remedy": f"./gpufleet provision --limit {host}",
+        "weight": "bad",
+        "strikes": 1,
+        **more,
+    }
 
 
-def test_what_changed_is_said_once_for_all_its_checks_and_hosts() -> None:
-    summarized = change_summary.summarize([
-        change("gpu01", None, "Running kernel: 2, and was 1.", kind="kernel", weight="note"),
-        change("gpu01", "gpu.smi", "gpu.smi hangs: no answer."),
-        change("gpu01", "gpu.pcie", "gpu.pcie hangs: no answer."),
-        change("gpu02", "gpu.smi", "gpu.smi hangs: no answer."),
-        change("gpu03", "gpu.smi", "gpu.smi hangs: no answer."),
-        change("gpu04", "gpu.smi", "gpu.smi hangs: no answer.", strikes=2),
-    ])
+def test_what_changed_is_printed_once_for_all_its_checks_and_hosts() -> None:
+    summarized = change_summary.summarize(
+        [
+            change("gpu01", None, "Running kernel: 2, and was 1.", kind="kernel", weight="note"),
+            change("gpu01", "gpu.smi", "gpu.smi hangs: no answer."),
+            change("gpu01", "gpu.pcie", "gpu.pcie hangs: no answer."),
+            change("gpu02", "gpu.smi", "gpu.smi hangs: no answer."),
+            change("gpu03", "gpu.smi", "gpu.smi hangs: no answer."),
+            change("gpu04", "gpu.smi", "gpu.smi hangs: no answer.", strikes=2),
+        ]
+    )
     assert [(each.text, each.checks, each.hosts) for each in summarized] == [
         ("hangs: no answer.", ("gpu.smi",), ("gpu02", "gpu03")),
         ("hangs: no answer.", ("gpu.smi", "gpu.pcie"), ("gpu01",)),
         ("hangs: no answer.", ("gpu.smi",), ("gpu04",)),
-        ("Running kernel: 2, and was 1.", (), ("gpu01",))]
+        ("Running kernel: 2, and was 1.", (), ("gpu01",)),
+    ]
     assert summarized[0].remedy == "./gpufleet provision --limit gpu02,gpu03"
 
 
-def test_hosts_whose_names_begin_alike_are_told_apart() -> None:
+def test_hosts_whose_names_begin_alike_are_distinguished() -> None:
     text = "gpu1 and gpu10, gpu1.example.org, my-gpu1: gpu1."
     bare = summary.mask_name(text, "gpu1")
     assert summary.insert_names(bare, ["X"]) == "X and gpu10, gpu1.example.org, my-gpu1: X."

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from gpufleet.checks import judge
+from gpufleet.judge import judge
 from gpufleet.report import terminal
 from gpufleet.transport.fanout import Outcome
 from gpufleet.verification.session import HostRun, Session
@@ -26,8 +26,12 @@ def test_of_many_hosts_the_healthy_are_one_line_and_the_others_are_in_full(
     fine = judge.judge(plan, snapshot)
     data(snapshot, "cudnn")["trees"][0]["headers"][0]["version"] = "8.9.7"
     broken = judge.judge(plan, snapshot)
-    session = Session([HostRun(f"gpu{number:03}", None, plan,
-                               broken if number == 42 else fine) for number in range(1, 101)])
+    session = Session(
+        [
+            HostRun(f"gpu{number:03}", None, plan, broken if number == 42 else fine)
+            for number in range(1, 101)
+        ]
+    )
     text = shown(session)
     assert "✓ gpu[001-041,043-100]" in text
     assert "✗ gpu042  failed" in text
@@ -37,11 +41,13 @@ def test_of_many_hosts_the_healthy_are_one_line_and_the_others_are_in_full(
     assert len(text.splitlines()) < 60
 
 
-def test_a_cause_is_shown_with_its_consequences_by_name(
-    plan: Document, snapshot: Document
-) -> None:
+def test_a_cause_is_shown_with_its_consequences_by_name(plan: Document, snapshot: Document) -> None:
     snapshot["sections"]["stacks"] = {
-        "state": "hung", "seconds": 60, "error": "no answer within 60 s", "data": None}
+        "state": "hung",
+        "seconds": 60,
+        "error": "no answer within 60 s",
+        "data": None,
+    }
     text = shown(Session([HostRun("gpu01", snapshot, plan, judge.judge(plan, snapshot))]))
     folded = [check for check in judge.judge(plan, snapshot)["checks"] if "explained_by" in check]
     assert len(folded) > 5
@@ -50,12 +56,15 @@ def test_a_cause_is_shown_with_its_consequences_by_name(
     assert text.count("remedy") == 1
 
 
-@pytest.mark.parametrize(("names", "expected"), [
-    (["a1", "a2", "a3"], "a[1-3]"),
-    (["rack1-gpu2", "rack1-gpu3"], "rack1-gpu[2-3]"),
-    (["one"], "one"),
-    (["@all", "!odd["], "@all, !odd["),
-])
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["a1", "a2", "a3"], "a[1-3]"),
+        (["rack1-gpu2", "rack1-gpu3"], "rack1-gpu[2-3]"),
+        (["one"], "one"),
+        (["@all", "!odd["], "@all, !odd["),
+    ],
+)
 def test_names_are_folded_as_by_clustershell(names: list[str], expected: str) -> None:
     assert terminal.fold_names(names) == expected
 

@@ -13,36 +13,48 @@ from tests.support.host_documents import (
     SYSTEMS,
     codes,
     converged,
+    declaration,
     gpu_host,
     refusal,
     section,
     snapshot,
-    wish,
 )
 
-ROW = {"minimum", "because", "branch", "version", "source", "managed", "module", "module_because",
-       "persistence", "fabric_manager", "mig", "reboot"}
+ROW = {
+    "minimum",
+    "because",
+    "branch",
+    "version",
+    "source",
+    "managed",
+    "module",
+    "module_because",
+    "persistence",
+    "fabric_manager",
+    "mig",
+    "reboot",
+}
 
 
-def plan(system: str, *devices: str, sections: Any = None, **wishes: Any) -> dict[str, Any]:
+def plan(system: str, *devices: str, sections: Any = None, **declared: Any) -> dict[str, Any]:
     """A host that wants its driver managed, and whatever else is given."""
-    return resolve({"gpu_driver": {}, **wishes}, gpu_host(system, *devices, **(sections or {})))
+    return resolve({"gpu_driver": {}, **declared}, gpu_host(system, *devices, **(sections or {})))
 
 
 # What an A100 gets on every supported system: from the distribution, and from NVIDIA's repository.
 OFFERED = [
     ("debian-11", ("470", "proprietary"), ("560", "open")),
-    ("debian-12", ("535", "proprietary"), ("595", "open")),
-    ("debian-13", ("550", "proprietary"), ("595", "open")),
+    ("debian-12", ("535", "proprietary"), ("620", "open")),
+    ("debian-13", ("550", "proprietary"), ("620", "open")),
     ("ubuntu-20.04", ("570", "open"), ("570", "open")),
-    ("ubuntu-22.04", ("595", "open"), ("595", "open")),
-    ("ubuntu-24.04", ("595", "open"), ("595", "open")),
-    ("rhel-8", None, ("595", "open")),
-    ("rhel-9", None, ("595", "open")),
-    ("rhel-10", None, ("595", "open")),
-    ("rocky-8", None, ("595", "open")),
-    ("rocky-9", None, ("595", "open")),
-    ("rocky-10", None, ("595", "open")),
+    ("ubuntu-22.04", ("595", "open"), ("620", "open")),
+    ("ubuntu-24.04", ("595", "open"), ("620", "open")),
+    ("rhel-8", None, ("620", "open")),
+    ("rhel-9", None, ("620", "open")),
+    ("rhel-10", None, ("620", "open")),
+    ("rocky-8", None, ("620", "open")),
+    ("rocky-9", None, ("620", "open")),
+    ("rocky-10", None, ("620", "open")),
 ]
 
 
@@ -61,7 +73,8 @@ def test_every_system_has_a_whole_driver_row_or_a_clear_refusal(
         if expected is None:
             (problem,) = found["problems"]
             assert (problem["code"], problem["where"]) == (
-                "driver-not-offered", "gpu_driver.source",
+                "driver-not-offered",
+                "gpu_driver.source",
             )
             assert "source: nvidia_repo" in problem["remedy"]
         else:
@@ -74,20 +87,22 @@ def test_every_system_has_a_whole_driver_row_or_a_clear_refusal(
 
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_the_runfile_is_offered_everywhere(system: str) -> None:
-    wished = {"gpu_driver": {"source": "runfile", "branch": "580"}}
-    assert codes(plan(system, "20b0", **wished)) == ["eula-not-accepted"]
-    found = plan(system, "20b0", **wished, gpu_accept_nvidia_eula=True)
+    wanted = {"gpu_driver": {"source": "runfile", "branch": "580"}}
+    assert codes(plan(system, "20b0", **wanted)) == ["eula-not-accepted"]
+    found = plan(system, "20b0", **wanted, gpu_accept_nvidia_eula=True)
     assert found["problems"] == []
     assert (found["driver"]["branch"], found["driver"]["version"]) == ("580", "580.178.04")
 
 
 def test_a_runfile_is_of_one_exact_version() -> None:
-    wished = {"gpu_accept_nvidia_eula": True}
-    (problem,) = plan("debian-12", "20b0", **wished,
-                      gpu_driver={"source": "runfile", "branch": "616"})["problems"]
+    wanted = {"gpu_accept_nvidia_eula": True}
+    (problem,) = plan(
+        "debian-12", "20b0", **wanted, gpu_driver={"source": "runfile", "branch": "616"}
+    )["problems"]
     assert (problem["code"], problem["where"]) == ("driver-not-offered", "gpu_driver.branch")
-    exact = plan("debian-12", "20b0", **wished,
-                 gpu_driver={"source": "runfile", "branch": "616.10"})
+    exact = plan(
+        "debian-12", "20b0", **wanted, gpu_driver={"source": "runfile", "branch": "616.10"}
+    )
     assert (exact["problems"], exact["driver"]["version"]) == ([], "616.10")
 
 
@@ -107,17 +122,25 @@ def test_a_branch_that_is_installed_is_kept_while_it_fits() -> None:
 
 def test_the_system_stands_in_the_plan() -> None:
     assert plan("debian-12")["os"] == {
-        "id": "debian", "version_id": "12", "codename": "bookworm", "family": "debian",
+        "id": "debian",
+        "version_id": "12",
+        "codename": "bookworm",
+        "family": "debian",
     }
     assert plan("rocky-9")["os"] == {
-        "id": "rocky", "version_id": "9.6", "codename": None, "family": "redhat",
+        "id": "rocky",
+        "version_id": "9.6",
+        "codename": None,
+        "family": "redhat",
     }
     assert resolve({"gpu_driver": {}})["os"] is None
     assert resolve({"gpu_driver": {}}, snapshot(os="hung"))["os"] is None
 
 
-@pytest.mark.parametrize("about", [{"id": "arch"}, {"id": "debian", "version_id": "9"},
-                                   {"id": "ubuntu", "version_id": "26.04"}])
+@pytest.mark.parametrize(
+    "about",
+    [{"id": "arch"}, {"id": "debian", "version_id": "9"}, {"id": "ubuntu", "version_id": "26.04"}],
+)
 def test_a_system_that_is_not_known(about: dict[str, str]) -> None:
     host = snapshot(os=about)
     problem = refusal({"gpu_driver": {}}, host)
@@ -128,7 +151,7 @@ def test_a_system_that_is_not_known(about: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("system", "wished", "told"),
+    ("system", "wanted", "reported"),
     [
         ("debian-12", {"branch": "580"}, ["470, 535", 'branch: "580", source: nvidia_repo']),
         ("debian-12", {"branch": "580.65.06"}, ['branch: "580", source: nvidia_repo']),
@@ -140,23 +163,23 @@ def test_a_system_that_is_not_known(about: dict[str, str]) -> None:
     ],
 )
 def test_a_branch_that_the_source_does_not_have(
-    system: str, wished: dict[str, str], told: list[str]
+    system: str, wanted: dict[str, str], reported: list[str]
 ) -> None:
-    (problem,) = plan(system, "20b0", gpu_driver=wished)["problems"]
+    (problem,) = plan(system, "20b0", gpu_driver=wanted)["problems"]
     assert (problem["code"], problem["where"]) == ("driver-not-offered", "gpu_driver.branch")
-    for text in told:
+    for text in reported:
         assert text in problem["message"] + problem["remedy"]
 
 
 def test_the_branch_is_new_enough_for_every_toolkit() -> None:
-    wished = wish(gpu_toolkits=["13.0.0"], gpu_driver={})
+    wanted = declaration(gpu_toolkits=["13.0.0"], gpu_driver={})
     host = gpu_host("debian-12", "20b0")
-    problem = refusal(wished, host)
+    problem = refusal(wanted, host)
     assert (problem["code"], problem["where"]) == ("driver-too-old", "gpu_driver")
     assert "CUDA 13.0" in problem["message"]
-    assert problem["remedy"] == 'set gpu_driver: {branch: "595", source: nvidia_repo}'
-    assert resolve({**wished, "gpu_driver": {"source": "nvidia_repo"}}, host)["problems"] == []
-    older = resolve(wish("2.13.1", gpu_driver={}), host)
+    assert problem["remedy"] == 'set gpu_driver: {branch: "620", source: nvidia_repo}'
+    assert resolve({**wanted, "gpu_driver": {"source": "nvidia_repo"}}, host)["problems"] == []
+    older = resolve(declaration("2.13.1", gpu_driver={}), host)
     assert (older["problems"], older["driver"]["branch"]) == ([], "535")
 
 
@@ -195,7 +218,8 @@ NVSWITCH = {"gpus": {"nvswitches": ["0000:c1:00.0"]}}
 def test_an_nvswitch_needs_a_fabric_manager_which_debian_has_not(system: str) -> None:
     (problem,) = plan(system, "20b0", sections=NVSWITCH)["problems"]
     assert (problem["code"], problem["where"]) == (
-        "fabric-manager-unavailable", "gpu_driver.source",
+        "fabric-manager-unavailable",
+        "gpu_driver.source",
     )
     assert "0000:c1:00.0" in problem["message"]
     assert "source: nvidia_repo" in problem["remedy"]
@@ -210,16 +234,18 @@ def test_an_nvswitch_with_a_branch_or_a_source_that_has_no_fabric_manager() -> N
     old = plan("ubuntu-20.04", "1db4", sections=NVSWITCH, gpu_driver={"branch": "418"})
     assert codes(old) == ["fabric-manager-unavailable"]
     runfile = {"source": "runfile", "branch": "580"}
-    bare = plan("debian-12", "20b0", sections=NVSWITCH, gpu_driver=runfile,
-                gpu_accept_nvidia_eula=True)
+    bare = plan(
+        "debian-12", "20b0", sections=NVSWITCH, gpu_driver=runfile, gpu_accept_nvidia_eula=True
+    )
     assert codes(bare) == ["fabric-manager-unavailable"]
     assert "source: nvidia_repo" in bare["problems"][0]["remedy"]
 
 
 def test_an_nvswitch_where_no_source_has_a_fabric_manager() -> None:
     for source in ("distro", "nvidia_repo"):
-        (problem,) = plan("debian-11", "20b0", sections=NVSWITCH,
-                          gpu_driver={"source": source})["problems"]
+        (problem,) = plan("debian-11", "20b0", sections=NVSWITCH, gpu_driver={"source": source})[
+            "problems"
+        ]
         assert problem["code"] == "fabric-manager-unavailable"
         assert "no source has a fitting branch for Debian 11" in problem["remedy"]
 
@@ -246,8 +272,12 @@ def test_secure_boot_without_an_enrolled_key() -> None:
     for enrolled in (False, None):
         (problem,) = plan("debian-12", "20b0", sections=secured(True, enrolled))["problems"]
         assert (problem["code"], problem["where"]) == ("secure-boot", "gpu_driver")
-        for step in ("mokutil --import /var/lib/dkms/mok.pub", "reboot", "Enroll MOK",
-                     "provision again"):
+        for step in (
+            "mokutil --import /var/lib/dkms/mok.pub",
+            "reboot",
+            "Enroll MOK",
+            "provision again",
+        ):
             assert step in problem["remedy"]
 
 
@@ -269,21 +299,21 @@ def test_a_host_without_a_gpu_loads_no_modules() -> None:
 
 
 def test_what_is_not_managed_is_none_of_secure_boot_s_business() -> None:
-    for wished in ({"gpu_driver": {"source": "preinstalled"}}, {"gpu_driver": None}):
-        assert plan("debian-12", "20b0", sections=secured(True, False), **wished)["problems"] == []
+    for wanted in ({"gpu_driver": {"source": "preinstalled"}}, {"gpu_driver": None}):
+        assert plan("debian-12", "20b0", sections=secured(True, False), **wanted)["problems"] == []
 
 
 def test_a_preinstalled_driver_is_only_checked() -> None:
-    wished = wish("2.17.1", gpu_driver={"source": "preinstalled", "branch": "535"})
+    wanted = declaration("2.17.1", gpu_driver={"source": "preinstalled", "branch": "535"})
     host = gpu_host("rocky-9", "20b0", driver={"loaded": "535.183.01"})
-    found = resolve(wished, host)
+    found = resolve(wanted, host)
     assert found["problems"] == []
     assert (found["driver"]["managed"], found["driver"]["branch"]) == (False, "535")
     assert (found["driver"]["module"], found["driver"]["module_because"]) == (None, None)
     section(host, "driver")["loaded"] = "470.256.02"
-    problem = refusal(wished, host)
+    problem = refusal(wanted, host)
     assert (problem["code"], problem["where"]) == ("driver-too-old", "gpu_driver")
-    assert 'gpu_driver: {branch: "595", source: nvidia_repo}' in problem["remedy"]
+    assert 'gpu_driver: {branch: "620", source: nvidia_repo}' in problem["remedy"]
 
 
 def test_a_host_without_a_gpu_has_its_driver_managed_all_the_same() -> None:
@@ -292,13 +322,13 @@ def test_a_host_without_a_gpu_has_its_driver_managed_all_the_same() -> None:
     assert found["problems"] == []
     assert (found["driver"]["branch"], found["driver"]["managed"]) == ("535", True)
     # Its stacks need no driver, but what is declared must be there to be installed.
-    stacks = wish(gpu_toolkits=["13.0.0"], gpu_expect=expect, gpu_driver={})
+    stacks = declaration(gpu_toolkits=["13.0.0"], gpu_expect=expect, gpu_driver={})
     assert resolve(stacks, gpu_host("debian-12"))["problems"] == []
     assert codes(plan("debian-12", gpu_expect=expect, gpu_driver={"branch": "580"})) == [
         "driver-not-offered"
     ]
-    told = plan("debian-12", gpu_expect=expect, gpu_driver={"branch": "470", "module": "open"})
-    assert codes(told) == ["driver-unknown"]
+    reported = plan("debian-12", gpu_expect=expect, gpu_driver={"branch": "470", "module": "open"})
+    assert codes(reported) == ["driver-unknown"]
 
 
 def test_mig_where_a_gpu_can_be_split() -> None:
@@ -314,17 +344,22 @@ def test_mig_where_a_gpu_can_be_split() -> None:
     assert codes(resolve({"gpu_mig": layout, "gpu_gpus": ["T4"]})) == ["mig-unsupported"]
 
 
-def test_containers_stand_in_the_plan_as_they_are_wished() -> None:
+def test_containers_stand_in_the_plan_as_they_are_declared() -> None:
     assert resolve({})["containers"] is None
-    found = resolve({"gpu_containers": {"toolkit": "1.17.8"}, "gpu_expect": {"count": 8}})
+    found = resolve({"gpu_containers": {"toolkit": "1.20.0"}, "gpu_expect": {"count": 8}})
     assert found["containers"] == {
-        "engine": "docker", "source": "distro", "toolkit": "1.17.8", "image": None,
-        "data_root": None, "gpus": 8,
+        "engine": "docker",
+        "source": "distro",
+        "toolkit": "1.20.0",
+        "accept_cves": [],
+        "image": None,
+        "data_root": None,
+        "gpus": 8,
     }
 
 
 def test_a_planned_driver_leaves_the_other_changes_alone() -> None:
-    found = resolve(wish("2.13.1", gpu_driver={}), gpu_host("debian-12", "20b0"))
+    found = resolve(declaration("2.13.1", gpu_driver={}), gpu_host("debian-12", "20b0"))
     rows = changes(found, converged(found))
     assert [row for row in rows if row["what"] != "driver"] == []
 
@@ -345,6 +380,9 @@ def test_offers_are_of_known_branches_and_modules() -> None:
 def _offers(system: str) -> list[driver_sources.Offer]:
     about = SYSTEMS[system]
     rows = facts.document("driver_offers.yml")["systems"]
-    row = next(each for each in rows if about["id"] in each["ids"]
-               and about["version_id"] == each["version"])
+    row = next(
+        each
+        for each in rows
+        if about["id"] in each["ids"] and about["version_id"] == each["version"]
+    )
     return driver_sources.System(row).offers("distro")

@@ -9,7 +9,15 @@ import pytest
 
 from gpufleet.diff import changes
 from gpufleet.resolver import environment, resolve
-from tests.support.host_documents import codes, converged, receipt, refusal, section, snapshot, wish
+from tests.support.host_documents import (
+    codes,
+    converged,
+    declaration,
+    receipt,
+    refusal,
+    section,
+    snapshot,
+)
 
 Row = dict[str, Any]
 
@@ -20,15 +28,18 @@ KERNEL = "/usr/local/share/jupyter/kernels/tensorflow-2.13.1/kernel.json"
 
 
 def texts(*stacks: Any, **others: Any) -> dict[str, str]:
-    """{path: text} of what the wishes come to."""
-    plan = resolve(wish(*stacks, **others))
+    """{path: text} that the declaration results in."""
+    plan = resolve(declaration(*stacks, **others))
     assert plan["problems"] == []
     return {row["path"]: row["text"] for row in plan["environment"]}
 
 
 def test_modules_are_always_there_and_nothing_else_unless_asked() -> None:
     assert set(texts("2.13.1")) == {
-        f"{MODULES}/cuda/11.8", f"{MODULES}/cuda/.version", f"{MODULES}/tensorflow/2.13.1", HOOK,
+        f"{MODULES}/cuda/11.8",
+        f"{MODULES}/cuda/.version",
+        f"{MODULES}/tensorflow/2.13.1",
+        HOOK,
     }
     assert texts() == {}
 
@@ -68,7 +79,7 @@ def test_a_stack_s_module_is_called_by_its_release_or_its_name() -> None:
     lines = found[f"{MODULES}/tensorflow/vision"].splitlines()
     assert "conflict tensorflow" in lines
     assert "prepend-path PATH /opt/gpufleet/stacks/vision/bin" in lines
-    both = wish("2.13.1", {"tensorflow": "2.14.1", "name": "2.13.1"})
+    both = declaration("2.13.1", {"tensorflow": "2.14.1", "name": "2.13.1"})
     problem = refusal(both)
     assert (problem["code"], problem["where"]) == ("stack-name-clash", "gpu_stacks[1].name")
     assert "module name, tensorflow/2.13.1" in problem["message"]
@@ -76,7 +87,7 @@ def test_a_stack_s_module_is_called_by_its_release_or_its_name() -> None:
 
 @pytest.mark.parametrize("name", ["tensorflow-", "tensorflow-..", "tensorflow-.version"])
 def test_a_name_that_would_be_no_module_s_is_refused(name: str) -> None:
-    problem = refusal(wish({"tensorflow": "2.13.1", "name": name}))
+    problem = refusal(declaration({"tensorflow": "2.13.1", "name": name}))
     assert (problem["code"], problem["where"]) == ("bad-name", "gpu_stacks[0].name")
 
 
@@ -89,8 +100,12 @@ def test_the_profile_follows_the_link_and_never_sets_the_library_path() -> None:
 
 
 def test_a_kernel_starts_the_stack_s_python_with_its_variables() -> None:
-    plan = resolve(wish({"tensorflow": "2.13.1", "environment": {"TF_CPP_MIN_LOG_LEVEL": "2"}},
-                        gpu_jupyter_kernels=True))
+    plan = resolve(
+        declaration(
+            {"tensorflow": "2.13.1", "environment": {"TF_CPP_MIN_LOG_LEVEL": "2"}},
+            gpu_jupyter_kernels=True,
+        )
+    )
     kernel = json.loads(next(r["text"] for r in plan["environment"] if r["path"] == KERNEL))
     python = "/opt/gpufleet/stacks/tensorflow-2.13.1/bin/python"
     assert kernel["argv"] == [python, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
@@ -102,8 +117,8 @@ def test_a_kernel_starts_the_stack_s_python_with_its_variables() -> None:
 
 def test_a_name_that_jupyter_would_not_know_is_refused() -> None:
     named = {"tensorflow": "2.13.1", "name": "c++"}
-    assert resolve(wish(named))["problems"] == []
-    assert refusal(wish(named, gpu_jupyter_kernels=True))["code"] == "bad-name"
+    assert resolve(declaration(named))["problems"] == []
+    assert refusal(declaration(named, gpu_jupyter_kernels=True))["code"] == "bad-name"
 
 
 def test_variables_stand_in_module_and_activation_alike() -> None:
@@ -118,7 +133,7 @@ def test_variables_stand_in_module_and_activation_alike() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "code", "told"),
+    ("name", "value", "code", "reported"),
     [
         ("LD_LIBRARY_PATH", "/x", "variable-forbidden", "libraries"),
         ("PYTHONPATH", "/x", "variable-forbidden", "modules"),
@@ -133,81 +148,85 @@ def test_variables_stand_in_module_and_activation_alike() -> None:
 )
 @pytest.mark.parametrize("shared", [False, True])
 def test_variables_that_are_refused(
-    name: str, value: Any, code: str, told: str, shared: bool
+    name: str, value: Any, code: str, reported: str, shared: bool
 ) -> None:
     given = {name: value}
     if shared:
-        problem = refusal(wish("2.13.1", gpu_stack_environment=given))
+        problem = refusal(declaration("2.13.1", gpu_stack_environment=given))
         where = f"gpu_stack_environment.{name}"
     else:
-        problem = refusal(wish({"tensorflow": "2.13.1", "environment": given}))
+        problem = refusal(declaration({"tensorflow": "2.13.1", "environment": given}))
         where = f"gpu_stacks[0].environment.{name}"
     assert (problem["code"], problem["where"]) == (code, where)
-    assert told in problem["message"]
+    assert reported in problem["message"]
     assert problem["remedy"]
 
 
 def test_a_variable_that_the_release_does_not_read_is_refused_with_the_first_that_does() -> None:
     given = {"TF_FORCE_GPU_ALLOW_GROWTH": True}
-    problem = refusal(wish({"tensorflow": "1.11.0", "environment": given}))
+    problem = refusal(declaration({"tensorflow": "1.11.0", "environment": given}))
     assert problem["code"] == "variable-unknown"
-    told = "does not read TF_FORCE_GPU_ALLOW_GROWTH; the first that does is 1.12.0"
-    assert f"TensorFlow 1.11.0 {told}" in problem["message"]
-    assert resolve(wish({"tensorflow": "1.12.0", "environment": given}))["problems"] == []
+    reported = "does not read TF_FORCE_GPU_ALLOW_GROWTH; the first that does is 1.12.0"
+    assert f"TensorFlow 1.11.0 {reported}" in problem["message"]
+    assert resolve(declaration({"tensorflow": "1.12.0", "environment": given}))["problems"] == []
 
 
 def test_one_for_all_is_left_out_where_the_release_does_not_read_it_and_the_plan_says_so() -> None:
-    plan = resolve(wish("1.4.0", "2.13.1", gpu_stack_environment={"TF_FORCE_GPU_ALLOW_GROWTH": 1}))
+    plan = resolve(
+        declaration("1.4.0", "2.13.1", gpu_stack_environment={"TF_FORCE_GPU_ALLOW_GROWTH": 1})
+    )
     assert codes(plan) == ["wrong-type"]
     plan = resolve(
-        wish("1.4.0", "2.13.1", gpu_stack_environment={"TF_FORCE_GPU_ALLOW_GROWTH": True})
+        declaration("1.4.0", "2.13.1", gpu_stack_environment={"TF_FORCE_GPU_ALLOW_GROWTH": True})
     )
     assert plan["problems"] == []
     given = {row["name"]: row["environment"] for row in plan["stacks"]}
     assert given == {
-        "tensorflow-1.4.0": {}, "tensorflow-2.13.1": {"TF_FORCE_GPU_ALLOW_GROWTH": "true"},
+        "tensorflow-1.4.0": {},
+        "tensorflow-2.13.1": {"TF_FORCE_GPU_ALLOW_GROWTH": "true"},
     }
-    assert any("tensorflow-1.4.0 does not get TF_FORCE_GPU_ALLOW_GROWTH" in note
-               for note in plan["notes"])
+    assert any(
+        "tensorflow-1.4.0 does not get TF_FORCE_GPU_ALLOW_GROWTH" in note for note in plan["notes"]
+    )
 
 
 # -- what a host lacks ----------------------------------------------------------------------------
 
 
-def because(wishes: Row, host: Row) -> str:
+def because(declared: Row, host: Row) -> str:
     """Why the files are to be written."""
-    rows = changes(resolve(wishes), host)
+    rows = changes(resolve(declared), host)
     assert {row["what"] for row in rows} <= {"environment", "linker"}, rows
     return next(str(row["because"]) for row in rows if row["what"] == "environment")
 
 
-def test_another_wish_is_a_change_of_the_files_alone() -> None:
-    host = converged(resolve(wish("2.13.1")))
-    assert because(wish("2.13.1", gpu_profile=True), host) == f"{PROFILE} is missing"
-    given = wish("2.13.1", gpu_stack_environment={"TF_CPP_MIN_LOG_LEVEL": 1})
+def test_another_declaration_is_a_change_of_the_files_alone() -> None:
+    host = converged(resolve(declaration("2.13.1")))
+    assert because(declaration("2.13.1", gpu_profile=True), host) == f"{PROFILE} is missing"
+    given = declaration("2.13.1", gpu_stack_environment={"TF_CPP_MIN_LOG_LEVEL": 1})
     assert "tensorflow-2.13.1.sh is missing and 1 more" in because(given, host)
     assert f"{PROFILE} is no longer declared" in because(
-        wish("2.13.1"), converged(resolve(wish("2.13.1", gpu_profile=True)))
+        declaration("2.13.1"), converged(resolve(declaration("2.13.1", gpu_profile=True)))
     )
 
 
 def test_a_changed_file_is_a_repair() -> None:
-    host = converged(resolve(wish("2.13.1")))
+    host = converged(resolve(declaration("2.13.1")))
     receipt(host, "environment", "files")["changed"] = [{"path": "etc/x", "what": "missing"}]
-    assert "etc/x (missing)" in because(wish("2.13.1"), host)
+    assert "etc/x (missing)" in because(declaration("2.13.1"), host)
 
 
-def test_the_files_go_with_the_last_wish() -> None:
-    host = converged(resolve(wish("2.13.1")))
+def test_the_files_go_with_the_last_declaration() -> None:
+    host = converged(resolve(declaration("2.13.1")))
     assert "no longer declared" in because({}, host)
 
 
 def test_a_file_of_somebody_else_is_refused_before_anything_changes() -> None:
     host = snapshot()
     section(host, "receipts")["texts"] = {KERNEL: "ab"}
-    problem = refusal(wish("2.13.1", gpu_jupyter_kernels=True), host)
+    problem = refusal(declaration("2.13.1", gpu_jupyter_kernels=True), host)
     assert (problem["code"], problem["where"]) == ("foreign-tree", KERNEL)
-    assert resolve(wish("2.13.1"), host)["problems"] == []
-    plan = resolve(wish("2.13.1", gpu_jupyter_kernels=True))
+    assert resolve(declaration("2.13.1"), host)["problems"] == []
+    plan = resolve(declaration("2.13.1", gpu_jupyter_kernels=True))
     section(host, "receipts")["texts"] = environment.digests(plan["environment"])
-    assert resolve(wish("2.13.1", gpu_jupyter_kernels=True), host)["problems"] == []
+    assert resolve(declaration("2.13.1", gpu_jupyter_kernels=True), host)["problems"] == []

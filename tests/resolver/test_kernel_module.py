@@ -23,9 +23,11 @@ CASES = [
 ]
 
 
-def driver(system: str, *devices: str, **wish: Any) -> dict[str, Any]:
+def driver(system: str, *devices: str, **declaration: Any) -> dict[str, Any]:
     """The plan of a host with these GPUs that only wants its driver managed."""
-    return resolve({"gpu_driver": {"source": SOURCES[system], **wish}}, gpu_host(system, *devices))
+    return resolve(
+        {"gpu_driver": {"source": SOURCES[system], **declaration}}, gpu_host(system, *devices)
+    )
 
 
 @pytest.mark.parametrize(("device", "group", "system"), CASES)
@@ -93,7 +95,7 @@ def test_gpus_that_no_single_branch_knows() -> None:
 
 
 @pytest.mark.parametrize(
-    ("device", "wish", "code"),
+    ("device", "declaration", "code"),
     [
         ("1db4", {"branch": "580", "module": "open"}, "gpu-too-old"),
         ("2bb5", {"branch": "580", "module": "proprietary"}, "gpu-too-new"),
@@ -108,14 +110,14 @@ def test_gpus_that_no_single_branch_knows() -> None:
     ],
 )
 def test_what_is_pinned_is_checked_not_overridden(
-    device: str, wish: dict[str, str], code: str | None
+    device: str, declaration: dict[str, str], code: str | None
 ) -> None:
-    plan = driver("ubuntu-24.04", device, **wish)
+    plan = driver("ubuntu-24.04", device, **declaration)
     assert (codes(plan) or [None])[0] == code
     assert all(problem["remedy"] for problem in plan["problems"])
     if code is None:
-        assert plan["driver"]["branch"] == wish["branch"]
-        assert plan["driver"]["module"] == wish["module"]
+        assert plan["driver"]["branch"] == declaration["branch"]
+        assert plan["driver"]["module"] == declaration["module"]
         assert plan["driver"]["module_because"] == "declared in gpu_driver"
 
 
@@ -131,11 +133,10 @@ def test_why_the_modules_are_what_they_are() -> None:
 
 def test_the_host_s_gpus_go_after_those_that_are_declared() -> None:
     host = gpu_host("ubuntu-24.04", "1db4")
-    told = {"gpu_driver": {}, "gpu_expect": {"count": 1, "model": "NVIDIA H100 80GB HBM3"}}
-    declared = resolve(told, host)
+    reported = {"gpu_driver": {}, "gpu_expect": {"count": 1, "model": "NVIDIA H100 80GB HBM3"}}
+    declared = resolve(reported, host)
     assert declared["driver"]["module"] == "open"
-    assert any("Tesla V100 PCIe 16GB" in note and "unchecked" in note
-               for note in declared["notes"])
+    assert any("Tesla V100 PCIe 16GB" in note and "unchecked" in note for note in declared["notes"])
     unheard = {"gpu_driver": {}, "gpu_expect": {"count": 1, "model": "NVIDIA Something"}}
     assert resolve(unheard, host)["driver"]["module"] == "proprietary"
 
@@ -155,8 +156,14 @@ def test_a_branch_that_does_not_list_the_device_is_a_note() -> None:
 
 @pytest.mark.parametrize(
     ("written", "chip", "capability"),
-    [("0x2330", "GH100", "9.0"), ("2BB5", "GB202", "12.0"), ("10de:1db4", "GV100", "7.0"),
-     ("0x6d1", "GF100", "2.0"), ("20a1", "GA100", "8.0"), ("2b99", "GB202", "12.0")],
+    [
+        ("0x2330", "GH100", "9.0"),
+        ("2BB5", "GB202", "12.0"),
+        ("10de:1db4", "GV100", "7.0"),
+        ("0x6d1", "GF100", "2.0"),
+        ("20a1", "GA100", "8.0"),
+        ("2b99", "GB202", "12.0"),
+    ],
 )
 def test_a_device_id_as_it_is_written(written: str, chip: str, capability: str) -> None:
     found = pci.device(written)
@@ -169,7 +176,7 @@ def test_what_is_no_gpu(number: str) -> None:
     assert pci.device(number) is None
 
 
-def test_pci_ids_are_told_once_and_by_their_chip_s_range() -> None:
+def test_pci_ids_are_reported_once_and_by_their_chip_s_range() -> None:
     table = facts.document("pci.yml")
     numbers = [number for row in table["chips"] for number in row["devices"]]
     assert len(set(numbers)) == len(numbers) >= 60

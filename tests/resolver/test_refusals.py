@@ -7,8 +7,16 @@ from typing import Any
 import pytest
 
 from gpufleet.resolver import Code, release, resolve
+from gpufleet.spec.parse import declaration_of
 from gpufleet.spec.probe_settings import probe_settings
-from tests.support.host_documents import DEBIAN_12, codes, refusal, snapshot, wish, with_pythons
+from tests.support.host_documents import (
+    DEBIAN_12,
+    codes,
+    declaration,
+    refusal,
+    snapshot,
+    with_pythons,
+)
 
 
 def test_1_4_0_with_cudnn_5_1() -> None:
@@ -21,12 +29,12 @@ def test_1_4_0_with_cudnn_5_1() -> None:
 
 
 def test_an_unknown_release_lists_the_nearest() -> None:
-    problem = refusal(wish("9.9"))
+    problem = refusal(declaration("9.9"))
     assert problem["code"] == "unknown-release"
     assert problem["where"] == "gpu_stacks[0].tensorflow"
     assert "2.21.0" in problem["message"]
-    assert refusal(wish("2.13"))["remedy"] == 'declare one of these, such as "2.13.1"'
-    assert "1.4.1" in refusal(wish("1.4.7"))["message"]
+    assert refusal(declaration("2.13"))["remedy"] == 'declare one of these, such as "2.13.1"'
+    assert "1.4.1" in refusal(declaration("1.4.7"))["message"]
 
 
 CUDNN_PINS = [
@@ -45,7 +53,7 @@ CUDNN_PINS = [
 def test_a_pinned_cudnn_is_checked_not_overridden(
     version: str, cudnn: str, code: str | None
 ) -> None:
-    plan = resolve(wish({"tensorflow": version, "cudnn": cudnn}))
+    plan = resolve(declaration({"tensorflow": version, "cudnn": cudnn}))
     assert codes(plan) == ([code] if code else [])
     if code:
         assert plan["problems"][0]["where"] == "gpu_stacks[0].cudnn"
@@ -68,7 +76,7 @@ def test_a_pinned_cudnn_is_checked_not_overridden(
     ],
 )
 def test_a_pinned_cuda_is_checked_not_overridden(version: str, cuda: str, fits: bool) -> None:
-    plan = resolve(wish({"tensorflow": version, "cuda": cuda}))
+    plan = resolve(declaration({"tensorflow": version, "cuda": cuda}))
     if fits:
         assert plan["problems"] == []
         assert (plan["toolkits"][0]["version"] + ".").startswith(cuda + ".")
@@ -78,35 +86,38 @@ def test_a_pinned_cuda_is_checked_not_overridden(version: str, cuda: str, fits: 
 
 
 def test_a_python_without_a_wheel() -> None:
-    problem = refusal(wish({"tensorflow": "2.13.1", "python": "3.12"}))
+    problem = refusal(declaration({"tensorflow": "2.13.1", "python": "3.12"}))
     assert (problem["code"], problem["where"]) == ("python-unavailable", "gpu_stacks[0].python")
     assert "3.8, 3.9, 3.10, 3.11" in problem["message"]
 
 
 def test_a_host_without_a_fitting_python() -> None:
-    problem = refusal(wish("1.4.0"), with_pythons("3.11", "3.13"))
+    problem = refusal(declaration("1.4.0"), with_pythons("3.11", "3.13"))
     assert problem["code"] == "python-unavailable"
     assert "3.11, 3.13" in problem["message"]
-    wished = refusal(wish({"tensorflow": "2.13.1", "python": "3.9"}), with_pythons("3.11"))
-    assert wished["message"] == "the host has no Python 3.9; it has 3.11"
+    wanted = refusal(declaration({"tensorflow": "2.13.1", "python": "3.9"}), with_pythons("3.11"))
+    assert wanted["message"] == "the host has no Python 3.9; it has 3.11"
 
 
 def test_the_newest_fitting_python_of_the_host_is_taken() -> None:
-    plan = resolve(wish("2.13.1"), with_pythons("3.9", "3.10", "3.12"))
+    plan = resolve(declaration("2.13.1"), with_pythons("3.9", "3.10", "3.12"))
     stack = plan["stacks"][0]
     assert (stack["python"], stack["interpreter"]) == ("3.10", "/usr/bin/python3.10")
 
 
 def test_what_uv_brought_for_one_stack_changes_no_other() -> None:
-    wished = wish("2.18.1", {"tensorflow": "2.17.1", "python": "3.12"}, gpu_python_install=True)
+    wanted = declaration(
+        "2.18.1", {"tensorflow": "2.17.1", "python": "3.12"}, gpu_python_install=True
+    )
     host = with_pythons("3.11")
-    before = resolve(wished, host)["stacks"]
+    before = resolve(wanted, host)["stacks"]
     assert [(row["python"], row["python_source"]) for row in before] == [
-        ("3.11", "host"), ("3.12", "uv"),
+        ("3.11", "host"),
+        ("3.12", "uv"),
     ]
     path = "/opt/gpufleet/python/cpython-3.12.9-linux-x86_64-gnu/bin/python3.12"
     host["sections"]["os"]["data"]["pythons"].append({"path": path, "version": "3.12.9"})
-    after = resolve(wished, host)["stacks"]
+    after = resolve(wanted, host)["stacks"]
     assert [row["python"] for row in after] == ["3.11", "3.12"]
 
 
@@ -114,19 +125,19 @@ OWN = "/srv/py/bin/python3.6"
 
 
 def test_a_stack_takes_the_interpreter_that_is_named() -> None:
-    wished = wish({"tensorflow": "1.4.0", "python": OWN})
+    wanted = declaration({"tensorflow": "1.4.0", "python": OWN})
     host = with_pythons("3.6", "3.11")
     host["sections"]["os"]["data"]["pythons"].append({"path": OWN, "version": "3.6.15"})
-    stack = resolve(wished, host)["stacks"][0]
+    stack = resolve(wanted, host)["stacks"][0]
     assert (stack["python"], stack["interpreter"]) == ("3.6", OWN)
     assert stack["lock"] == "tensorflow-1.4.0-py3.6.lock"
-    assert probe_settings(wished)["pythons"] == [OWN]
-    unseen = resolve(wished)["stacks"][0]
+    assert probe_settings(declaration_of(wanted).spec)["pythons"] == [OWN]
+    unseen = resolve(wanted)["stacks"][0]
     assert (unseen["python"], unseen["interpreter"]) == ("3.6", OWN)
 
 
 @pytest.mark.parametrize(
-    ("python", "found", "told"),
+    ("python", "found", "reported"),
     [
         (OWN, None, f"the host has no {OWN}"),
         (OWN, "3.7.1", f"{OWN} is Python 3.7"),
@@ -135,48 +146,52 @@ def test_a_stack_takes_the_interpreter_that_is_named() -> None:
         ("/srv/py/bin/python3.5", "3.5.9", "needs Python 3.6 or newer"),
     ],
 )
-def test_a_named_interpreter_that_does_not_fit(python: str, found: str | None, told: str) -> None:
+def test_a_named_interpreter_that_does_not_fit(
+    python: str, found: str | None, reported: str
+) -> None:
     host = with_pythons("3.6")
     if found:
         host["sections"]["os"]["data"]["pythons"].append({"path": python, "version": found})
-    problem = refusal(wish({"tensorflow": "1.4.0", "python": python}), host)
+    problem = refusal(declaration({"tensorflow": "1.4.0", "python": python}), host)
     assert (problem["code"], problem["where"]) == ("python-unavailable", "gpu_stacks[0].python")
-    assert told in problem["message"]
+    assert reported in problem["message"]
 
 
 @pytest.mark.parametrize("prefix", ["/srv/3.6", "/srv/versions/3.6.15", "/srv/cpython-3.6.15"])
 def test_a_prefix_stands_for_its_interpreter(prefix: str) -> None:
-    stack = resolve(wish({"tensorflow": "1.4.0", "python": prefix}))["stacks"][0]
+    stack = resolve(declaration({"tensorflow": "1.4.0", "python": prefix}))["stacks"][0]
     assert (stack["python"], stack["interpreter"]) == ("3.6", f"{prefix}/bin/python3.6")
 
 
 @pytest.mark.parametrize("python", ["/srv/py", "/srv/py/bin/python", "/srv/py 3/bin/python3.6"])
 def test_an_interpreter_whose_name_does_not_tell_its_version(python: str) -> None:
-    problem = refusal(wish({"tensorflow": "1.4.0", "python": python}), with_pythons("3.6"))
+    problem = refusal(declaration({"tensorflow": "1.4.0", "python": python}), with_pythons("3.6"))
     assert (problem["code"], problem["where"]) == ("wrong-type", "gpu_stacks[0].python")
 
 
 def test_uv_brings_a_python_only_where_it_may_and_can() -> None:
     host = with_pythons("3.11")
-    problem = refusal(wish("2.4.0"), host)
+    problem = refusal(declaration("2.4.0"), host)
     assert "set gpu_python_install: true" in problem["remedy"]
-    stack = resolve(wish("2.4.0", gpu_python_install=True), host)["stacks"][0]
+    stack = resolve(declaration("2.4.0", gpu_python_install=True), host)["stacks"][0]
     assert (stack["python"], stack["interpreter"], stack["python_source"]) == ("3.8", None, "uv")
-    own = resolve(wish("2.13.1", gpu_python_install=True), host)["stacks"][0]
+    own = resolve(declaration("2.13.1", gpu_python_install=True), host)["stacks"][0]
     assert (own["python"], own["python_source"]) == ("3.11", "host")
     older = {"tensorflow": "2.13.1", "python": "3.9"}
-    assert resolve(wish(older, gpu_python_install=True), host)["stacks"][0]["python"] == "3.9"
-    relic = refusal(wish("1.4.0", gpu_python_install=True), host)
-    assert relic["code"] == "python-unavailable"
-    assert "gpu_python_install" not in relic["remedy"]
+    assert (
+        resolve(declaration(older, gpu_python_install=True), host)["stacks"][0]["python"] == "3.9"
+    )
+    legacy = refusal(declaration("1.4.0", gpu_python_install=True), host)
+    assert legacy["code"] == "python-unavailable"
+    assert "gpu_python_install" not in legacy["remedy"]
 
 
 def test_a_driver_s_library_is_planned_for_builds_that_are_linked_against_it() -> None:
-    wished = wish("1.4.0", "2.13.1", gpu_expect={"count": 0})
-    plan = resolve(wished, with_pythons("3.6", "3.11"))
+    wanted = declaration("1.4.0", "2.13.1", gpu_expect={"count": 0})
+    plan = resolve(wanted, with_pythons("3.6", "3.11"))
     assert plan["driver_library"] == {"soname": "libcuda.so.1", "because": ["tensorflow-1.4.0"]}
-    assert resolve(wish("1.4.0", gpu_expect={"count": 1}))["driver_library"] is None
-    assert resolve(wish("1.0.0", gpu_expect={"count": 0}))["driver_library"] is None
+    assert resolve(declaration("1.4.0", gpu_expect={"count": 1}))["driver_library"] is None
+    assert resolve(declaration("1.0.0", gpu_expect={"count": 0}))["driver_library"] is None
 
 
 DRIVERS = [
@@ -194,7 +209,7 @@ DRIVERS = [
 
 @pytest.mark.parametrize(("version", "branch", "code"), DRIVERS)
 def test_the_declared_driver(version: str, branch: str, code: str | None) -> None:
-    plan = resolve(wish(version, gpu_driver={"branch": branch, "source": "distro"}))
+    plan = resolve(declaration(version, gpu_driver={"branch": branch, "source": "distro"}))
     assert codes(plan) == ([code] if code else [])
     if code:
         assert plan["problems"][0]["where"] == "gpu_driver.branch"
@@ -204,16 +219,18 @@ def test_the_declared_driver(version: str, branch: str, code: str | None) -> Non
 
 def test_the_loaded_driver_counts_where_ours_is_not_managed() -> None:
     old = snapshot(driver={"loaded": "470.256.02"})
-    assert refusal(wish("2.17.1"), old)["code"] == "driver-too-old"
-    assert resolve(wish("2.13.1"), old)["problems"] == []
+    assert refusal(declaration("2.17.1"), old)["code"] == "driver-too-old"
+    assert resolve(declaration("2.13.1"), old)["problems"] == []
     managed = {"branch": "580", "source": "nvidia_repo"}
-    assert resolve(wish("2.17.1", gpu_driver=managed), old)["problems"] == []
+    assert resolve(declaration("2.17.1", gpu_driver=managed), old)["problems"] == []
 
 
 def test_a_host_declared_without_a_gpu_needs_no_driver() -> None:
     old = snapshot(driver={"loaded": "390.157"})
-    wishes = wish("2.17.1", gpu_expect={"count": 0}, gpu_driver={"branch": "470"}, gpu_gpus=["K80"])
-    plan = resolve(wishes, old)
+    declared = declaration(
+        "2.17.1", gpu_expect={"count": 0}, gpu_driver={"branch": "470"}, gpu_gpus=["K80"]
+    )
+    plan = resolve(declared, old)
     assert plan["problems"] == []
     assert plan["driver"]["minimum"] == "525.60.13"
 
@@ -236,41 +253,49 @@ GPUS: list[tuple[str, dict[str, Any], set[str]]] = [
     ("K80", {"gpu_driver": {"branch": "495"}}, {"gpu-too-old"}),
     ("B200", {"gpu_driver": {"branch": "550"}}, {"gpu-too-new"}),
     ("Rubin", {"gpu_driver": {"branch": "610"}}, {"gpu-too-new"}),
+    ("Rubin", {"gpu_toolkits": ["13.2"]}, {"gpu-too-new"}),
+    ("Rubin", {"gpu_toolkits": ["12.8"]}, {"gpu-too-new"}),
+    ("Rubin", {"gpu_stacks": [{"pytorch": "2.12.0"}]}, {"gpu-too-new"}),
+    ("Rubin", {"gpu_stacks": [{"jax": "0.8.0"}]}, {"gpu-too-new"}),
+    ("Rubin", {"gpu_stacks": [{"tensorflow": "2.17.1"}]}, {"gpu-too-new"}),
     ("V100", {"gpu_driver": {"branch": "580", "module": "open"}}, {"gpu-too-old"}),
     ("T4", {"gpu_driver": {"branch": "580", "module": "open"}}, set()),
     ("B200", {"gpu_driver": {"branch": "580", "module": "proprietary"}}, {"gpu-too-new"}),
-    ("H100", {"gpu_driver": {"branch": "470", "module": "open"}},
-     {"driver-unknown", "gpu-too-new"}),
+    (
+        "H100",
+        {"gpu_driver": {"branch": "470", "module": "open"}},
+        {"driver-unknown", "gpu-too-new"},
+    ),
 ]
 
 
-@pytest.mark.parametrize(("card", "wishes", "expected"), GPUS)
+@pytest.mark.parametrize(("card", "declared", "expected"), GPUS)
 def test_a_gpu_that_something_does_not_know(
-    card: str, wishes: dict[str, Any], expected: set[str]
+    card: str, declared: dict[str, Any], expected: set[str]
 ) -> None:
-    plan = resolve({**wishes, "gpu_gpus": [card], "gpu_accept_nvidia_eula": True})
+    plan = resolve({**declared, "gpu_gpus": [card], "gpu_accept_nvidia_eula": True})
     assert set(codes(plan)) == expected
     assert all(problem["remedy"] for problem in plan["problems"])
 
 
 def test_the_expected_model_tells_the_gpu_too() -> None:
     expect = {"count": 8, "model": "NVIDIA B200", "memory_mib": 183_359}
-    assert codes(resolve(wish("2.21.0", gpu_expect=expect))) == ["gpu-too-new"]
-    unheard = resolve(wish("2.21.0", gpu_expect={"count": 1, "model": "NVIDIA Something"}))
+    assert codes(resolve(declaration("2.21.0", gpu_expect=expect))) == ["gpu-too-new"]
+    unheard = resolve(declaration("2.21.0", gpu_expect={"count": 1, "model": "NVIDIA Something"}))
     assert unheard["problems"] == []
     assert any("'NVIDIA Something' is not known" in note for note in unheard["notes"])
 
 
 def test_a_gpu_reached_through_ptx_needs_a_driver_as_new_as_the_toolkit() -> None:
-    plain = resolve(wish("2.15.1", gpu_gpus=["A100"]))
-    through_ptx = resolve(wish("2.15.1", gpu_gpus=["H100"]))
+    plain = resolve(declaration("2.15.1", gpu_gpus=["V100"]))
+    through_ptx = resolve(declaration("2.15.1", gpu_gpus=["H100"]))
     assert plain["driver"]["minimum"] == "525.60.13"
-    assert through_ptx["driver"]["minimum"] == "535.54.03"
+    assert through_ptx["driver"]["minimum"] == "530.30.02"  # PTX 8.1, CUDA 12.1
     assert any("PTX" in note for note in through_ptx["notes"])
 
 
 def test_a_gpu_that_nobody_knows() -> None:
-    problem = refusal(wish("2.13.1", gpu_gpus=["Voodoo 2"]))
+    problem = refusal(declaration("2.13.1", gpu_gpus=["Voodoo 2"]))
     assert (problem["code"], problem["where"]) == ("gpu-unknown", "gpu_gpus[0]")
 
 
@@ -283,21 +308,21 @@ def test_the_licence_is_accepted_by_a_person() -> None:
 
 
 def test_a_file_known_by_md5_only() -> None:
-    problem = refusal(wish(gpu_toolkits=["13.2.2"]))
+    problem = refusal(declaration(gpu_toolkits=["13.2.2"]))
     assert problem["code"] == "artifact-md5-only"
     assert "gpu_allow_md5: true" in problem["remedy"]
-    plan = resolve(wish(gpu_toolkits=["13.2.2"], gpu_allow_md5=True))
+    plan = resolve(declaration(gpu_toolkits=["13.2.2"], gpu_allow_md5=True))
     assert plan["problems"] == []
     assert plan["toolkits"][0]["artifact"]["sha256"] is None
     assert plan["toolkits"][0]["artifact"]["checksum"].startswith("md5:")
     # Asked for 13.2 alone, the newest that can be checked properly is taken.
-    assert resolve(wish(gpu_toolkits=["13.2"]))["toolkits"][0]["version"] == "13.2.1"
-    newest = resolve(wish(gpu_toolkits=["13.2"], gpu_allow_md5=True))
+    assert resolve(declaration(gpu_toolkits=["13.2"]))["toolkits"][0]["version"] == "13.2.1"
+    newest = resolve(declaration(gpu_toolkits=["13.2"], gpu_allow_md5=True))
     assert newest["toolkits"][0]["version"] == "13.2.2"
 
 
 def test_a_file_known_by_sha512_is_checked_by_that() -> None:
-    plan = resolve(wish(gpu_toolkits=[{"cuda": "10.0", "cudnn": ["7.4.1.5"]}, "12.9"]))
+    plan = resolve(declaration(gpu_toolkits=[{"cuda": "10.0", "cudnn": ["7.4.1.5"]}, "12.9"]))
     assert plan["problems"] == []
     assert plan["toolkits"][1]["version"] == "12.9.2"
     for row in (plan["toolkits"][1], plan["cudnn"][0]):
@@ -306,24 +331,24 @@ def test_a_file_known_by_sha512_is_checked_by_that() -> None:
 
 
 def test_a_file_without_any_checksum() -> None:
-    problem = refusal(wish(gpu_toolkits=["13.4.2"]))
+    problem = refusal(declaration(gpu_toolkits=["13.4.2"]))
     assert problem["code"] == "artifact-without-checksum"
     own = {"cuda_13.4.2_linux.run": {"sha256": "ab" * 32}}
-    assert resolve(wish(gpu_toolkits=["13.4.2"], gpu_artifacts=own))["problems"] == []
-    archive = refusal(wish(gpu_toolkits=[{"cuda": "12.2", "cudnn": ["8.9.6"]}]))
+    assert resolve(declaration(gpu_toolkits=["13.4.2"], gpu_artifacts=own))["problems"] == []
+    archive = refusal(declaration(gpu_toolkits=[{"cuda": "12.8", "cudnn": ["9.25.1"]}]))
     assert archive["code"] == "artifact-without-checksum"
     assert archive["where"] == "gpu_toolkits[0].cudnn"
 
 
 def test_a_toolkit_that_does_not_exist() -> None:
-    problem = refusal(wish(gpu_toolkits=["11.9"], gpu_cuda_default="11.9"))
+    problem = refusal(declaration(gpu_toolkits=["11.9"], gpu_cuda_default="11.9"))
     assert (problem["code"], problem["where"]) == ("toolkit-unknown", "gpu_toolkits[0]")
     assert "11.8.0" in problem["message"]
-    assert refusal(wish(gpu_toolkits=["13"]))["code"] == "toolkit-unknown"
+    assert refusal(declaration(gpu_toolkits=["13"]))["code"] == "toolkit-unknown"
 
 
 def test_another_architecture() -> None:
-    problem = refusal(wish("2.13.1"), snapshot(os={**DEBIAN_12, "arch": "aarch64"}))
+    problem = refusal(declaration("2.13.1"), snapshot(os={**DEBIAN_12, "arch": "aarch64"}))
     assert problem["code"] == "host-unsupported"
 
 
@@ -331,19 +356,19 @@ def test_glibc_too_old_and_too_new() -> None:
     def host(glibc: str) -> dict[str, Any]:
         return snapshot(os={**DEBIAN_12, "glibc": glibc})
 
-    assert refusal(wish(gpu_toolkits=["12.8.1"]), host("2.17"))["code"] == "glibc"
-    assert refusal(wish(gpu_toolkits=["12.4.1"]), host("2.42"))["code"] == "glibc"
-    assert resolve(wish(gpu_toolkits=["12.4.1"]), host("2.41"))["problems"] == []
-    assert resolve(wish(gpu_toolkits=["13.1.0"]), host("2.42"))["problems"] == []
-    wheel = refusal(wish({"tensorflow": "2.21.0", "cuda": "pip"}), host("2.26"))
+    assert refusal(declaration(gpu_toolkits=["12.8.1"]), host("2.17"))["code"] == "glibc"
+    assert refusal(declaration(gpu_toolkits=["12.4.1"]), host("2.42"))["code"] == "glibc"
+    assert resolve(declaration(gpu_toolkits=["12.4.1"]), host("2.41"))["problems"] == []
+    assert resolve(declaration(gpu_toolkits=["13.1.0"]), host("2.42"))["problems"] == []
+    wheel = refusal(declaration({"tensorflow": "2.21.0", "cuda": "pip"}), host("2.26"))
     assert wheel["code"] == "glibc"
-    stack = resolve(wish("2.13.1"), host("2.42"))
+    stack = resolve(declaration("2.13.1"), host("2.42"))
     assert stack["problems"] == []
     assert any("nvcc of CUDA 11.8.0" in note for note in stack["notes"])
 
 
-def test_all_that_is_wrong_is_said_at_once() -> None:
-    wishes = {
+def test_all_that_is_wrong_is_printed_at_once() -> None:
+    declared = {
         "gpu_stacks": [
             {"tensorflow": "9.9"},
             {"tensorflow": "1.4.0", "cudnn": "5.1"},
@@ -353,9 +378,15 @@ def test_all_that_is_wrong_is_said_at_once() -> None:
         "gpu_cuda_default": "10.2",
         "gpu_driver": {"branch": "390"},
     }
-    assert set(codes(resolve(wishes))) == {
-        "unknown-release", "cudnn-mismatch", "cuda-mismatch", "python-unavailable",
-        "toolkit-unknown", "default-not-declared", "driver-too-old", "eula-not-accepted",
+    assert set(codes(resolve(declared))) == {
+        "unknown-release",
+        "cudnn-mismatch",
+        "cuda-mismatch",
+        "python-unavailable",
+        "toolkit-unknown",
+        "default-not-declared",
+        "driver-too-old",
+        "eula-not-accepted",
     }
 
 

@@ -22,21 +22,29 @@ def unit(settings: dict[str, Any]) -> str:
     variables = {
         **loader.load_from_file(str(ROLE / "defaults/main.yml"), trusted_as_template=True),
         **loader.load_from_file(str(ROLE / "vars/main.yml"), trusted_as_template=True),
-        "role_path": str(ROLE), "nightly_verify_settings": settings}
+        "role_path": str(ROLE),
+        "nightly_verify_settings": settings,
+    }
     template = (ROLE / "templates/gpufleet-nightly.service.j2").read_text()
     return str(Templar(loader, variables).template(trust_as_template(template)))
 
 
-@pytest.mark.parametrize(("settings", "places"), [
-    ({}, "/var/lib/gpufleet-nightly /var/lib/gpufleet-nightly/reports"
-         " /var/lib/gpufleet-nightly/published /var/lib/gpufleet-nightly/metrics"),
-    ({"state_dir": "/srv/state", "reports_dir": "/srv/reports"},
-     "/var/lib/gpufleet-nightly /srv/state /srv/reports /var/lib/gpufleet-nightly/published"
-     " /var/lib/gpufleet-nightly/metrics"),
-])
-def test_the_home_is_writable_wherever_the_state_is(
-    settings: dict[str, Any], places: str
-) -> None:
+@pytest.mark.parametrize(
+    ("settings", "places"),
+    [
+        (
+            {},
+            "/var/lib/gpufleet-nightly /var/lib/gpufleet-nightly/reports"
+            " /var/lib/gpufleet-nightly/published /var/lib/gpufleet-nightly/metrics",
+        ),
+        (
+            {"state_dir": "/srv/state", "reports_dir": "/srv/reports"},
+            "/var/lib/gpufleet-nightly /srv/state /srv/reports /var/lib/gpufleet-nightly/published"
+            " /var/lib/gpufleet-nightly/metrics",
+        ),
+    ],
+)
+def test_the_home_is_writable_wherever_the_state_is(settings: dict[str, Any], places: str) -> None:
     lines = [" ".join(line.split()) for line in unit(settings).splitlines()]
     assert f"ReadWritePaths={places}" in lines
     # A host that is not healthy makes no failed unit; the nightly's own troubles do.
@@ -56,8 +64,7 @@ PLAY = """
     - ansible.builtin.include_tasks: "%(place)s/settings.yml"
 """
 # What needs the control host itself.
-LEFT_OUT = {"Write the settings", "Write the secrets",
-            "Validate the settings as the service user"}
+LEFT_OUT = {"Write the settings", "Write the secrets", "Validate the settings as the service user"}
 
 
 class Play:
@@ -69,29 +76,60 @@ class Play:
         loader = DataLoader()
         settings = loader.load_from_file(str(ROLE / "tasks/settings.yml"))
         preflight = loader.load_from_file(str(ROLE / "tasks/preflight.yml"))
-        (place / "settings.yml").write_text(json.dumps(
-            [task for task in settings if task["name"] not in LEFT_OUT]
-            + [{"name": "Say", "ansible.builtin.copy": {
-                "dest": f"{place}/said",
-                "content": "{{ __nightly_verify_default_settings.inventory[0] }}"}}]))
-        (place / "preflight.yml").write_text(json.dumps(
-            [task for task in preflight
-             if "inventory" in task["name"]]))
+        (place / "settings.yml").write_text(
+            json.dumps(
+                [task for task in settings if task["name"] not in LEFT_OUT]
+                + [
+                    {
+                        "name": "Say",
+                        "ansible.builtin.copy": {
+                            "dest": f"{place}/said",
+                            "content": "{{ __nightly_verify_default_settings.inventory[0] }}",
+                        },
+                    }
+                ]
+            )
+        )
+        (place / "preflight.yml").write_text(
+            json.dumps([task for task in preflight if "inventory" in task["name"]])
+        )
 
     def run(self, inventory: Path, *words: str) -> subprocess.CompletedProcess[str]:
         """One run of them."""
-        (self.place / "vars.json").write_text(json.dumps({
-            "__nightly_verify_etc": str(self.etc), "nightly_verify_inventory": str(inventory),
-            "__nightly_verify_user": "root"}))
-        (self.place / "play.yml").write_text(PLAY % {
-            "role": ROLE, "python": sys.executable, "place": self.place, "etc": self.etc,
-            "vars": self.place / "vars.json"})
+        (self.place / "vars.json").write_text(
+            json.dumps(
+                {
+                    "__nightly_verify_etc": str(self.etc),
+                    "nightly_verify_inventory": str(inventory),
+                    "__nightly_verify_user": "root",
+                }
+            )
+        )
+        (self.place / "play.yml").write_text(
+            PLAY
+            % {
+                "role": ROLE,
+                "python": sys.executable,
+                "place": self.place,
+                "etc": self.etc,
+                "vars": self.place / "vars.json",
+            }
+        )
         return subprocess.run(
-            [Path(sys.executable).with_name("ansible-playbook"), "-i", "localhost,",
-             self.place / "play.yml", *words], cwd=ROLE.parents[1], capture_output=True, text=True,
-            check=False)
+            [
+                Path(sys.executable).with_name("ansible-playbook"),
+                "-i",
+                "localhost,",
+                self.place / "play.yml",
+                *words,
+            ],
+            cwd=ROLE.parents[1],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
 
-    def said(self) -> Path:
+    def output(self) -> Path:
         """What the settings name."""
         return Path((self.place / "said").read_text())
 
@@ -111,14 +149,14 @@ def play(tmp_path: Path) -> Play:
 def test_what_left_the_inventory_leaves_the_control_host(play: Play, tmp_path: Path) -> None:
     done = play.run(tmp_path / "hosts")
     assert done.returncode == 0, done.stdout
-    first = play.said()
+    first = play.output()
     assert (first / "host_vars/gpu01.yml").exists()
     assert "changed=0 " in play.run(tmp_path / "hosts").stdout
     (tmp_path / "hosts/host_vars/gpu01.yml").unlink()
     done = play.run(tmp_path / "hosts")
     assert done.returncode == 0, done.stdout
-    assert [path.name for path in (play.etc / "inventory").iterdir()] == [play.said().name]
-    assert play.said() != first and not (play.said() / "host_vars/gpu01.yml").exists()
+    assert [path.name for path in (play.etc / "inventory").iterdir()] == [play.output().name]
+    assert play.output() != first and not (play.output() / "host_vars/gpu01.yml").exists()
 
 
 def test_a_secret_that_left_the_inventory_leaves_the_control_host(
@@ -135,15 +173,19 @@ def test_a_secret_that_left_the_inventory_leaves_the_control_host(
 
 def tasks(name: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = DataLoader().load_from_file(
-        str(ROLE / f"tasks/{name}.yml"), trusted_as_template=True)
+        str(ROLE / f"tasks/{name}.yml"), trusted_as_template=True
+    )
     return found
 
 
 def test_the_group_of_the_web_server_reads_the_published_pages_alone() -> None:
-    templar = Templar(DataLoader(), DataLoader().load_from_file(
-        str(ROLE / "vars/main.yml"), trusted_as_template=True))
-    rows = templar.template(next(
-        task for task in tasks("account") if task["name"] == "Create the directories")["loop"])
+    templar = Templar(
+        DataLoader(),
+        DataLoader().load_from_file(str(ROLE / "vars/main.yml"), trusted_as_template=True),
+    )
+    rows = templar.template(
+        next(task for task in tasks("account") if task["name"] == "Create the directories")["loop"]
+    )
     readable = {row["path"]: row["mode"] for row in rows if row.get("group")}
     assert readable == {"/var/lib/gpufleet-nightly/published": "2750"}
     assert next(row["mode"] for row in rows if row["path"].endswith("/reports")) == "0700"
@@ -151,16 +193,23 @@ def test_the_group_of_the_web_server_reads_the_published_pages_alone() -> None:
     assert (ROLE / "tasks/settings.yml").read_text().count("__nightly_verify_readers") == 0
 
 
-@pytest.mark.parametrize(("entry", "moved"), [
-    (None, []), (["x", "990", ""], []), (["x", "990", "gpufleet"], []),
-    (["x", "990", "www-data,gpufleet,alice"], ["www-data", "alice"]),
-])
-def test_accounts_that_were_told_to_join_the_group_of_secrets_leave_it(
+@pytest.mark.parametrize(
+    ("entry", "moved"),
+    [
+        (None, []),
+        (["x", "990", ""], []),
+        (["x", "990", "gpufleet"], []),
+        (["x", "990", "www-data,gpufleet,alice"], ["www-data", "alice"]),
+    ],
+)
+def test_accounts_that_were_ordered_to_join_the_group_of_secrets_leave_it(
     entry: list[str] | None, moved: list[str]
 ) -> None:
     loop = next(task for task in tasks("account") if "readers.yml" in str(task))["loop"]
-    variables = {"__nightly_verify_user": "gpufleet",
-                 "ansible_facts": {"getent_group": {"gpufleet": entry}}}
+    variables = {
+        "__nightly_verify_user": "gpufleet",
+        "ansible_facts": {"getent_group": {"gpufleet": entry}},
+    }
     assert Templar(DataLoader(), variables).template(loop) == moved
     left = next(task for task in tasks("readers") if "gpasswd" in str(task))
     assert "--delete" in left["ansible.builtin.command"]["argv"]
@@ -169,11 +218,11 @@ def test_accounts_that_were_told_to_join_the_group_of_secrets_leave_it(
 def test_what_a_vault_closes_stays_closed(play: Play, tmp_path: Path) -> None:
     done = play.run(tmp_path / "hosts", "--diff", "--vault-password-file", f"{tmp_path}/password")
     assert done.returncode == 0, done.stdout
-    assert (play.said() / "secret.yml").read_text().startswith("$ANSIBLE_VAULT")
+    assert (play.output() / "secret.yml").read_text().startswith("$ANSIBLE_VAULT")
     assert "hunter2" not in done.stdout
 
 
-def test_a_file_is_copied_alone_and_refused_where_its_wishes_would_stay_behind(
+def test_a_file_is_copied_alone_and_refused_where_its_declarations_would_stay_behind(
     play: Play, tmp_path: Path
 ) -> None:
     refused = play.run(tmp_path / "hosts/hosts.yml")
@@ -181,4 +230,4 @@ def test_a_file_is_copied_alone_and_refused_where_its_wishes_would_stay_behind(
     (tmp_path / "alone").mkdir()
     (tmp_path / "alone/hosts.yml").write_text("gpu_hosts: {hosts: {gpu01: }}")
     assert play.run(tmp_path / "alone/hosts.yml").returncode == 0
-    assert play.said().read_text() == "gpu_hosts: {hosts: {gpu01: }}"
+    assert play.output().read_text() == "gpu_hosts: {hosts: {gpu01: }}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +20,14 @@ def engine(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def said(tmp_path: Path, engine: str, line: list[str], **environment: str) -> list[str]:
+def output(tmp_path: Path, engine: str, line: list[str], **environment: str) -> list[str]:
     """What the engine is called with when somebody calls nvidia-docker so."""
     text = jinja2.Template((ROLE / "templates/nvidia-docker.sh.j2").read_text()).render(
         __nvidia_docker_engine=engine
     )
+    # Not this machine's own driver and nodes.
+    text = text.replace("/dev/nvidia", f"{tmp_path}/dev/nvidia")
+    text = text.replace("/proc/driver", f"{tmp_path}/proc/driver")
     wrapper, fake = tmp_path / "nvidia-docker", tmp_path / engine
     wrapper.write_text(text)
     fake.write_text('#!/bin/sh\nfor word; do printf "%s\\0" "$word"; done\n')
@@ -61,7 +63,7 @@ ADDED = {"docker": ["--gpus", "all"], "podman": ["--device", "nvidia.com/gpu=all
 def test_run_and_create_get_the_gpus(tmp_path: Path, engine: str, line: str) -> None:
     words = line.split()
     at = next(i for i, word in enumerate(words) if word in {"run", "create"}) + 1
-    assert said(tmp_path, engine, words) == [*words[:at], *ADDED[engine], *words[at:]]
+    assert output(tmp_path, engine, words) == [*words[:at], *ADDED[engine], *words[at:]]
 
 
 @pytest.mark.parametrize(
@@ -82,12 +84,12 @@ def test_run_and_create_get_the_gpus(tmp_path: Path, engine: str, line: str) -> 
     ],
 )
 def test_everything_else_is_left_alone(tmp_path: Path, engine: str, line: str) -> None:
-    assert said(tmp_path, engine, line.split()) == line.split()
+    assert output(tmp_path, engine, line.split()) == line.split()
 
 
 def test_words_with_blanks_and_patterns_stay_whole(tmp_path: Path, engine: str) -> None:
     words = ["run", "-e", "A=1 2", "image", "sh", "-c", "echo * $HOME 'x'", ""]
-    assert said(tmp_path, engine, words) == [words[0], *ADDED[engine], *words[1:]]
+    assert output(tmp_path, engine, words) == [words[0], *ADDED[engine], *words[1:]]
 
 
 @pytest.mark.parametrize(
@@ -97,14 +99,215 @@ def test_words_with_blanks_and_patterns_stay_whole(tmp_path: Path, engine: str) 
          ["--device", "nvidia.com/gpu=0", "--device", "nvidia.com/gpu=1"]),
         ("all", *ADDED.values()),
         ("", *ADDED.values()),
-        ("none", [], []),
+        ("0 1", ["--gpus", '"device=0,1"'],
+         ["--device", "nvidia.com/gpu=0", "--device", "nvidia.com/gpu=1"]),
+        ("none", ["--env", "NVIDIA_VISIBLE_DEVICES=void"], []),
     ],
 )  # fmt: skip
 def test_nv_gpu_chooses_as_it_did(
     tmp_path: Path, chosen: str, docker: list[str], podman: list[str]
 ) -> None:
     for engine, added in (("docker", docker), ("podman", podman)):
-        assert said(tmp_path, engine, ["run", "image"], NV_GPU=chosen) == ["run", *added, "image"]
+        assert output(tmp_path, engine, ["run", "image"], NV_GPU=chosen) == ["run", *added, "image"]
+
+
+def selects(gpus: str, engine: str) -> list[str]:
+    """The options that give these GPUs to a container."""
+    if not gpus:
+        return ["--env", "NVIDIA_VISIBLE_DEVICES=void"] if engine == "docker" else []
+    if engine == "docker":
+        return ["--gpus", gpus if gpus == "all" else f'"device={gpus}"']
+    return [word for gpu in gpus.split(",") for word in ("--device", f"nvidia.com/gpu={gpu}")]
+
+
+UUID = "GPU-8f2c9d1e-0000-1111-2222-333344445555"
+MIG = "MIG-GPU-8f2c9d1e-0000-1111-2222-333344445555/1/0"
+FORMS = (
+    "-e {0}",
+    "-e{0}",
+    "-e={0}",
+    "-ite {0}",
+    "--env {0}",
+    "--env={0}",
+    "-e NAME",
+    "--env-file F",
+    "--env-file=F",
+    "shell",
+)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    ("value", "gpus"),
+    [
+        ("1", "1"),
+        ("0,1", "0,1"),
+        ("0 1", "0,1"),
+        (UUID, UUID),
+        (MIG, MIG),
+        ("0:1", "0:1"),
+        ("all", "all"),
+        ("void", ""),
+        ("none", ""),
+        ("", ""),
+    ],
+)
+def test_visible_devices_select(
+    tmp_path: Path, engine: str, form: str, value: str, gpus: str
+) -> None:
+    """A container that asked for one card got all of them."""
+    text = f"NVIDIA_VISIBLE_DEVICES={value}"
+    file, environment = tmp_path / "variables", {}
+    file.write_text(f"# NVIDIA_VISIBLE_DEVICES=all\nA=1\n  {text}")
+    if form in {"shell", "-e NAME"}:
+        environment = {"NVIDIA_VISIBLE_DEVICES": value}
+    options = [
+        word.replace("NAME", "NVIDIA_VISIBLE_DEVICES").replace("F", str(file))
+        if "{0}" not in word
+        else word.format(text)
+        for word in form.split()
+        if word != "shell"
+    ]
+    line = ["run", *options, "--rm", "image", "-e", "NVIDIA_VISIBLE_DEVICES=all"]
+    assert output(tmp_path, engine, line, **environment) == [
+        "run",
+        *selects(gpus, engine),
+        *line[1:],
+    ]
+
+
+def test_a_file_with_windows_line_ends_selects(tmp_path: Path, engine: str) -> None:
+    file = tmp_path / "variables"
+    file.write_bytes(b"\xef\xbb\xbfNVIDIA_VISIBLE_DEVICES=1\r\nA=1\r\n")
+    line = ["run", "--env-file", str(file), "image"]
+    assert output(tmp_path, engine, line) == ["run", *selects("1", engine), *line[1:]]
+
+
+def test_an_option_selects_before_a_file_and_a_file_before_the_shell(
+    tmp_path: Path, engine: str
+) -> None:
+    file = tmp_path / "variables"
+    file.write_text("NVIDIA_VISIBLE_DEVICES=1\n")
+    name = "NVIDIA_VISIBLE_DEVICES"
+    shell = {"NV_GPU": "2", name: "3"}
+    for options, gpus in (
+        (["-e", f"{name}=5", "-e", f"{name}=0", "--env-file", str(file)], "0"),
+        (["--env-file", str(file)], "1"),
+        ([], "2"),
+    ):
+        assert output(tmp_path, engine, ["run", *options, "image"], **shell) == [
+            "run",
+            *selects(gpus, engine),
+            *options,
+            "image",
+        ]
+    assert output(tmp_path, engine, ["run", "image"], NV_GPU="", **{name: "3"}) == [
+        "run",
+        *selects("3", engine),
+        "image",
+    ]
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["al", "0;1", "*", "0,all", "GPU", "0-1", "1:", ",", " ", "0\n1", "$(id)", "GPU-*", "-1"],
+)
+@pytest.mark.parametrize("form", ["-e", "NV_GPU"])
+def test_an_unknown_selection_is_refused(
+    tmp_path: Path, engine: str, value: str, form: str
+) -> None:
+    options = ["-e", f"NVIDIA_VISIBLE_DEVICES={value}"] if form == "-e" else []
+    with pytest.raises(subprocess.CalledProcessError) as refused:
+        output(tmp_path, engine, ["run", *options, "image"], **{} if options else {"NV_GPU": value})
+    assert refused.value.returncode == 125
+    assert refused.value.stdout == ""
+    assert f"is '{value}'. Give all, none, void" in refused.value.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("-e NVIDIA_VISIBLE_DEVICES", "the shell has no variable"),
+        ("--env-file nowhere", "not a regular file"),
+        ("--env-file /dev/null", "not a regular file"),
+        ("-e NVIDIA_IMEX_CHANNELS=GPU-1", "NVIDIA_IMEX_CHANNELS is 'GPU-1'"),
+    ],
+)
+def test_a_selection_that_cannot_be_read_is_refused(
+    tmp_path: Path, engine: str, options: str, message: str
+) -> None:
+    with pytest.raises(subprocess.CalledProcessError) as refused:
+        output(tmp_path, engine, ["run", *options.split(), "image"])
+    assert message in refused.value.stderr
+    asked = ["run", *options.split(), "--runtime", "nvidia", "image"]
+    assert output(tmp_path, engine, asked) == asked
+
+
+@pytest.mark.parametrize(
+    ("options", "shell", "channels"),
+    [
+        ("-e NVIDIA_IMEX_CHANNELS=0", {}, ["channel0"]),
+        ("--env NVIDIA_IMEX_CHANNELS=1,0", {}, ["channel1", "channel0"]),
+        ("--env=NVIDIA_IMEX_CHANNELS=all", {}, ["channel0", "channel1"]),
+        ("-e NVIDIA_IMEX_CHANNELS", {"NVIDIA_IMEX_CHANNELS": "1"}, ["channel1"]),
+        ("-e NVIDIA_IMEX_CHANNELS=void", {}, []),
+        ("-e A=1", {"NVIDIA_IMEX_CHANNELS": "1"}, []),
+    ],
+)
+def test_imex_channels_are_named_to_the_engine(
+    tmp_path: Path, engine: str, options: str, shell: dict[str, str], channels: list[str]
+) -> None:
+    """A channel that only NVIDIA's hook allows is denied after a daemon-reload."""
+    directory = tmp_path / "dev/nvidia-caps-imex-channels"
+    directory.mkdir(parents=True)
+    for name in ("channel0", "channel1"):
+        (directory / name).symlink_to("/dev/null")
+    nodes = [word for name in channels for word in ("--device", f"{directory}/{name}")]
+    line = ["run", *options.split(), "image"]
+    assert output(tmp_path, engine, line, **shell) == ["run", *ADDED[engine], *nodes, *line[1:]]
+
+
+@pytest.mark.parametrize("chosen", ["all", "MIG-1f"])
+def test_mig_instances_are_named_with_all_gpus(tmp_path: Path, chosen: str) -> None:
+    """Not the capabilities that configure and monitor MIG: --gpus all does not give these. Nor what
+    no program computes with: without it the container would not start again."""
+    capabilities = tmp_path / "proc/driver/nvidia/capabilities"
+    for name, minor in (
+        ("mig/config", 1),
+        ("mig/monitor", 2),
+        ("gpu0/mig/gi1/access", 12),
+        ("gpu0/mig/gi1/ci0/access", 13),
+        ("gpu0/mig/gi2/access", 21),
+    ):
+        (capabilities / name).parent.mkdir(parents=True, exist_ok=True)
+        (capabilities / name).write_text(f"DeviceFileMinor: {minor}\nDeviceFileMode: 292\n")
+    (tmp_path / "dev/nvidia-caps").mkdir(parents=True)
+    for name in (
+        "nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset", "nvidia0", "nvidia-fs0",
+        *(f"nvidia-caps/nvidia-cap{n}" for n in (1, 2, 12, 13)),
+    ):  # fmt: skip
+        (tmp_path / "dev" / name).symlink_to("/dev/null")
+    nodes = (
+        [
+            word
+            for name in (
+                "nvidiactl",
+                "nvidia-uvm",
+                "nvidia0",
+                "nvidia-caps/nvidia-cap12",
+                "nvidia-caps/nvidia-cap13",
+            )
+            for word in ("--device", f"{tmp_path}/dev/{name}")
+        ]
+        if chosen == "all"
+        else []
+    )
+    assert output(tmp_path, "docker", ["run", "image"], NV_GPU=chosen) == [
+        "run",
+        *selects(chosen, "docker"),
+        *nodes,
+        "image",
+    ]
 
 
 # -- distributions --------------------------------------------------------------------------------
@@ -168,77 +371,13 @@ def test_the_specification_is_tried_again(
     tmp_path: Path, failures: int, calls: int, status: int
 ) -> None:
     program = tmp_path / "nvidia-ctk"
-    program.write_text(f'#!/bin/sh\necho >>{tmp_path}/calls\n'
-                       f'[ $(wc -l <{tmp_path}/calls) -gt {failures} ]\n')
+    program.write_text(
+        f"#!/bin/sh\necho >>{tmp_path}/calls\n[ $(wc -l <{tmp_path}/calls) -gt {failures} ]\n"
+    )
     program.chmod(0o755)
     script = STARTS[-1].partition("-c '")[2].rstrip("'").replace("sleep $wait", ":")
-    done = subprocess.run(["sh", "-c", script.replace("/usr/bin/nvidia-ctk", str(program))],
-                          check=False)
+    done = subprocess.run(
+        ["sh", "-c", script.replace("/usr/bin/nvidia-ctk", str(program))], check=False
+    )
     assert done.returncode == status
     assert len((tmp_path / "calls").read_text().splitlines()) == calls
-
-
-# -- removal and upgrade ---------------------------------------------------------------------------
-
-
-def test_running_containers_are_seen_to_before_any_package_changes() -> None:
-    """Packages reload systemd from 1.18 on: what comes after them comes too late."""
-    for name, changing in (("install", "packages_"), ("remove", "apt")):
-        tasks = yaml.safe_load((ROLE / f"tasks/{name}.yml").read_text())
-        texts = [str(task) for task in tasks]
-        first = next(at for at, text in enumerate(texts) if "running.yml" in text)
-        assert first < next(at for at, text in enumerate(texts)
-                            if changing in text and "running.yml" not in text)
-
-
-def test_the_engine_is_never_purged() -> None:
-    """Debian's docker.io takes all images with it when it is purged."""
-    tasks = yaml.safe_load((ROLE / "tasks/remove.yml").read_text())
-    purging = [task for task in tasks if (task.get("ansible.builtin.apt") or {}).get("purge")]
-    assert [task["ansible.builtin.apt"]["name"] for task in purging] == [
-        "{{ __nvidia_docker_toolkit }}"]
-
-
-# -- removal --------------------------------------------------------------------------------------
-
-
-def reported(tmp_path: Path, packages: list[str]) -> str:
-    """What the removal's own tasks say of this directory in the place of a host."""
-    wanted = ("Check for Docker", "Find the repository that stays with Docker", "Report what stays")
-    tasks = [task for task in yaml.safe_load((ROLE / "tasks/remove.yml").read_text())
-             if task["name"] in wanted]
-    assert len(tasks) == len(wanted)
-    tasks[0]["ansible.builtin.find"]["paths"] = [str(tmp_path / "bin")]
-    given = {"__nvidia_docker_sources": str(tmp_path / "sources"),
-             "__nvidia_docker_keys": str(tmp_path / "keys"), "__nvidia_docker_suffix": ".sources",
-             "__nvidia_docker_record": {"receipt": {"engine_packages": packages}}}
-    book = tmp_path / "book.yml"
-    book.write_text(yaml.safe_dump([{
-        "hosts": "localhost", "connection": "local", "gather_facts": False, "tasks": tasks,
-        "vars": {**given, "ansible_python_interpreter": sys.executable}}], width=1000))
-    done = subprocess.run(
-        [Path(sys.executable).parent / "ansible-playbook", "-i", "localhost,", book],
-        capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return " ".join(done.stdout.split("Report what stays")[1].split())
-
-
-@pytest.mark.parametrize(("docker", "packages", "told"), [
-    ("file", ["docker-ce"], True), ("link", ["docker-ce"], True), ("file", [], True),
-    (None, ["podman"], False)])
-def test_the_repository_that_stays_with_docker_is_named(
-    tmp_path: Path, docker: str | None, packages: list[str], told: bool
-) -> None:
-    left = [tmp_path / "sources" / "gpufleet-docker.sources", tmp_path / "keys/gpufleet-docker.asc"]
-    for path in (*left, tmp_path / "bin" / "docker", tmp_path / "sources" / "docker.sources"):
-        path.parent.mkdir(exist_ok=True)
-        path.touch()
-    if docker == "file":
-        (tmp_path / "bin" / "dockerd").touch()
-    elif docker:
-        (tmp_path / "bin" / "dockerd").symlink_to(tmp_path / "bin" / "docker")
-    text = reported(tmp_path, packages)
-    assert all((str(path) in text) is told for path in left)
-    assert "sources/docker.sources" not in text
-    assert all(f"installed, stays: {name}" in text for name in packages)
-    assert ("container engine" in text) is bool(packages)

@@ -13,7 +13,7 @@ from ansible.template import Templar
 from gpufleet.catalog import facts
 from gpufleet.diff import changes
 from gpufleet.resolver import resolve
-from tests.support.host_documents import KERNEL, gpu_host, wish
+from tests.support.host_documents import KERNEL, declaration, gpu_host
 from tests.support.role_variables import trusted, variables
 
 TASKS = Path(__file__).resolve().parents[2] / "roles" / "nvidia_driver" / "tasks"
@@ -61,43 +61,82 @@ def test_apt_is_called_once_no_two_entries_contradict_each_other() -> None:
 
 
 def test_what_dnf_brought_has_a_receipt_by_which_the_host_is_left_alone() -> None:
-    names = ("kmod-nvidia-latest-dkms", "nvidia-driver-cuda", "nvidia-driver-cuda-libs",
-             "nvidia-persistenced")
-    rows = [{"name": name, "version": "535.261.03-1.el9", "status": "installed", "held": True}
-            for name in names]
-    module = {"name": "nvidia", "path": "nvidia.ko.xz", "version": "535.261.03",
-              "license": "NVIDIA"}
+    names = (
+        "kmod-nvidia-latest-dkms",
+        "nvidia-driver-cuda",
+        "nvidia-driver-cuda-libs",
+        "nvidia-persistenced",
+    )
+    rows = [
+        {"name": name, "version": "535.261.03-1.el9", "status": "installed", "held": True}
+        for name in names
+    ]
+    module = {
+        "name": "nvidia",
+        "path": "nvidia.ko.xz",
+        "version": "535.261.03",
+        "license": "NVIDIA",
+    }
     host = gpu_host(
         "rhel-9",
-        kernel={"installed": [
-            {"version": KERNEL, "image": True, "headers": True, "modules": [module]},
-            {"version": "0-rescue-abc", "image": True, "headers": False, "modules": [],
-             "initramfs_nouveau": True}]},
-        driver={"library": "535.261.03", "on_disk": "535.261.03",
-                "nouveau": {"loaded": False, "blacklisted": True}},
-        packages={"manager": "rpm", "driver": rows})
-    wishes = wish(gpu_driver={"branch": "535", "source": "nvidia_repo", "module": "proprietary"},
-                  gpu_expect={"count": 0})
-    plan = {**resolve(wishes, host), "host": "gpu01"}
+        kernel={
+            "installed": [
+                {"version": KERNEL, "image": True, "headers": True, "modules": [module]},
+                {
+                    "version": "0-rescue-abc",
+                    "image": True,
+                    "headers": False,
+                    "modules": [],
+                    "initramfs_nouveau": True,
+                },
+            ]
+        },
+        driver={
+            "library": "535.261.03",
+            "on_disk": "535.261.03",
+            "nouveau": {"loaded": False, "blacklisted": True},
+        },
+        packages={"manager": "rpm", "driver": rows},
+    )
+    declared = declaration(
+        gpu_driver={"branch": "535", "source": "nvidia_repo", "module": "proprietary"},
+        gpu_expect={"count": 0},
+    )
+    plan = {**resolve(declared, host), "host": "gpu01"}
     assert plan["problems"] == []
     [before] = changes(plan, host)
     assert before["action"] == "install"
 
-    known = {**variables("defaults/main.yml"), **variables("vars/main.yml"),
-             **variables("vars/redhat-9.yml"),
-             "nvidia_driver_repository": {"uri": "https://me:secret@mirror.example/nvidia/"},
-             "gpu_plan": plan, "gpu_changes": [before]}
+    known = {
+        **variables("defaults/main.yml"),
+        **variables("vars/main.yml"),
+        **variables("vars/redhat-9.yml"),
+        "nvidia_driver_repository": {"uri": "https://me:secret@mirror.example/nvidia/"},
+        "gpu_plan": plan,
+        "gpu_changes": [before],
+    }
     call = tasks("redhat")[0]["gpufleet.gpu.gpu_driver_packages"]
-    told = Templar(loader=DataLoader(), variables=known).template(
-        trusted({key: call[key] for key in call if key not in ("space_mib", "patience_s")}))
-    assert told["repository"]["uri"] == "https://mirror.example/nvidia/"
-    assert set(told["packages"] + told["helpers"]) <= set(names)
+    reported = Templar(loader=DataLoader(), variables=known).template(
+        trusted({key: call[key] for key in call if key not in ("space_mib", "patience_s")})
+    )
+    assert reported["repository"]["uri"] == "https://mirror.example/nvidia/"
+    assert set(reported["packages"] + reported["helpers"]) <= set(names)
     # What the module enters of it (driver_dnf.py).
     host["sections"]["receipts"]["data"]["receipts"] = [
-        {"kind": "driver", "id": "driver", "version": "535.261.03", "changed": [],
-         "source": told["source"], "branch": told["branch"], "module": told["flavour"],
-         "requested": told["packages"] + told["helpers"], "repository": told["repository"],
-         "packages": {row["name"]: row["version"] for row in rows}, "previous": None}]
+        {
+            "kind": "driver",
+            "id": "driver",
+            "version": "535.261.03",
+            "changed": [],
+            "source": reported["source"],
+            "branch": reported["branch"],
+            "module": reported["flavour"],
+            "requested": reported["packages"] + reported["helpers"],
+            "repository": reported["repository"],
+            "packages": {row["name"]: row["version"] for row in rows},
+            "previous": None,
+        }
+    ]
     assert changes(plan, host) == []
 
 

@@ -11,16 +11,17 @@ HOSTS = [f"gpu{number:02}" for number in range(1, 11)]
 RACKS = dict(zip(HOSTS, "aaaabbbbcc", strict=True))
 
 
-@pytest.mark.parametrize(("told", "size"), [("3", 3), ("10%", 1), ("25%", 2), ("100%", 10),
-                                            ("1%", 1), ("50", 50)])
-def test_a_batch_is_a_number_or_a_share_and_never_nobody(told: str, size: int) -> None:
-    assert size_of(told, 10) == size
+@pytest.mark.parametrize(
+    ("reported", "size"), [("3", 3), ("10%", 1), ("25%", 2), ("100%", 10), ("1%", 1), ("50", 50)]
+)
+def test_a_batch_is_a_number_or_a_share_and_never_nobody(reported: str, size: int) -> None:
+    assert size_of(reported, 10) == size
 
 
-@pytest.mark.parametrize("told", ["0", "0%", "101%", "-1", "x", "1.5", "", "%"])
-def test_other_sizes_are_refused(told: str) -> None:
+@pytest.mark.parametrize("reported", ["0", "0%", "101%", "-1", "x", "1.5", "", "%"])
+def test_other_sizes_are_refused(reported: str) -> None:
     with pytest.raises(ConfigurationError, match=r"--batch.*such as 5 or 10%"):
-        size_of(told, 10)
+        size_of(reported, 10)
 
 
 def test_the_canary_goes_first_and_every_host_goes_once() -> None:
@@ -33,8 +34,12 @@ def test_the_canary_goes_first_and_every_host_goes_once() -> None:
 def test_no_batch_has_hosts_of_two_domains() -> None:
     found = batches(HOSTS, ["gpu01"], 3, RACKS)
     assert [batch.hosts for batch in found] == [
-        ("gpu01",), ("gpu02", "gpu03", "gpu04"), ("gpu05", "gpu06", "gpu07"), ("gpu08",),
-        ("gpu09", "gpu10")]
+        ("gpu01",),
+        ("gpu02", "gpu03", "gpu04"),
+        ("gpu05", "gpu06", "gpu07"),
+        ("gpu08",),
+        ("gpu09", "gpu10"),
+    ]
     assert [batch.name for batch in found] == ["canary", "a", "b", "b", "c"]
 
 
@@ -50,7 +55,7 @@ def test_canaries_are_named_or_counted() -> None:
     assert canaries("7", ["7", "8"]) == ["7"]
 
 
-@pytest.mark.parametrize("told", ["gpu99", "gpu01,gpu99", "11", ",", ""])
-def test_a_canary_that_is_not_there_is_refused(told: str) -> None:
+@pytest.mark.parametrize("reported", ["gpu99", "gpu01,gpu99", "11", ",", ""])
+def test_a_canary_that_is_not_there_is_refused(reported: str) -> None:
     with pytest.raises(ConfigurationError, match="--canary"):
-        canaries(told, HOSTS)
+        canaries(reported, HOSTS)

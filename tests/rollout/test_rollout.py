@@ -20,7 +20,7 @@ from gpufleet.provision.provision import Converged
 from gpufleet.rollout import progress, rollout, runner, schedulers
 from gpufleet.rollout.progress import TOKEN, Store
 from gpufleet.rollout.schedulers import PROMISE, SLURM, Scheduler
-from gpufleet.verification.session import ProbeOptions
+from gpufleet.verification.options import ProbeOptions
 from tests.support.fleet_stand_ins import Slurm, session
 
 HOSTS = [f"gpu{number}" for number in range(1, 7)]
@@ -32,9 +32,13 @@ class World:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.inventory = folder / "hosts.yml"
-        self.inventory.write_text("gpu_hosts:\n  hosts:\n" + "".join(
-            f"    {name}: {{gpu_expect: {{count: 0}}, rack: r{i // 3}}}\n"
-            for i, name in enumerate(HOSTS)))
+        self.inventory.write_text(
+            "gpu_hosts:\n  hosts:\n"
+            + "".join(
+                f"    {name}: {{gpu_expect: {{count: 0}}, rack: r{i // 3}}}\n"
+                for i, name in enumerate(HOSTS)
+            )
+        )
         self.bad: dict[str, str] = {}
         self.ran: list[list[str]] = []
         self.slurm = Slurm({name: ["", ""] for name in HOSTS})
@@ -50,10 +54,18 @@ class World:
         return Converged(session(verdicts), names, {}, exit_status(verdicts.values()))
 
     def run(self, *words: str) -> int:
-        return main([
-            "rollout",
-            "-i", str(self.inventory), "--state", str(self.folder / "state"),
-            "--report", str(self.folder / "reports"), *words])
+        return main(
+            [
+                "rollout",
+                "-i",
+                str(self.inventory),
+                "--state",
+                str(self.folder / "state"),
+                "--report",
+                str(self.folder / "reports"),
+                *words,
+            ]
+        )
 
     @property
     def drained(self) -> list[str]:
@@ -86,7 +98,10 @@ def test_a_plan_shows_the_batches_and_does_nothing(
 ) -> None:
     assert world.run("--plan", "--canary", "gpu6", "--batch", "3") == 0
     assert capsys.readouterr().out.splitlines() == [
-        "  1. gpu6  (canary)", "  2. gpu1 gpu2 gpu3", "  3. gpu4 gpu5"]
+        "  1. gpu6  (canary)",
+        "  2. gpu1 gpu2 gpu3",
+        "  3. gpu4 gpu5",
+    ]
     assert world.ran == world.slurm.commands == []
 
 
@@ -98,9 +113,9 @@ def test_a_canary_that_breaks_stops_it_and_stays_drained_with_the_reason(
     assert world.ran == [["gpu1"]]
     assert world.slurm.nodes["gpu1"] == ["DRAIN", f"gpufleet rollout: FAIL: cudnn.files{PROMISE}"]
     assert world.drained == ["gpu1"]
-    said = capsys.readouterr().out
-    assert "Stopped: gpu1 not healthy" in said
-    assert "5 hosts were not touched: gpu2 gpu3 gpu4 gpu5 gpu6" in said
+    output = capsys.readouterr().out
+    assert "Stopped: gpu1 not healthy" in output
+    assert "5 hosts were not touched: gpu2 gpu3 gpu4 gpu5 gpu6" in output
 
 
 def test_once_fixed_it_is_resumed_where_it_stopped(world: World) -> None:
@@ -136,9 +151,9 @@ def test_unhealthy_hosts_drained_by_others_are_named_and_stop_nothing(
     assert world.drained == ["gpu2", "gpu6"]
     world.bad = {"gpu2": "UNREACHABLE"}
     assert world.run("--resume") == 0
-    said = capsys.readouterr().out
-    assert "✓ 5 hosts are rolled out and healthy." in said
-    assert "gpu2 is not (UNREACHABLE: cudnn.files)" in said.splitlines()[-2]
+    output = capsys.readouterr().out
+    assert "✓ 5 hosts are rolled out and healthy." in output
+    assert "gpu2 is not (UNREACHABLE: cudnn.files)" in output.splitlines()[-2]
     assert world.slurm.nodes["gpu2"] == ["DRAIN", "RMA 4711"]
 
 
@@ -198,9 +213,9 @@ def test_a_node_whose_slurmd_is_dead_stops_it_and_stays_ours(
 ) -> None:
     world.slurm.silent = {"gpu2": ("IDLE*", 1000)}
     assert world.run("--batch", "2") == 1
-    said = capsys.readouterr().out
-    assert "not back in service (gpu2: IDLE*)" in said
-    assert "gpu2: left drained" in said
+    output = capsys.readouterr().out
+    assert "not back in service (gpu2: IDLE*)" in output
+    assert "gpu2: left drained" in output
     assert world.ran == [["gpu1"], ["gpu2", "gpu3"]]
     # gpu3 works; and what Slurm says of gpu2 later does not make it somebody else's.
     assert world.drained == ["gpu2"]
@@ -218,19 +233,25 @@ def test_a_slurmd_that_takes_a_while_is_waited_for(
     assert world.run("--limit", "gpu1") == 0
 
 
-@pytest.mark.parametrize(("status", "told"), [(0, "is installed again; declare it"),
-                                              (2, "could not be restored (status 2")])
+@pytest.mark.parametrize(
+    ("status", "reported"),
+    [(0, "is installed again; declare it"), (2, "could not be restored (status 2")],
+)
 def test_on_request_the_unhealthy_hosts_go_back_to_the_former_driver(
-    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-    status: int, told: str,
+    world: World,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    status: int,
+    reported: str,
 ) -> None:
     commands: list[list[str]] = []
     monkeypatch.setattr(runner, "run", lambda words: commands.append(words) or status)
     world.bad = {"gpu2": "FAIL"}
     assert world.run("--batch", "2", "--rollback") == 1
     assert [words[1:] for words in commands] == [
-        [str(PLAYBOOKS / "rollback.yml"), "-i", str(world.inventory), "--limit", "gpu2"]]
-    assert told in capsys.readouterr().out
+        [str(PLAYBOOKS / "rollback.yml"), "-i", str(world.inventory), "--limit", "gpu2"]
+    ]
+    assert reported in capsys.readouterr().out
     assert world.drained == ["gpu2", "gpu3"]
 
 
@@ -315,25 +336,28 @@ def test_nothing_to_resume_is_refused(world: World, capsys: pytest.CaptureFixtur
     assert "no rollout to resume or abandon" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("words", "told"), [
-    (["--canary", "gpu9"], "gpu9 is not among the hosts"),
-    (["--batch", "0%"], "neither a number of hosts nor a percentage"),
-    (["--domain", "row"], "No failure domain is known for gpu1"),
-    (["--limit", "nobody"], "No host matches"),
-    (["--hook", "pbs"], "invalid choice"),
-    (["-e", "gpu_stacks=[]", "-e", '{"gpu_toolkits": ["77.1"]}'], "77.1"),
-    (["--drain-wait", "-1"], "--drain-wait"),
-    (["--pause", "--canary", "0"], "no canary"),
-    (["--cannary", "gpu2"], "Did you mean --canary?"),
-    (["--skiptags=driver"], "Did you mean --skip-tags?"),
-    (["gpu2"], "'gpu2' is not an option. Select hosts by --limit"),
-    (["--forks", "many"], "value: 'many'"),
-])
+@pytest.mark.parametrize(
+    ("words", "reported"),
+    [
+        (["--canary", "gpu9"], "gpu9 is not among the hosts"),
+        (["--batch", "0%"], "neither a number of hosts nor a percentage"),
+        (["--domain", "row"], "No failure domain is known for gpu1"),
+        (["--limit", "nobody"], "No host matches"),
+        (["--hook", "pbs"], "invalid choice"),
+        (["-e", "gpu_stacks=[]", "-e", '{"gpu_toolkits": ["77.1"]}'], "77.1"),
+        (["--drain-wait", "-1"], "--drain-wait"),
+        (["--pause", "--canary", "0"], "no canary"),
+        (["--cannary", "gpu2"], "Did you mean --canary?"),
+        (["--skiptags=driver"], "Did you mean --skip-tags?"),
+        (["gpu2"], "'gpu2' is not an option. Select hosts by --limit"),
+        (["--forks", "many"], "value: 'many'"),
+    ],
+)
 def test_a_mistake_is_refused_before_anything_changes(
-    world: World, words: list[str], told: str, capsys: pytest.CaptureFixture[str]
+    world: World, words: list[str], reported: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert world.run(*words) == 4
-    assert told in " ".join(capsys.readouterr().out.split())
+    assert reported in " ".join(capsys.readouterr().out.split())
     assert world.ran == world.slurm.commands == []
     assert world.run("--resume") == 4
 
@@ -355,9 +379,7 @@ def test_a_host_that_left_the_inventory_is_refused(world: World) -> None:
     assert world.ran == [["gpu1"]]
 
 
-def test_jobs_that_do_not_end_stop_it(
-    world: World, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_jobs_that_do_not_end_stop_it(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     world.slurm.busy = {"gpu1": 1000}
     assert world.run("--drain-wait", "0") == 1
     assert "gpu1: 41 42" in capsys.readouterr().out
@@ -371,18 +393,37 @@ def test_what_resume_may_change_holds_from_then_on(world: World) -> None:
     world.slurm.busy = {"gpu1": 1000}
     assert world.run("--drain-wait", "0") == 1
     world.slurm.busy = {"gpu1": 5}
-    assert world.run("--resume", "--drain-wait", "60", "--fanout", "7", "--deadline", "11",
-                     "--rollback") == 0
+    assert (
+        world.run(
+            "--resume", "--drain-wait", "60", "--fanout", "7", "--deadline", "11", "--rollback"
+        )
+        == 0
+    )
     noted = Store(world.folder / "state").load()
     assert noted
     assert {name: noted.settings[name] for name in rollout.CHANGEABLE} == {
-        "drain_wait": 60, "fanout": 7, "deadline": 11, "rollback": True}
+        "drain_wait": 60,
+        "fanout": 7,
+        "deadline": 11,
+        "rollback": True,
+    }
     assert world.drained == []
 
 
-@pytest.mark.parametrize("words", [
-    ["--limit", "gpu2"], ["--batch", "2"], ["--canary", "gpu3"], ["--force"], ["--domain", "rack"],
-    ["-e", "gpu_stacks=[]"], ["--hook", "slurm"], ["--drain-wait", "-1"], ["--tags", "driver"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--limit", "gpu2"],
+        ["--batch", "2"],
+        ["--canary", "gpu3"],
+        ["--force"],
+        ["--domain", "rack"],
+        ["-e", "gpu_stacks=[]"],
+        ["--hook", "slurm"],
+        ["--drain-wait", "-1"],
+        ["--tags", "driver"],
+    ],
+)
 def test_what_resume_may_not_change_is_refused(
     world: World, words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -411,9 +452,7 @@ def test_one_at_a_time(world: World, capsys: pytest.CaptureFixture[str]) -> None
     assert "only one can run at a time" in capsys.readouterr().out
 
 
-def test_a_damaged_state_file_is_named(
-    world: World, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_damaged_state_file_is_named(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     (world.folder / "state").mkdir()
     (world.folder / "state" / "rollout.json").write_text("{")
     assert world.run() == 4
@@ -427,21 +466,22 @@ def test_the_state_file_is_readable_by_its_owner_only(world: World) -> None:
 
 def test_a_playbook_that_a_killed_run_left_is_waited_for(tmp_path: Path) -> None:
     program = "import time, sys; sys.stdin.read()  # ansible-playbook"
-    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE,
-                          env={**os.environ, TOKEN: "then"}) as left:
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, env={**os.environ, TOKEN: "then"}
+    ) as left:
         while not progress.left_behind("then"):
             time.sleep(0.01)
         assert progress.left_behind("another") == []
         assert left.stdin
-        told: list[str] = []
+        reported: list[str] = []
 
         def say(text: str) -> None:
-            told.append(text)
+            reported.append(text)
             left.stdin.close()  # type: ignore[union-attr]
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv(TOKEN, "")
             progress.wait_for_leftovers("then", say)
             assert os.environ[TOKEN] == "then"
-    assert len(told) == 1
-    assert str(left.pid) in told[0]
+    assert len(reported) == 1
+    assert str(left.pid) in reported[0]

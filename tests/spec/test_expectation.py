@@ -7,29 +7,39 @@ from typing import Any
 import pytest
 
 from gpufleet.resolver import resolve
+from gpufleet.spec.parse import declaration_of
 from gpufleet.spec.probe_settings import probe_settings
 
 UUID = "GPU-4cf8db2d-06c0-7d70-1a51-e59b25b2c16c"
 
 
-def expected(**wished: Any) -> dict[str, Any]:
-    plan = resolve({"gpu_expect": wished})
+def expected(**wanted: Any) -> dict[str, Any]:
+    plan = resolve({"gpu_expect": wanted})
     assert plan["problems"] == []
     found: dict[str, Any] = plan["expect"]
     return found
 
 
-def problem(wishes: dict[str, Any]) -> dict[str, str]:
-    (found,) = resolve(wishes)["problems"]
+def problem(declared: dict[str, Any]) -> dict[str, str]:
+    (found,) = resolve(declared)["problems"]
     return dict(found)
 
 
 def test_everything_that_is_declared_stands_in_the_plan() -> None:
-    wished = {"count": 1, "model": "NVIDIA L4", "memory_mib": 23034, "uuids": [UUID.upper()],
-              "power_limit_w": 72, "ecc": "on", "compute_mode": "exclusive_process",
-              "pcie": {"generation": 4, "width": 16}, "tflops": 12.5}
-    assert expected(**wished) == {
-        **wished, "uuids": [UUID], "tflops_because": "gpu_expect.tflops"}
+    wanted = {
+        "count": 1,
+        "model": "NVIDIA L4",
+        "memory_mib": 23034,
+        "uuids": [UUID.upper()],
+        "power_limit_w": 72,
+        "ecc": "on",
+        "compute_mode": "exclusive_process",
+        "pcie": {"generation": 4, "width": 16},
+        "nvlinks": 0,
+        "tflops": 12.5,
+        "governor": "performance",
+    }
+    assert expected(**wanted) == {**wanted, "uuids": [UUID], "tflops_because": "gpu_expect.tflops"}
 
 
 def test_who_names_the_cards_has_counted_them() -> None:
@@ -48,37 +58,48 @@ def test_yaml_makes_truths_of_on_and_off(written: Any, meant: str) -> None:
     assert expected(ecc=written)["ecc"] == meant
 
 
-@pytest.mark.parametrize(("wished", "where", "words"), [
-    ({"power_limit_w": "700 W"}, "gpu_expect.power_limit_w", "a number of watts"),
-    ({"ecc": "yes"}, "gpu_expect.ecc", "one of on, off"),
-    ({"compute_mode": "Prohibited"}, "gpu_expect.compute_mode", "default, exclusive_process"),
-    ({"pcie": 16}, "gpu_expect.pcie", "a mapping with generation, width"),
-    ({"pcie": {"width": 12}}, "gpu_expect.pcie.width", "one of 1, 2, 4, 8, 16"),
-    ({"pcie": {"generation": 9}}, "gpu_expect.pcie.generation", "one of 1, 2, 3"),
-    ({"pcie": {"wdth": 4}}, "gpu_expect.pcie.wdth", "rename wdth to width"),
-    ({"uuids": UUID}, "gpu_expect.uuids", "a list"),
-    ({"uuids": ["MIG-1"]}, "gpu_expect.uuids[0]", "nvidia-smi -L"),
-    ({"uuids": [7]}, "gpu_expect.uuids[0]", "text in quotes"),
-    ({"power_limt_w": 1}, "gpu_expect.power_limt_w", "power_limit_w"),
-])
-def test_another_shape_is_refused(wished: dict[str, Any], where: str, words: str) -> None:
-    found = problem({"gpu_expect": wished})
+@pytest.mark.parametrize(
+    ("wanted", "where", "words"),
+    [
+        ({"power_limit_w": "700 W"}, "gpu_expect.power_limit_w", "a number of watts"),
+        ({"ecc": "yes"}, "gpu_expect.ecc", "one of on, off"),
+        ({"governor": "fast"}, "gpu_expect.governor", "performance, powersave"),
+        ({"compute_mode": "Prohibited"}, "gpu_expect.compute_mode", "default, exclusive_process"),
+        ({"nvlinks": "all"}, "gpu_expect.nvlinks", "0 for cards without a bridge"),
+        ({"pcie": 16}, "gpu_expect.pcie", "a mapping with generation, width"),
+        ({"pcie": {"width": 12}}, "gpu_expect.pcie.width", "one of 1, 2, 4, 8, 16"),
+        ({"pcie": {"generation": 9}}, "gpu_expect.pcie.generation", "one of 1, 2, 3"),
+        ({"pcie": {"wdth": 4}}, "gpu_expect.pcie.wdth", "rename wdth to width"),
+        ({"uuids": UUID}, "gpu_expect.uuids", "a list"),
+        ({"uuids": ["MIG-1"]}, "gpu_expect.uuids[0]", "nvidia-smi -L"),
+        ({"uuids": [7]}, "gpu_expect.uuids[0]", "text in quotes"),
+        ({"power_limt_w": 1}, "gpu_expect.power_limt_w", "power_limit_w"),
+    ],
+)
+def test_another_shape_is_refused(wanted: dict[str, Any], where: str, words: str) -> None:
+    found = problem({"gpu_expect": wanted})
     assert (found["where"], words in found["message"] + found["remedy"]) == (where, True)
 
 
-@pytest.mark.parametrize(("wished", "words"), [
-    ({"uuids": [UUID, UUID.lower()]}, "names a GPU twice"),
-    ({"count": 2, "uuids": [UUID]}, "names 1 GPUs, gpu_expect.count is 2"),
-])
-def test_cards_that_cannot_all_be_there_are_refused(wished: dict[str, Any], words: str) -> None:
-    found = problem({"gpu_expect": wished})
+@pytest.mark.parametrize(
+    ("wanted", "words"),
+    [
+        ({"uuids": [UUID, UUID.lower()]}, "names a GPU twice"),
+        ({"count": 2, "uuids": [UUID]}, "names 1 GPUs, gpu_expect.count is 2"),
+    ],
+)
+def test_cards_that_cannot_all_be_there_are_refused(wanted: dict[str, Any], words: str) -> None:
+    found = problem({"gpu_expect": wanted})
     assert (found["code"], found["where"]) == ("expect-clash", "gpu_expect.uuids")
     assert words in found["message"]
 
 
-def test_the_account_that_uses_the_cards_is_told_to_plan_and_probe() -> None:
+def test_the_account_that_uses_the_cards_is_reported_to_plan_and_probe() -> None:
     assert resolve({"gpu_service_user": "slurm"})["service_user"] == "slurm"
-    assert probe_settings({"gpu_service_user": "slurm"})["service_user"] == "slurm"
-    assert probe_settings({})["service_user"] is None
+    assert (
+        probe_settings(declaration_of({"gpu_service_user": "slurm"}).spec)["service_user"]
+        == "slurm"
+    )
+    assert probe_settings(declaration_of({}).spec)["service_user"] is None
     found = problem({"gpu_service_user": "slurm; reboot"})
     assert (found["where"], "an account's name" in found["message"]) == ("gpu_service_user", True)

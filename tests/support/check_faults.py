@@ -49,8 +49,9 @@ def no_gpus(plan: Document, snapshot: Document) -> None:
     """The healthy host as it is saved: without GPUs, its driver not managed."""
 
 
-def faults_on(healthy: Break) -> tuple[Callable[..., Callable[[Break], Break]],
-                                       Callable[[Break], Break]]:
+def faults_on(
+    healthy: Break,
+) -> tuple[Callable[..., Callable[[Break], Break]], Callable[[Break], Break]]:
     """The decorators `fault` and `harmless` for breaks of this healthy host."""
 
     def harmless(function: Break) -> Break:
@@ -61,8 +62,9 @@ def faults_on(healthy: Break) -> tuple[Callable[..., Callable[[Break], Break]],
         REGISTRY.setdefault(key, Fault(area, function.__name__, healthy, function))
         return function
 
-    def fault(*checks: str, cause: str, remedy: str,
-              verdict: str = "FAIL") -> Callable[[Break], Break]:
+    def fault(
+        *checks: str, cause: str, remedy: str, verdict: str = "FAIL"
+    ) -> Callable[[Break], Break]:
         def register(function: Break) -> Break:
             harmless(function)
             found = REGISTRY[f"{function.__module__.rpartition('.')[2]}-{function.__name__}"]

@@ -14,5 +14,11 @@ SNAPSHOT, PLAN = str(FIXTURES / "snapshot.json"), str(FIXTURES / "plan.json")
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
     program = () if words[0] == "pytest" else ("gpufleet",)
-    return subprocess.run([sys.executable, "-m", *program, *words], cwd=ROOT,
-                          capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(
+        [sys.executable, "-m", *program, *words],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from gpufleet.checks import judge
+from gpufleet.judge import judge
 from gpufleet.probe.constants import FRAMEWORK_MARK
 from gpufleet.probe.host import Host
 from gpufleet.probe.workload_run import run_framework
@@ -31,7 +31,7 @@ class Computing:
         # What is proven here is that of the stand-ins' own releases.
         self.plan["toolkits"][0].update(path=str(libraries[0]), short="12.2")
         self.plan["cudnn"][0].update(toolkit="12.2", short="8.9.7")
-        self.told: dict[str, str] = {}
+        self.reported: dict[str, str] = {}
         self.chatter = ""
         self.holders: list[dict[str, Any]] = []
         self.framework: dict[str, Any] = data(self.snapshot, "stacks")["stacks"][0]["framework"]
@@ -41,7 +41,7 @@ class Computing:
         data(self.snapshot, "driver")["holders"] = self.holders
         if self.holders:
             data(self.snapshot, "smi")["devices"][0]["memory_free_mib"] = 300
-        result = run(self.libraries, **self.told)
+        result = run(self.libraries, **self.reported)
         # The CPU, which computes here, is as fast as the machine's other work lets it be.
         for entry in result["cublas"]:
             entry["tflops"] = entry["tflops"] and 0.5
@@ -59,8 +59,7 @@ class Computing:
         (self.home / "chatter").write_text(f"{self.chatter}\n")
         # What TensorFlow says beside it is read by the probe.
         printed = {key: value for key, value in self.framework.items() if key != "said"}
-        (self.home / "document").write_text(
-            f"noise\n{FRAMEWORK_MARK}{json.dumps(printed)}\n")
+        (self.home / "document").write_text(f"noise\n{FRAMEWORK_MARK}{json.dumps(printed)}\n")
         host = Host({"root": str(self.home), "matmul": "", "tmpdir": "/"}, 20)
         found: dict[str, Any] = run_framework(host, {"venv": venv, "runs": "tensorflow"}, 10)
         return found

@@ -28,14 +28,14 @@ class DistributionHost:
         """Run a shell command on the host, as root."""
         return self.fleet.on("lab1", command, status)
 
-    def bring(self, folder: Path, place: str) -> None:
+    def deliver(self, folder: Path, place: str) -> None:
         """Put a directory on the host."""
         packed = subprocess.run(["tar", "c", "-C", folder, "."], capture_output=True, check=True)
         unpack = f"rm -rf {place}; mkdir -p {place}; tar x -C {place}"
         words = [ROOT / ".venv/bin/python", "-m", "lab", "exec", "lab1", "--", "sh", "-c", unpack]
         subprocess.run(words, cwd=ROOT, env=self.fleet.environment, input=packed.stdout, check=True)
 
-    def wishes(self, driver: dict[str, Any] | None, **more: Any) -> str:
+    def declared(self, driver: dict[str, Any] | None, **more: Any) -> str:
         """The inventory's variables."""
         declared = {"gpu_driver": driver} if driver else {}
         return json.dumps({"gpu_stacks": [], **self.usual, **declared, **more})
@@ -45,7 +45,7 @@ class DistributionHost:
     ) -> list[str | Path]:
         """The playbook, as the launcher calls it."""
         return [ROOT / ".venv/bin/ansible-playbook", "playbooks/site.yml", *options,
-                "-e", self.wishes(driver, **more)]  # fmt: skip
+                "-e", self.declared(driver, **more)]  # fmt: skip
 
     def provision(
         self, driver: dict[str, Any] | None, *options: str, status: int = 0, **more: Any
@@ -53,13 +53,13 @@ class DistributionHost:
         """Run the playbook."""
         return self.fleet.run(*self.command(driver, *options, **more), status=status)
 
-    def refused(self, driver: dict[str, Any] | None, *told: str, **more: Any) -> None:
+    def refused(self, driver: dict[str, Any] | None, *reported: str, **more: Any) -> None:
         """Run the playbook, which is to fail with one message that says all this."""
         done = self.provision(driver, status=2, **more)
-        said = " ".join(done.stdout.split())
-        assert said.count("FAILED!") == 1, said
-        for text in told:
-            assert text in said, f"{text!r} is not said in:\n{done.stdout}"
+        output = " ".join(done.stdout.split())
+        assert output.count("FAILED!") == 1, output
+        for text in reported:
+            assert text in output, f"{text!r} is not said in:\n{done.stdout}"
 
     def rollback(self) -> None:
         """Go back to the driver before."""
@@ -69,7 +69,7 @@ class DistributionHost:
         self, driver: dict[str, Any] | None, status: int | None = 0, **more: Any
     ) -> dict[str, dict[str, Any]]:
         """What verify says of the host."""
-        return self.fleet.verdicts(status, "-e", self.wishes(driver, **more))["lab1"]
+        return self.fleet.verdicts(status, "-e", self.declared(driver, **more))["lab1"]
 
     def healthy(self, driver: dict[str, Any], **more: Any) -> None:
         """Verify finds nothing wrong, and the driver held, with a module for every kernel."""
@@ -98,10 +98,11 @@ class DistributionHost:
 
     def modules(self) -> dict[str, str]:
         """{kernel: version} of the module that each kernel would load, as modinfo says it."""
-        said = self.on(
+        output = self.on(
             "for image in /boot/vmlinuz-*; do kernel=${image#/boot/vmlinuz-}; echo $kernel"
-            " $(modinfo -k $kernel -F version nvidia 2>/dev/null || echo none); done")
-        return dict(line.split() for line in said.splitlines())
+            " $(modinfo -k $kernel -F version nvidia 2>/dev/null || echo none); done"
+        )
+        return dict(line.split() for line in output.splitlines())
 
     def apt(self, *words: str) -> str:
         """Run apt-get as an administrator's script does."""

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from gpufleet import inventory
-from gpufleet.verification import session
+from gpufleet.verification.options import ProbeOptions
+from gpufleet.verification.probing import verify
 from tests.faults.catalogue import Fault
 from tests.support.lab_fleet import ROOT, Fleet
 
@@ -42,7 +43,7 @@ class Healthy:
                                    (json.dumps({**self.variables, **more}),))  # fmt: skip
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("GPUFLEET_LAB", self.fleet.instance)
-            found = session.verify(inventory.inventory_hosts(selector), session.ProbeOptions())
+            found = verify(inventory.inventory_hosts(selector), ProbeOptions())
         return {check["id"]: check for check in found.hosts[0].result["checks"]}
 
     def healthy(self) -> Healthy:

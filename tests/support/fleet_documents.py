@@ -13,15 +13,21 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from gpufleet.checks import judge
+from gpufleet.judge import judge
 from gpufleet.model.verdict import Verdict, consequences
 from gpufleet.verification.session import HostRun, Session
 from tests.support.healthy_host import data, document, with_cards
 
 Document = dict[str, Any]
 NIGHT = datetime(2026, 11, 21, 3, 0, 4, tzinfo=UTC)
-LETTERS = {"PASS": "P", "FAIL": "F", "HUNG": "H", "UNREACHABLE": "U", "INCONCLUSIVE": "?",
-           "NOT-DECLARED": "-"}
+LETTERS = {
+    "PASS": "P",
+    "FAIL": "F",
+    "HUNG": "H",
+    "UNREACHABLE": "U",
+    "INCONCLUSIVE": "?",
+    "NOT-DECLARED": "-",
+}
 GPUS = 8
 STACK, TOOLKIT = "stack.tensorflow-2.13.1", "toolkit.11.8"
 
@@ -40,8 +46,15 @@ def _healthy() -> tuple[Document, Document]:
     with_cards(plan, snapshot, GPUS)
     framework = data(snapshot, "stacks")["stacks"][0]["framework"]
     framework["matmul"] = [
-        {**framework["matmul"][0], "requested": f"/GPU:{n}", "n": 4096, "tflops": 41.5,
-         "device": f"/job:localhost/replica:0/task:0/device:GPU:{n}"} for n in range(GPUS)]
+        {
+            **framework["matmul"][0],
+            "requested": f"/GPU:{n}",
+            "n": 4096,
+            "tflops": 41.5,
+            "device": f"/job:localhost/replica:0/task:0/device:GPU:{n}",
+        }
+        for n in range(GPUS)
+    ]
     framework["tower_sum"]["devices"] = [f"/GPU:{n}" for n in range(GPUS)]
     return plan, snapshot
 
@@ -59,7 +72,8 @@ def _lost_card(plan: Document, snapshot: Document) -> None:
 
 def _lost_library(plan: Document, snapshot: Document) -> None:
     data(snapshot, "receipts")["receipts"][0]["changed"] = [
-        {"path": "targets/x86_64-linux/lib/libcudnn.so.8", "what": "missing"}]
+        {"path": "targets/x86_64-linux/lib/libcudnn.so.8", "what": "missing"}
+    ]
     loader = data(snapshot, "stacks")["stacks"][0]["framework"]["loader"]
     loader["failed"] = [{"library": loader["opened"].pop(), "error": "no such file"}]
 
@@ -74,17 +88,31 @@ def _slow_card(plan: Document, snapshot: Document) -> None:
 
 def _hung_smi(plan: Document, snapshot: Document) -> None:
     snapshot["sections"]["smi"] = {
-        "state": "hung", "seconds": 20, "error": "no answer within 20 s", "data": None}
+        "state": "hung",
+        "seconds": 20,
+        "error": "no answer within 20 s",
+        "data": None,
+    }
 
 
 def _denied(plan: Document, snapshot: Document) -> None:
     snapshot["sections"]["receipts"] = {
-        "state": "denied", "seconds": 0, "error": "Permission denied", "data": None}
+        "state": "denied",
+        "seconds": 0,
+        "error": "Permission denied",
+        "data": None,
+    }
 
 
 BREAKS: dict[str, Callable[[Document, Document], None]] = {
-    "driver": _old_kernel, "card": _lost_card, "library": _lost_library,
-    "variable": _old_variable, "slow": _slow_card, "hung": _hung_smi, "denied": _denied}
+    "driver": _old_kernel,
+    "card": _lost_card,
+    "library": _lost_library,
+    "variable": _old_variable,
+    "slow": _slow_card,
+    "hung": _hung_smi,
+    "denied": _denied,
+}
 
 
 def fleet(count: int, seed: int = 1, nights: int = 30, broken: float = 0.02) -> Fleet:
@@ -107,10 +135,14 @@ def fleet(count: int, seed: int = 1, nights: int = 30, broken: float = 0.02) -> 
     session.started = f"{started:%Y-%m-%dT%H:%M:%SZ}"
     session.seconds = 14.2 + count * 0.061
     session.finished = f"{started + timedelta(seconds=session.seconds):%Y-%m-%dT%H:%M:%SZ}"
-    times = [f"{started - timedelta(days=nights - 1 - n):%Y-%m-%dT%H:%M:%SZ}"
-             for n in range(nights)]
-    return Fleet(session, _changes(session, past, times, older),
-                 {"schema": 1, "nights": times, "hosts": past})
+    times = [
+        f"{started - timedelta(days=nights - 1 - n):%Y-%m-%dT%H:%M:%SZ}" for n in range(nights)
+    ]
+    return Fleet(
+        session,
+        _changes(session, past, times, older),
+        {"schema": 1, "nights": times, "hosts": past},
+    )
 
 
 def _kinds() -> dict[str, tuple[HostRun, Document]]:
@@ -129,30 +161,61 @@ def _uuids(number: int) -> list[str]:
     return [f"GPU-{serial}{n}-5e1c-4b7d-9a33-0c2d{number:08x}" for n in range(GPUS)]
 
 
-def _named(kind: HostRun, snapshot: Document, name: str, number: int,
-           kernel: str = "6.1.0-27-amd64") -> HostRun:
+def _named(
+    kind: HostRun, snapshot: Document, name: str, number: int, kernel: str = "6.1.0-27-amd64"
+) -> HostRun:
     """Another host of that kind, with its own GPUs."""
     sections = snapshot["sections"]
     run = data(snapshot, "compute")["runs"][0]
-    devices = [{**device, "uuid": uuid}
-               for device, uuid in zip(run["devices"], _uuids(number), strict=False)]
+    devices = [
+        {**device, "uuid": uuid}
+        for device, uuid in zip(run["devices"], _uuids(number), strict=False)
+    ]
     return HostRun(
         name,
-        {**snapshot, "host": name,
-         "sections": {**sections, "compute": {
-              **sections["compute"], "data": {"deep": True, "runs": [{**run, "devices": devices}]}},
-                      "kernel": {**sections["kernel"], "data": {
-                          **sections["kernel"]["data"], "running": kernel}}}},
+        {
+            **snapshot,
+            "host": name,
+            "sections": {
+                **sections,
+                "compute": {
+                    **sections["compute"],
+                    "data": {"deep": True, "runs": [{**run, "devices": devices}]},
+                },
+                "kernel": {
+                    **sections["kernel"],
+                    "data": {**sections["kernel"]["data"], "running": kernel},
+                },
+            },
+        },
         {**kind.plan, "host": name},
-        {**kind.result, "checks": [
-            {**check, **{part: check[part].replace("gpu01", name) for part in (
-                "cause", "remedy", "evidence")}} for check in kind.result["checks"]]})
+        {
+            **kind.result,
+            "checks": [
+                {
+                    **check,
+                    **{
+                        part: check[part].replace("gpu01", name)
+                        for part in ("cause", "remedy", "evidence")
+                    },
+                }
+                for check in kind.result["checks"]
+            ],
+        },
+    )
 
 
 def _down(name: str) -> HostRun:
-    return HostRun(name, None, {"host": name}, judge.unreachable(
-        f"ssh failed: ssh: connect to host {name} port 22: No route to host",
-        "check the host, its network and its ssh service", "255 after 3.1 s"))
+    return HostRun(
+        name,
+        None,
+        {"host": name},
+        judge.unreachable(
+            f"ssh failed: ssh: connect to host {name} port 22: No route to host",
+            "check the host, its network and its ssh service",
+            "255 after 3.1 s",
+        ),
+    )
 
 
 def _past(
@@ -172,57 +235,121 @@ def _past(
             drift = 0.67 if kind == "slow" and n == 3 else 0
             begin = nights * 2 // 3
             measures[f"gpu.{uuid}.{what}.tflops"] = [
-                None if letter in "UH" else round(
-                    level * (1 + chance.gauss(0, noise))
-                    * (1 - drift * max(0, at - begin) / max(1, nights - 1 - begin)), 2)
-                for at, letter in enumerate(letters)]
+                None
+                if letter in "UH"
+                else round(
+                    level
+                    * (1 + chance.gauss(0, noise))
+                    * (1 - drift * max(0, at - begin) / max(1, nights - 1 - begin)),
+                    2,
+                )
+                for at, letter in enumerate(letters)
+            ]
     return {"verdicts": "".join(letters), "measures": measures}
 
 
 def _changes(session: Session, past: Document, times: list[str], older: set[str]) -> Document:
     """The changes since the previous night, from the letters."""
     if len(times) < 2:
-        return {"schema": 1, "since": None, "night": times[-1], "changes": [],
-                "hosts": _count(past, -1), "hosts_before": None}
+        return {
+            "schema": 1,
+            "since": None,
+            "night": times[-1],
+            "changes": [],
+            "hosts": _count(past, -1),
+            "hosts_before": None,
+        }
     found, standing = [], []
     for host in session.hosts:
         letters = past[host.name]["verdicts"]
-        bad = [check for check in host.result["checks"]
-               if check["verdict"] not in ("PASS", "NOT-DECLARED")]
+        bad = [
+            check
+            for check in host.result["checks"]
+            if check["verdict"] not in ("PASS", "NOT-DECLARED")
+        ]
         row = len(letters) - len(letters.rstrip("FHU?"))
-        common = {"host": host.name, "check": None, "before": None, "after": None, "remedy": "",
-                  "strikes": 0}
+        common = {
+            "host": host.name,
+            "check": None,
+            "before": None,
+            "after": None,
+            "remedy": "",
+            "strikes": 0,
+        }
         folded = consequences(host.result["checks"])
         for check in bad:
             why = {name: check[name] for name in ("explained_by",) if name in check}
             explains = [each["id"] for each in folded.get(check["id"], ())]
             fails = "hangs" if check["verdict"] == "HUNG" else "fails"
-            standing.append({"host": host.name, "check": check["id"], "verdict": check["verdict"],
-                             "cause": check["cause"], "remedy": check["remedy"], "strikes": row,
-                             **why})
+            standing.append(
+                {
+                    "host": host.name,
+                    "check": check["id"],
+                    "verdict": check["verdict"],
+                    "cause": check["cause"],
+                    "remedy": check["remedy"],
+                    "strikes": row,
+                    **why,
+                }
+            )
             if row == 1:
-                found.append({**common, "kind": "failure", "weight": "bad", "strikes": 1,
-                              "check": check["id"], "remedy": check["remedy"],
-                              "text": f"{check['id']} {fails}: {check['cause']}.", **why,
-                              **({"explains": explains} if explains else {})})
+                found.append(
+                    {
+                        **common,
+                        "kind": "failure",
+                        "weight": "bad",
+                        "strikes": 1,
+                        "check": check["id"],
+                        "remedy": check["remedy"],
+                        "text": f"{check['id']} {fails}: {check['cause']}.",
+                        **why,
+                        **({"explains": explains} if explains else {}),
+                    }
+                )
         if not bad and letters[-2] in "FHU":
-            found.append({**common, "kind": "recovery", "check": "stack.matmul", "weight": "good",
-                          "text": "stack.matmul passes again after one night."})
+            found.append(
+                {
+                    **common,
+                    "kind": "recovery",
+                    "check": "stack.matmul",
+                    "weight": "good",
+                    "text": "stack.matmul passes again after one night.",
+                }
+            )
         if any(check["id"] == "gpu.throughput" for check in bad):
-            found.append({**common, "kind": "throughput", "check": "gpu.throughput",
-                          "weight": "bad", "strikes": 2,
-                          "text": "GPU 3 with CUDA 11.8 reaches 11.2 TFLOP/s, 67% below its"
-                          " baseline of 34.4.",
-                          "remedy": "see gpu.throttle, gpu.settings and gpu.pcie"})
+            found.append(
+                {
+                    **common,
+                    "kind": "throughput",
+                    "check": "gpu.throughput",
+                    "weight": "bad",
+                    "strikes": 2,
+                    "text": "GPU 3 with CUDA 11.8 reaches 11.2 TFLOP/s, 67% below its"
+                    " baseline of 34.4.",
+                    "remedy": "see gpu.throttle, gpu.settings and gpu.pcie",
+                }
+            )
         if host.name in older:
-            found.append({**common, "kind": "kernel", "weight": "note",
-                          "before": "6.1.0-27-amd64", "after": "6.1.0-26-amd64",
-                          "text": "Running kernel changed from 6.1.0-27-amd64 to 6.1.0-26-amd64."})
+            found.append(
+                {
+                    **common,
+                    "kind": "kernel",
+                    "weight": "note",
+                    "before": "6.1.0-27-amd64",
+                    "after": "6.1.0-26-amd64",
+                    "text": "Running kernel changed from 6.1.0-27-amd64 to 6.1.0-26-amd64.",
+                }
+            )
     order = ["bad", "good", "note"]
-    return {"schema": 1, "since": times[-2], "night": times[-1],
-            "changes": sorted(found, key=lambda change: order.index(change["weight"])),
-            "standing": standing,
-            "hosts": _count(past, -1), "hosts_before": _count(past, -2)}
+    return {
+        "schema": 1,
+        "since": times[-2],
+        "night": times[-1],
+        "changes": sorted(found, key=lambda change: order.index(change["weight"])),
+        "standing": standing,
+        "hosts": _count(past, -1),
+        "hosts_before": _count(past, -2),
+    }
 
 
 def _count(past: Document, night: int) -> dict[str, int]:
@@ -237,5 +364,7 @@ def all_broken(count: int) -> Session:
         if kind not in ("hung", "denied"):
             breaks(plan, snapshot)
     kind = HostRun("gpu01", snapshot, plan, judge.judge(plan, snapshot))
-    return Session([_named(kind, snapshot, f"gpu{n:04}", n) for n in range(count)],
-                   finished="2026-11-21T03:01:15Z")
+    return Session(
+        [_named(kind, snapshot, f"gpu{n:04}", n) for n in range(count)],
+        finished="2026-11-21T03:01:15Z",
+    )

@@ -82,28 +82,59 @@ class RunHistory:
         """As many runs as the longest line of letters has."""
         count = max(len(letters) for rows in self.checks.values() for letters in rows.values())
         first = datetime(2026, 11, 1, 3, tzinfo=UTC)
-        times = [(first + timedelta(days=day)).strftime("%Y-%m-%dT%H:%M:%SZ")
-                 for day in range(count)]
-        return [RecordedRun(number, time, time, "nightly", len(self.checks))
-                for number, time in enumerate(times, 1)]
+        times = [
+            (first + timedelta(days=day)).strftime("%Y-%m-%dT%H:%M:%SZ") for day in range(count)
+        ]
+        return [
+            RecordedRun(number, time, time, "nightly", len(self.checks))
+            for number, time in enumerate(times, 1)
+        ]
 
     def window(self, nights: list[RecordedRun]) -> Window:
         """Their results; a host with fewer letters appeared later."""
         count = len(nights)
-        hosts = {host: "".join(min(night, key="FHU?P-.".index) for night in zip(
-                     *(letters.rjust(count, ".") for letters in rows.values()), strict=True))
-                 for host, rows in self.checks.items()}
-        checks = {(host, check): [None if it == "." else CheckResult(
-                                      it, explained_by=self.explained.get(check, ""))
-                                  for it in letters.rjust(count, ".")]
-                  for host, rows in self.checks.items() for check, letters in rows.items()}
+        hosts = {
+            host: "".join(
+                min(night, key="FHU?P-.".index)
+                for night in zip(
+                    *(letters.rjust(count, ".") for letters in rows.values()), strict=True
+                )
+            )
+            for host, rows in self.checks.items()
+        }
+        checks = {
+            (host, check): [
+                None if it == "." else CheckResult(it, explained_by=self.explained.get(check, ""))
+                for it in letters.rjust(count, ".")
+            ]
+            for host, rows in self.checks.items()
+            for check, letters in rows.items()
+        }
         return Window([night.started for night in nights], hosts, checks)
 
 
 def session(verdicts: dict[str, str]) -> Session:
     """A session with these verdicts, {host: verdict}."""
-    return Session([
-        HostRun(name, None, {"host": name}, {"verdict": verdict, "checks": [
-            {"id": "cudnn.files", "verdict": verdict, "statement": "It holds.", "cause": "none",
-             "remedy": "none", "evidence": ""}]})
-        for name, verdict in verdicts.items()])
+    return Session(
+        [
+            HostRun(
+                name,
+                None,
+                {"host": name},
+                {
+                    "verdict": verdict,
+                    "checks": [
+                        {
+                            "id": "cudnn.files",
+                            "verdict": verdict,
+                            "statement": "It holds.",
+                            "cause": "none",
+                            "remedy": "none",
+                            "evidence": "",
+                        }
+                    ],
+                },
+            )
+            for name, verdict in verdicts.items()
+        ]
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ import pytest
 from lab.hosts import STAND_IN_MAJOR
 from tests.support.lab_fleet import ROOT, Fleet, lab
 
+# A toolkit that gives containers their GPUs by NVIDIA's legacy hook, behind systemd's back.
+LEGACY = {"toolkit": "1.17.8", "accept_cves": ["CVE-2026-24260"]}
 # Two cards of a driver that is loaded. Their nodes can be opened, and are of a major number that no
 # container may open by default, so that one that has lost them shows it.
 CARDS = f"""
@@ -43,36 +46,41 @@ apt-get update -q && apt-get install -qy --no-install-recommends runc
 """
 
 
-@pytest.fixture(scope="module")
-def wishes(fleet: Fleet, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What is declared; the toolkit's repository is on both hosts."""
-    repository = tmp_path_factory.mktemp("toolkit")
-    lab(fleet, "toolkit-repository", str(repository))
-    for host in ("lab1", "lab2"):
-        packed = subprocess.run(["tar", "-C", repository, "-c", "."], check=True,
-                                capture_output=True).stdout  # fmt: skip
+def toolkit_repository(fleet: Fleet, place: Path, *hosts: str) -> dict[str, str]:
+    """Make the toolkit's repository in a directory, put it on hosts; the variables that name it."""
+    lab(fleet, "toolkit-repository", str(place))
+    packed = subprocess.run(["tar", "-C", place, "-c", "."], check=True, capture_output=True).stdout
+    for host in hosts:
         subprocess.run(
             [ROOT / ".venv/bin/python", "-m", "lab", "exec", host, "--",
              "sh", "-c", "mkdir -p /srv/toolkit && tar -C /srv/toolkit -x"],
             cwd=ROOT, env=fleet.environment, input=packed, check=True,
         )  # fmt: skip
     return {
-        "gpu_stacks": [],
-        "gpu_containers": {"toolkit": "1.17.8"},
         "nvidia_docker_repo_url": "file:///srv/toolkit",
         "nvidia_docker_repo_key": "file:///srv/toolkit/key.asc",
-        "nvidia_docker_repo_key_fingerprint": (repository / "fingerprint").read_text().strip(),
+        "nvidia_docker_repo_key_fingerprint": (place / "fingerprint").read_text().strip(),
     }
 
 
-def words(wishes: dict[str, Any], host: str = "lab1", **more: Any) -> list[str]:
-    return ["--limit", host, "-e", json.dumps({**wishes, **more})]
+@pytest.fixture(scope="module")
+def declared(fleet: Fleet, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What is declared; the toolkit's repository is on both hosts."""
+    return {
+        "gpu_stacks": [],
+        "gpu_containers": LEGACY,
+        **toolkit_repository(fleet, tmp_path_factory.mktemp("toolkit"), "lab1", "lab2"),
+    }
+
+
+def words(declared: dict[str, Any], host: str = "lab1", **more: Any) -> list[str]:
+    return ["--limit", host, "-e", json.dumps({**declared, **more})]
 
 
 def containers(
-    fleet: Fleet, wishes: dict[str, Any], status: int | None = None, **more: Any
+    fleet: Fleet, declared: dict[str, Any], status: int | None = None, **more: Any
 ) -> dict[str, dict[str, Any]]:
     """The verdicts of the checks of containers on lab1."""
-    said = fleet.gpufleet("verify", "--json", *words(wishes, **more), status=status).stdout
-    checks = json.loads(said)["hosts"]["lab1"]["checks"]
+    output = fleet.gpufleet("verify", "--json", *words(declared, **more), status=status).stdout
+    checks = json.loads(output)["hosts"]["lab1"]["checks"]
     return {check["id"]: check for check in checks if check["id"].startswith("containers.")}

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from gpufleet.checks import judge
+from gpufleet.checks import CHECKS
+from gpufleet.judge import judge
 from gpufleet.probe.smi_document import parse_smi
 from tests.support.smi_text import MEMORY_MIB, MODEL, smi_text
 
@@ -19,35 +20,24 @@ FIXTURES = Path(__file__).parents[1] / "fixtures"
 Document = dict[str, Any]
 Break = Callable[[Document, Document], None]
 
-# The checks of other frameworks than TensorFlow.
-OF_OTHERS = ("stack.numpy", "stack.workers", "stack.compile", "stack.convolution",
-             "stack.routines")
-# What the healthy host's declarations excuse.
-EXCUSED = {
-    **dict.fromkeys(
-        ("gpu.smi", "gpu.identity", "gpu.visible", "gpu.memory-errors", "gpu.pcie", "gpu.throttle",
-         "gpu.settings", "gpu.recovery", "gpu.fabric", "gpu.nvlink", "gpu.after-load",
-         "kernel.log", "kernel.application-errors", "kernel.after-load", "driver.cuda",
-         "driver.access", "driver.loaded", "driver.nodes", "driver.fabric", "stack.gpu",
-         "containers.cdi", "containers.gpus", "containers.reload"), "gpu_expect: {count: 0}"),
-    **dict.fromkeys(
-        ("driver.files", "driver.packages", "driver.held", "driver.modules", "driver.nouveau",
-         "driver.pending", "driver.persistence", "driver.secure-boot"), "gpu_driver: not set"),
-    "gpu.mig": "gpu_mig: not set",
-    **dict.fromkeys(OF_OTHERS[:3], "gpu_stacks: none is PyTorch"),
-    **dict.fromkeys(OF_OTHERS[3:], "gpu_stacks: none is PyTorch or JAX"),
-    **dict.fromkeys(
-        ("toolkit.device-query", "toolkit.cublas", "cudnn.convolution", "gpu.throughput",
-         "gpu.formats", "gpu.host-copies",
-         "gpu.sustained", "gpu.bandwidth", "gpu.peer", "stack.capability"),
-        "gpu_expect: {count: 0}"),
-}
-
 
 def document(name: str) -> Document:
     """A fresh copy of a saved document."""
     found: Document = json.loads((FIXTURES / name).read_text(encoding="utf-8"))
     return found
+
+
+def excused(plan: Document) -> dict[str, str]:
+    """{check: the declaration of a plan that excuses it}."""
+    reasons = {name: check.skip_reason(plan) for name, check in CHECKS.items()}
+    return {name: reason for name, reason in reasons.items() if reason}
+
+
+EXCUSED = excused(document("plan.json"))
+# The checks of other frameworks than TensorFlow.
+OF_OTHERS = tuple(
+    name for name, reason in EXCUSED.items() if reason.startswith("gpu_stacks: none is ")
+)
 
 
 @pytest.fixture
@@ -70,16 +60,20 @@ def verdicts(plan: Document, snapshot: Document) -> dict[str, str]:
 def in_page(page: str) -> Document:
     """The document in the HTML page, of which its script shows the hosts."""
     found: Document = json.loads(
-        page.partition('<script type="application/json" id="data">')[2].partition("</script>")[0])
+        page.partition('<script type="application/json" id="data">')[2].partition("</script>")[0]
+    )
     return found
 
 
 def of_page(page: str) -> dict[tuple[str, str], str]:
     """{(host, check): verdict} of the page's document; what is shown of it: test_page.py."""
     shown = in_page(page)
-    return {(host["name"], check): shown["letters"][letter] for host in shown["hosts"]
-            for (check, _), letter in zip(shown["checks"], host["checks"], strict=True)
-            if letter != "."}
+    return {
+        (host["name"], check): shown["letters"][letter]
+        for host in shown["hosts"]
+        for (check, _), letter in zip(shown["checks"], host["checks"], strict=True)
+        if letter != "."
+    }
 
 
 def data(snapshot: Document, section: str) -> Any:
@@ -94,65 +88,145 @@ CORE = ("libcuda1", "nvidia-kernel-dkms", "nvidia-smi")
 
 def with_driver(plan: Document, snapshot: Document) -> None:
     """Have gpufleet manage the driver of the healthy pair, with everything as it should be."""
-    plan["driver"].update(branch="535", source="distro", managed=True, module="proprietary",
-                          module_because="declared")
+    plan["driver"].update(
+        branch="535", source="distro", managed=True, module="proprietary", module_because="declared"
+    )
     kernel = data(snapshot, "kernel")
     for row in kernel["installed"]:
-        row.update(headers=True, modules=[
-            {"name": "nvidia", "path": f"/lib/modules/{row['version']}/updates/dkms/nvidia.ko",
-             "version": DRIVER, "license": "NVIDIA"}])
+        row.update(
+            headers=True,
+            modules=[
+                {
+                    "name": "nvidia",
+                    "path": f"/lib/modules/{row['version']}/updates/dkms/nvidia.ko",
+                    "version": DRIVER,
+                    "license": "NVIDIA",
+                }
+            ],
+        )
     data(snapshot, "driver").update(
-        library=DRIVER, on_disk=DRIVER, cuinit=100, nouveau={"loaded": False, "blacklisted": True},
+        library=DRIVER,
+        on_disk=DRIVER,
+        cuinit=100,
+        nouveau={"loaded": False, "blacklisted": True},
         persistence={"unit": "nvidia-persistenced.service", "enabled": True, "active": False},
-        dkms=[{"module": "nvidia", "version": DRIVER, "kernel": kernel["running"],
-               "state": "installed"}])
+        dkms=[
+            {
+                "module": "nvidia",
+                "version": DRIVER,
+                "kernel": kernel["running"],
+                "state": "installed",
+            }
+        ],
+    )
     data(snapshot, "packages").update(
-        driver=[{"name": name, "version": f"{DRIVER}-1", "status": "installed", "held": True}
-                for name in CORE],
-        pins=[{"path": PIN, "packages": ["libcuda1"], "pin": f"version {DRIVER}-1",
-               "priority": 1001}],
-        unattended={"installed": True, "excluded": True})
+        driver=[
+            {"name": name, "version": f"{DRIVER}-1", "status": "installed", "held": True}
+            for name in CORE
+        ],
+        pins=[
+            {"path": PIN, "packages": ["libcuda1"], "pin": f"version {DRIVER}-1", "priority": 1001}
+        ],
+        unattended={"installed": True, "excluded": True},
+    )
     data(snapshot, "receipts")["receipts"].append(
-        {"schema": 1, "kind": "driver", "id": "driver", "path": "/", "version": DRIVER,
-         "source": "distro", "module": "proprietary", "branch": "535", "previous": None,
-         "packages": dict.fromkeys(CORE, f"{DRIVER}-1"), "repository": None,
-         "installed": "now", "files": 3, "changed": [],
-         "libraries": [], "unlisted": [], "exposed": []})
+        {
+            "schema": 1,
+            "kind": "driver",
+            "id": "driver",
+            "path": "/",
+            "version": DRIVER,
+            "source": "distro",
+            "module": "proprietary",
+            "branch": "535",
+            "previous": None,
+            "packages": dict.fromkeys(CORE, f"{DRIVER}-1"),
+            "repository": None,
+            "installed": "now",
+            "files": 3,
+            "changed": [],
+            "libraries": [],
+            "unlisted": [],
+            "exposed": [],
+        }
+    )
 
 
-PORT = {"vendor": "0x8086", "current_link_width": "16", "current_link_speed": "32.0 GT/s PCIe",
-        "max_link_width": "16", "max_link_speed": "32.0 GT/s PCIe"}
+PORT = {
+    "vendor": "0x8086",
+    "current_link_width": "16",
+    "current_link_speed": "32.0 GT/s PCIe",
+    "max_link_width": "16",
+    "max_link_speed": "32.0 GT/s PCIe",
+}
 
 
 def nvlinks(index: int, links: int = 18, active: int = 18, **fields: object) -> Document:
     """The NVLinks of a GPU, so many of them active."""
-    return {"index": index, "address": f"0000:0{index}:00.0", "mig": False,
-            "errors": {"replay": 0}, "links": [
-                {"link": n, "active": n < active, "status": 0, "version": 6, "remote": "switch",
-                 "remote_address": f"0000:c{n % 4}:00.0"} for n in range(links)], **fields}
+    return {
+        "index": index,
+        "address": f"0000:0{index}:00.0",
+        "mig": False,
+        "errors": {"replay": 0},
+        "links": [
+            {
+                "link": n,
+                "active": n < active,
+                "status": 0,
+                "version": 6,
+                "remote": "switch",
+                "remote_address": f"0000:c{n % 4}:00.0",
+            }
+            for n in range(links)
+        ],
+        **fields,
+    }
 
 
 def with_cards(plan: Document, snapshot: Document, count: int = 2) -> None:
     """Put cards into the host, and have its driver run them, whole."""
     with_driver(plan, snapshot)
-    plan["expect"].update(count=count, model=MODEL, memory_mib=MEMORY_MIB)
+    plan["expect"].update(count=count, model=MODEL, memory_mib=MEMORY_MIB, governor="performance")
+    data(snapshot, "kernel")["frequency"] = [
+        {"cpu": cpu, "governor": "performance", "driver": "intel_pstate"} for cpu in range(2)
+    ]
     plan["driver"]["mig"] = {"all": []}
     data(snapshot, "smi").update(
-        program="/usr/bin/nvidia-smi", status=0, nvml={"status": 0, "version": DRIVER,
-                                                       "count": count},
+        program="/usr/bin/nvidia-smi",
+        status=0,
+        nvml={"status": 0, "version": DRIVER, "count": count},
         nvlink=[nvlinks(n) for n in range(count)],
-        **parse_smi(smi_text([{"pci/pci_bus_id": f"00000000:0{n}:00.0"}
-                                    for n in range(count)])))
+        **parse_smi(smi_text([{"pci/pci_bus_id": f"00000000:0{n}:00.0"} for n in range(count)])),
+    )
     nodes = ["/dev/nvidiactl", "/dev/nvidia-uvm", *(f"/dev/nvidia{n}" for n in range(count))]
     data(snapshot, "gpus")["node_access"] = [
-        {"path": name, "mode": "0666", "uid": 0, "gid": 0, "major": 195, "tried": True,
-         "error": None} for name in nodes]
+        {
+            "path": name,
+            "mode": "0666",
+            "uid": 0,
+            "gid": 0,
+            "major": 195,
+            "tried": True,
+            "error": None,
+        }
+        for name in nodes
+    ]
     data(snapshot, "gpus").update(
-        pci=[{"address": f"0000:0{n}:00.0", "vendor": "0x10de", "device": "0x2330",
-              "class": "0x030200", "driver": "nvidia",
-              "port": {**PORT, "address": f"0000:8{n}:01.0"}} for n in range(count)],
-        nodes=nodes, hypervisor=False,
-        mig=[{"gpu": n, "mode": "off", "instances": []} for n in range(count)])
+        pci=[
+            {
+                "address": f"0000:0{n}:00.0",
+                "vendor": "0x10de",
+                "device": "0x2330",
+                "class": "0x030200",
+                "driver": "nvidia",
+                "port": {**PORT, "address": f"0000:8{n}:01.0"},
+            }
+            for n in range(count)
+        ],
+        nodes=nodes,
+        hypervisor=False,
+        mig=[{"gpu": n, "mode": "off", "instances": []} for n in range(count)],
+    )
     driver = data(snapshot, "driver")
     driver.update(loaded=DRIVER, cuinit=0, cuda_version="12.2", modules=["nvidia", "nvidia_uvm"])
     driver["persistence"]["active"] = True
@@ -170,37 +244,87 @@ def with_computing(plan: Document, snapshot: Document, count: int = 2) -> None:
     done: Document = {"wrong": 0, "busy": None, "error": None}
     run["driver"] = {"cuinit": 0, "version": "12.2", "error": None}
     run["devices"] = [
-        {"index": n, "uuid": f"GPU-0000000{n}", "address": f"0000:0{n}:00.0",
-         "name": "NVIDIA H100 PCIe", "compute_capability": "9.0", "memory_mib": 81000,
-         "free_mib": 80000, "sm_count": 114, "clock_mhz": 1755, "memory_clock_mhz": 1593,
-         "memory_bus_bits": 5120, "l2_kib": 51200, "warp_size": 32,
-         "link": {"generation": 5, "width": 16, "generation_max": 5, "width_max": 16},
-         "copies": {"to_device_gib_s": 51.2, "from_device_gib_s": 50.9}} for n in numbers]
+        {
+            "index": n,
+            "uuid": f"GPU-0000000{n}",
+            "address": f"0000:0{n}:00.0",
+            "name": "NVIDIA H100 PCIe",
+            "compute_capability": "9.0",
+            "memory_mib": 81000,
+            "free_mib": 80000,
+            "sm_count": 114,
+            "clock_mhz": 1755,
+            "memory_clock_mhz": 1593,
+            "memory_bus_bits": 5120,
+            "l2_kib": 51200,
+            "warp_size": 32,
+            "link": {"generation": 5, "width": 16, "generation_max": 5, "width_max": 16},
+            "copies": {"to_device_gib_s": 51.2, "from_device_gib_s": 50.9},
+        }
+        for n in numbers
+    ]
     run["formats"] = [
         {**done, "gpu": n, "format": name, "checked": 5, "not_applicable": None}
-        for n in numbers for name in (
-            "fp64", "fp16", "int8", "tf32", "bf16", "fp8-e4m3", "fp8-e5m2")]
+        for n in numbers
+        for name in ("fp64", "fp16", "int8", "tf32", "bf16", "fp8-e4m3", "fp8-e5m2")
+    ]
     run["host_copies"] = [{**done, "gpu": n} for n in numbers]
-    run["cublas"] = [{**done, "gpu": n, "n": 2048, "first_s": 0.4, "steady_s": 0.0005,
-                      "tflops": 34.4, "checked": 1001} for n in numbers]
-    run["nvrtc"]["ran"] = [{"gpu": n, "arch": "sm_90", "wrong": 0, "error": None}
-                           for n in numbers]
-    run["cudnn"] = [{**done, "gpu": n, "soname": "libcudnn.so.8", "version": "8.6.0"}
-                    for n in numbers]
+    run["cublas"] = [
+        {
+            **done,
+            "gpu": n,
+            "n": 2048,
+            "first_s": 0.4,
+            "steady_s": 0.0005,
+            "tflops": 34.4,
+            "checked": 1001,
+        }
+        for n in numbers
+    ]
+    run["nvrtc"]["ran"] = [{"gpu": n, "arch": "sm_90", "wrong": 0, "error": None} for n in numbers]
+    run["cudnn"] = [
+        {**done, "gpu": n, "soname": "libcudnn.so.8", "version": "8.6.0"} for n in numbers
+    ]
     run["bandwidth"] = [{**done, "gpu": n, "gib_s": 1600.0} for n in numbers]
-    run["peer"] = [{"from": a, "to": b, "access": True, "gib_s": 20.0, "wrong": 0, "error": None}
-                   for a in numbers for b in numbers if a != b]
+    run["peer"] = [
+        {"from": a, "to": b, "access": True, "gib_s": 20.0, "wrong": 0, "error": None}
+        for a in numbers
+        for b in numbers
+        if a != b
+    ]
     run["sustained"] = [
-        {**done, "gpu": n, "n": 4096, "seconds": 120.2, "settled_s": 4.0, "checked": 30000,
-         "samples": [
-            {"at_s": float(at), "tflops": 38.0 - at / 60, "temperature_c": 60 + at // 12,
-             "clock_sm_mhz": 1700, "power_w": 340, "throttle": ["sw-power-cap"]}
-            for at in range(1, 121)]} for n in numbers]
+        {
+            **done,
+            "gpu": n,
+            "n": 4096,
+            "seconds": 120.2,
+            "settled_s": 4.0,
+            "checked": 30000,
+            "samples": [
+                {
+                    "at_s": float(at),
+                    "tflops": 38.0 - at / 60,
+                    "temperature_c": 60 + at // 12,
+                    "clock_sm_mhz": 1700,
+                    "power_w": 340,
+                    "throttle": ["sw-power-cap"],
+                }
+                for at in range(1, 121)
+            ],
+        }
+        for n in numbers
+    ]
     framework = data(snapshot, "stacks")["stacks"][0]["framework"]
     place = "/job:localhost/replica:0/task:0/device:GPU:"
     framework["capabilities"] = ["9.0"] * count
     framework["small"].update(gpu_device_name="/device:GPU:0", placement=[f"{place}0"])
     framework["small"]["local_devices"] += [
-        {"name": f"/device:GPU:{n}", "type": "GPU", "memory_mib": 78000,
-         "description": f"device: {n}, name: NVIDIA H100 PCIe, pci bus id: 0000:0{n}:00.0,"
-         " compute capability: 9.0"} for n in numbers]
+        {
+            "name": f"/device:GPU:{n}",
+            "type": "GPU",
+            "memory_mib": 78000,
+            "description": f"device: {n}, name: NVIDIA H100 PCIe, pci bus id: 0000:0{n}:00.0,"
+            " compute capability: 9.0",
+        }
+        for n in numbers
+    ]

@@ -1,4 +1,4 @@
-"""Documents for these specifications: wishes, and snapshots of hosts that fit them or do not."""
+"""Documents for these specifications: declarations, and snapshots of hosts that fit them or do not."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ROOMY = {
 }
 
 
-def wish(*stacks: Any, **others: Any) -> Row:
+def declaration(*stacks: Any, **others: Any) -> Row:
     """Wishes for stacks given as releases or as entries, with the licence accepted."""
     entries = [{"tensorflow": each} if isinstance(each, str) else each for each in stacks]
     given = {"gpu_stacks": entries} if entries else {}
@@ -47,8 +47,14 @@ def snapshot(**sections: Any) -> Row:
         "kernel": {"running": KERNEL, "container": None, "next_boot": KERNEL, "installed": []},
         "gpus": {"pci": [], "nodes": [], "nvswitches": [], "mig": None},
         "driver": {"loaded": None, "library": None, "modules": []},
-        "packages": {"manager": "dpkg", "driver": [], "broken": [], "pins": [], "sources": [],
-                     "unattended": {"installed": False, "excluded": False}},
+        "packages": {
+            "manager": "dpkg",
+            "driver": [],
+            "broken": [],
+            "pins": [],
+            "sources": [],
+            "unattended": {"installed": False, "excluded": False},
+        },
         "receipts": {"receipts": [], "journal": [], "unreadable": []},
         "toolkits": {
             "trees": [],
@@ -185,9 +191,9 @@ def codes(plan: Row) -> list[str]:
     return [problem["code"] for problem in plan["problems"]]
 
 
-def refusal(wishes: Row, host: Row | None = None) -> Row:
-    """The one problem that these wishes have."""
-    problems: list[Row] = resolve(wishes, host)["problems"]
+def refusal(declared: Row, host: Row | None = None) -> Row:
+    """The one problem that this declaration has."""
+    problems: list[Row] = resolve(declared, host)["problems"]
     assert len(problems) == 1, problems
     return problems[0]
 

@@ -34,8 +34,18 @@ def with_gpus(plan: Document, snapshot: Document, count: int = 2) -> None:
     with_gpus_in_containers(plan, snapshot, count)
     run = data(snapshot, "containers")["run"]
     stack(snapshot)["framework"]["matmul"] = [
-        {"requested": f"/GPU:{n}", "device": f"{place}{n}", "n": 2048, "wrong": 0, "first_s": 0.5,
-         "steady_s": 0.001, "tflops": 17.1, "error": None} for n in range(count)]
+        {
+            "requested": f"/GPU:{n}",
+            "device": f"{place}{n}",
+            "n": 2048,
+            "wrong": 0,
+            "first_s": 0.5,
+            "steady_s": 0.001,
+            "tflops": 17.1,
+            "error": None,
+        }
+        for n in range(count)
+    ]
     run["framework"]["matmul"] = deepcopy(stack(snapshot)["framework"]["matmul"])
 
 
@@ -43,14 +53,29 @@ def with_gpus_in_containers(plan: Document, snapshot: Document, count: int) -> N
     """The same for containers."""
     plan["containers"]["gpus"] = count
     there = data(snapshot, "containers")
-    there["cdi"] = [{"path": "/run/cdi/nvidia.yaml", "driver_version": "535.261.03",
-                     "devices": [*map(str, range(count)), "all"], "error": None}]
-    there["run"]["gpus"] = [{"node": f"/dev/nvidia{n}", "error": None} for n in range(count)]
+    there["cdi"] = [
+        {
+            "path": "/run/cdi/nvidia.yaml",
+            "driver_version": "535.261.03",
+            "devices": [*map(str, range(count)), "all"],
+            "error": None,
+        }
+    ]
+    there["run"]["gpus"] = [
+        {"node": f"/dev/nvidia{n}", "error": None, "code": None} for n in range(count)
+    ]
+    there["run"]["starts"] = [
+        {"by": by, "state": "ok", "error": None, "gpus": deepcopy(there["run"]["gpus"])}
+        for by in ("nvidia-docker run", "docker run --gpus all", "docker run --runtime=nvidia")
+    ]
     numbers = {f"/dev/nvidia{n}": f"195:{n}" for n in range(count)} | {"/dev/nvidiactl": "195:255"}
     there["run"]["unit"] = {
-        "unit": "docker-11aa.scope", "name": None, "policy": "strict",
+        "unit": "docker-11aa.scope",
+        "name": None,
+        "policy": "strict",
         "allow": ["char-pts rwm", *(f"/dev/char/{at} rwm" for at in numbers.values()), "char-* m"],
-        "nodes": [{"node": node, "numbers": at} for node, at in numbers.items()]}
+        "nodes": [{"node": node, "numbers": at} for node, at in numbers.items()],
+    }
     there.update(running=[], majors={"nvidia": 195})
 
 
@@ -67,9 +92,14 @@ def framework(snapshot: Document) -> Document:
 def held_by_ann(snapshot: Document) -> None:
     """Somebody computes on the host; the persistence daemon only keeps it awake."""
     data(snapshot, "driver")["holders"] = [
-        {"pid": 900, "user": "nvidia-persistenced", "command": "nvidia-persiste",
-         "nodes": ["/dev/nvidia0"]},
-        {"pid": 4711, "user": "ann", "command": "python3", "nodes": ["/dev/nvidia0"]}]
+        {
+            "pid": 900,
+            "user": "nvidia-persistenced",
+            "command": "nvidia-persiste",
+            "nodes": ["/dev/nvidia0"],
+        },
+        {"pid": 4711, "user": "ann", "command": "python3", "nodes": ["/dev/nvidia0"]},
+    ]
     data(snapshot, "smi")["devices"][0]["memory_free_mib"] = 300
 
 
@@ -97,8 +127,16 @@ def later_kernel(snapshot: Document, **fields: object) -> None:
     """A kernel package was installed; its image boots next, DKMS did not build for it."""
     data(snapshot, "kernel").update(next_boot=LATER)
     data(snapshot, "kernel")["installed"].append(
-        {"version": LATER, "image": True, "headers": False, "modules": [],
-         "initramfs": f"/boot/initrd.img-{LATER}", "initramfs_nouveau": False, **fields})
+        {
+            "version": LATER,
+            "image": True,
+            "headers": False,
+            "modules": [],
+            "initramfs": f"/boot/initrd.img-{LATER}",
+            "initramfs_nouveau": False,
+            **fields,
+        }
+    )
 
 
 def card(snapshot: Document, at: int = 0) -> Document:
@@ -114,12 +152,24 @@ def printed(snapshot: Document, *cards: dict[str, str | None]) -> None:
 
 def event(snapshot: Document, kind: str, **fields: Any) -> None:
     data(snapshot, "kernel_log")["events"].append(
-        {"kind": kind, "code": None, "address": None, "pid": None, "process": None,
-         "uptime_s": 100.5, "count": 1, "text": f"what the kernel said of {kind}", **fields})
+        {
+            "kind": kind,
+            "code": None,
+            "address": None,
+            "pid": None,
+            "process": None,
+            "uptime_s": 100.5,
+            "count": 1,
+            "text": f"what the kernel said of {kind}",
+            **fields,
+        }
+    )
 
 
 WORKING: dict[str, str | None] = {
     "clocks_event_reasons/clocks_event_reason_gpu_idle": "Not Active",
     "clocks_event_reasons/clocks_event_reason_sw_power_cap": "Active",
-    "utilization/gpu_util": "100 %", "temperature/gpu_temp": "80 C"}
+    "utilization/gpu_util": "100 %",
+    "temperature/gpu_temp": "80 C",
+}
 LINK = "pci/pci_gpu_link_info/"

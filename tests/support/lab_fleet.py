@@ -122,10 +122,10 @@ class Fleet:
                 self.on("lab1", f"touch {GIVEN_UP}", None)
             watch.wait()
             output.seek(0)
-            said = output.read()
+            printed = output.read()
         assert seen, (
             f"never seen: {condition}; the watch ended with {watch.returncode}, the run with"
-            f" {running.returncode} after:\n{end_of(said)}"
+            f" {running.returncode} after:\n{end_of(printed)}"
         )
         assert running.returncode, f"the run ended before it was killed: {condition}"
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from gpufleet.checks import judge
+from gpufleet.judge import judge
 from gpufleet.verification.session import HostRun, Session
 
 NIGHT = datetime(2026, 11, 1, 3, tzinfo=UTC)
@@ -20,10 +20,17 @@ def at(night: int) -> str:
 
 def host(name: str, **verdicts: str) -> HostRun:
     """A host with these checks: `cudnn__links="FAIL: because"`. None at all: unreachable."""
-    checks = [{
-        "id": check.replace("__", "."), "verdict": said.partition(": ")[0], "statement": "Holds.",
-        "cause": said.partition(": ")[2], "remedy": "fix it" if ": " in said else "",
-        "evidence": ""} for check, said in verdicts.items()]
+    checks = [
+        {
+            "id": check.replace("__", "."),
+            "verdict": output.partition(": ")[0],
+            "statement": "Holds.",
+            "cause": output.partition(": ")[2],
+            "remedy": "fix it" if ": " in output else "",
+            "evidence": "",
+        }
+        for check, output in verdicts.items()
+    ]
     result = judge._host(checks) if checks else judge.unreachable("No route", "see the cable")
     return HostRun(name, None, {"host": name}, result)
 
@@ -35,8 +42,9 @@ def session(night: int, *hosts: HostRun) -> Session:
 
 def files(directory: Path) -> dict[str, str]:
     """All that lies there, by contents."""
-    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest()
-            for path in directory.iterdir()}
+    return {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in directory.iterdir()
+    }
 
 
 def measured(**values: float | str) -> Any:

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from gpufleet.checks import judge
-from gpufleet.checks.host import SECOND_READINGS
+from gpufleet.checks.host.host import SECOND_READINGS
+from gpufleet.judge import judge
 from gpufleet.probe import runner
 from lab.stubs import library
 from lab.stubs.library import Function
@@ -47,8 +47,11 @@ class GpuHost:
                 device["address"] = address
         self.plan["expect"].update(
             uuids=[f"GPU-00000000-1111-2222-3333-4444444444{at:02x}" for at in range(len(CARDS))],
-            power_limit_w=700, ecc="on", compute_mode="default",
-            pcie={"generation": 5, "width": 16})
+            power_limit_w=700,
+            ecc="on",
+            compute_mode="default",
+            pcie={"generation": 5, "width": 16},
+        )
         self.plant()
 
     def plant(self) -> None:
@@ -95,8 +98,16 @@ class GpuHost:
         self.put("etc/passwd", "root:x:0:0::/root:/bin/sh\nslurm:x:64030:64030::/:/bin/false\n")
         self.put("etc/group", "video:x:44:\nslurm:x:64030:\n")
         self.kernel(KERNEL)
+        for cpu in range(4):
+            self.governor(cpu, "performance")
         for node in NODES:
             self.put(f"dev/{node}", mode=0o666)
+
+    def governor(self, cpu: int, name: str) -> None:
+        """A CPU's frequency governor."""
+        place = f"sys/devices/system/cpu/cpu{cpu}/cpufreq"
+        self.put(f"{place}/scaling_governor", name + "\n")
+        self.put(f"{place}/scaling_driver", "acpi-cpufreq\n")
 
     def kernel(self, version: str, *, driver: str | None = DRIVER) -> None:
         """A kernel with its headers, and the driver's modules for it, if it has any."""
@@ -105,8 +116,11 @@ class GpuHost:
         self.put(f"usr/src/linux-headers-{version}/Makefile")
         self.link(f"lib/modules/{version}/build", f"/usr/src/linux-headers-{version}")
         for name in ("nvidia", "nvidia-uvm") if driver else ():
-            kernel_module(self.root / f"lib/modules/{version}/{MODULES}/{name}.ko",
-                          version=str(driver), license="NVIDIA")
+            kernel_module(
+                self.root / f"lib/modules/{version}/{MODULES}/{name}.ko",
+                version=str(driver),
+                license="NVIDIA",
+            )
 
     def _driver(self) -> None:
         self.loaded(DRIVER)
@@ -115,8 +129,9 @@ class GpuHost:
         self.put("etc/modprobe.d/nvidia-blacklists-nouveau.conf", "blacklist nouveau\n")
         unit = "nvidia-persistenced.service"
         self.put(f"lib/systemd/system/{unit}")
-        self.link(f"etc/systemd/system/multi-user.target.wants/{unit}",
-                  f"/lib/systemd/system/{unit}")
+        self.link(
+            f"etc/systemd/system/multi-user.target.wants/{unit}", f"/lib/systemd/system/{unit}"
+        )
         tree = f"var/lib/dkms/nvidia/{DRIVER}"
         (self.root / tree / KERNEL / "x86_64/module").mkdir(parents=True)
         self.link(f"{tree}/source", f"/usr/src/nvidia-{DRIVER}")
@@ -129,8 +144,11 @@ class GpuHost:
             self.remove("proc/driver/nvidia")
             return
         self.put("proc/modules", "nvidia_uvm 1 0\nnvidia 1 1 nvidia_uvm\next4 1 0\n")
-        self.put("proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  "
-                                               f"{version}  Wed Nov  1 00:00:00 UTC 2026\n")
+        self.put(
+            "proc/driver/nvidia/version",
+            "NVRM version: NVIDIA UNIX x86_64 Kernel Module  "
+            f"{version}  Wed Nov  1 00:00:00 UTC 2026\n",
+        )
 
     def _library(self, soname: str, version: str, functions: dict[str, Function]) -> None:
         name = soname.removesuffix(".1")
@@ -139,22 +157,33 @@ class GpuHost:
         library.write(self.root / LIBRARIES / f"{name}.{version}", soname, functions)
         self.link(f"{LIBRARIES}/{soname}", f"{name}.{version}")
 
-    def cuda(self, status: int = 0, version: str = DRIVER, cuda: int = 12020, *,
-             hangs: bool = False) -> None:
+    def cuda(
+        self, status: int = 0, version: str = DRIVER, cuda: int = 12020, *, hangs: bool = False
+    ) -> None:
         """What libcuda.so.1 answers when it is asked to start."""
-        self._library("libcuda.so.1", version, {
-            "cuInit": Function(status, pauses=hangs),
-            "cuDriverGetVersion": Function(writes=cuda, to=0)})
+        self._library(
+            "libcuda.so.1",
+            version,
+            {
+                "cuInit": Function(status, pauses=hangs),
+                "cuDriverGetVersion": Function(writes=cuda, to=0),
+            },
+        )
 
     def nvml(self, status: int = 0, version: str = DRIVER, count: int = 2) -> None:
         """What libnvidia-ml.so.1 answers."""
-        self._library("libnvidia-ml.so.1", version, {
-            "nvmlInit_v2": Function(status),
-            "nvmlSystemGetDriverVersion": Function(writes=version, to=0, copied=True),
-            "nvmlDeviceGetCount_v2": Function(writes=count, to=0),
-            "nvmlDeviceGetHandleByIndex_v2": Function(),
-            "nvmlDeviceGetPciInfo_v3": Function(status=3),
-            "nvmlDeviceGetNvLinkState": Function(writes=1, to=2)})
+        self._library(
+            "libnvidia-ml.so.1",
+            version,
+            {
+                "nvmlInit_v2": Function(status),
+                "nvmlSystemGetDriverVersion": Function(writes=version, to=0, copied=True),
+                "nvmlDeviceGetCount_v2": Function(writes=count, to=0),
+                "nvmlDeviceGetHandleByIndex_v2": Function(),
+                "nvmlDeviceGetPciInfo_v3": Function(status=3),
+                "nvmlDeviceGetNvLinkState": Function(writes=1, to=2),
+            },
+        )
 
     def card(self, address: str, driver: str | None = "nvidia") -> None:
         """A card on the PCI bus, and what holds it."""
@@ -174,23 +203,37 @@ class GpuHost:
 
     def smi_says(self, text: str, status: int = 0, before: str = "") -> None:
         """A stand-in nvidia-smi, which prints this and ends so."""
-        said = self.put("smi.xml", text)
+        output = self.put("smi.xml", text)
         asked = "*" if status else "-q*"
-        self.put("usr/bin/nvidia-smi", "#!/bin/sh\n" + before + (
-            f'case "$*" in\n{asked}) cat {said}; exit {status};;\n'
-            f"-L) cat {self.root}/list.txt;;\n*) cat {self.root}/mig.csv;;\nesac\n"), 0o755)
+        self.put(
+            "usr/bin/nvidia-smi",
+            "#!/bin/sh\n"
+            + before
+            + (
+                f'case "$*" in\n{asked}) cat {output}; exit {status};;\n'
+                f"-L) cat {self.root}/list.txt;;\n*) cat {self.root}/mig.csv;;\nesac\n"
+            ),
+            0o755,
+        )
 
     def log(self, *lines: str, whole: bool = True) -> None:
         """The kernel's log since boot, as syslog writes it: without a year."""
         first = [(0.0, "Linux version 6.1.0-27-amd64 (debian-kernel@lists.debian.org)")] * whole
-        usual = [(4.1, "nvidia-nvlink: Nvlink Core is being initialized, major device number 236"),
-                 (4.2, "nvidia: module license 'NVIDIA' taints kernel."),
-                 (4.3, f"NVRM: loading NVIDIA UNIX x86_64 Kernel Module  {DRIVER}"),
-                 (5.0, "EXT4-fs (sda1): mounted filesystem with ordered data mode")]
-        told = [*first, *usual, *((3600.0 + at, line) for at, line in enumerate(lines))]
-        self.put("var/log/kern.log", "".join(
-            time.strftime("%b %d %H:%M:%S", time.localtime(self.booted + int(seconds)))
-            + f" gpu01 kernel: [{seconds:12.6f}] {text}\n" for seconds, text in told))
+        usual = [
+            (4.1, "nvidia-nvlink: Nvlink Core is being initialized, major device number 236"),
+            (4.2, "nvidia: module license 'NVIDIA' taints kernel."),
+            (4.3, f"NVRM: loading NVIDIA UNIX x86_64 Kernel Module  {DRIVER}"),
+            (5.0, "EXT4-fs (sda1): mounted filesystem with ordered data mode"),
+        ]
+        reported = [*first, *usual, *((3600.0 + at, line) for at, line in enumerate(lines))]
+        self.put(
+            "var/log/kern.log",
+            "".join(
+                time.strftime("%b %d %H:%M:%S", time.localtime(self.booted + int(seconds)))
+                + f" gpu01 kernel: [{seconds:12.6f}] {text}\n"
+                for seconds, text in reported
+            ),
+        )
 
     # -- what is made of it ----------------------------------------------------------------------
 
@@ -199,14 +242,27 @@ class GpuHost:
         # A process for each section: those that are not used would be two thirds of the time.
         planted = {name: read for name, read in runner.SECTIONS.items() if name in PLANTED}
         with patch.object(runner, "SECTIONS", planted):
-            found = runner.probe({
-                "root": str(self.root), "mode": "full", "host": self.plan["host"], "mig": True,
-                "deadline_s": self.deadline_s, "service_user": self.service_user,
-                "expect_gpus": len(CARDS)})
-        saved = {name: section for name, section in self.saved["sections"].items()
-                 if name not in SECOND_READINGS}
-        own = {name: found["sections"][name] for name in (*PLANTED, *SECOND_READINGS)
-               if name in found["sections"]}
+            found = runner.probe(
+                {
+                    "root": str(self.root),
+                    "mode": "full",
+                    "host": self.plan["host"],
+                    "mig": True,
+                    "deadline_s": self.deadline_s,
+                    "service_user": self.service_user,
+                    "expect_gpus": len(CARDS),
+                }
+            )
+        saved = {
+            name: section
+            for name, section in self.saved["sections"].items()
+            if name not in SECOND_READINGS
+        }
+        own = {
+            name: found["sections"][name]
+            for name in (*PLANTED, *SECOND_READINGS)
+            if name in found["sections"]
+        }
         return {**self.saved, "sections": {**saved, **own}}
 
     def checks(self) -> dict[str, Document]:

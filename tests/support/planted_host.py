@@ -26,7 +26,7 @@ def put(root: Path, name: str, text: str = "", mode: int = 0o644) -> Path:
     return path
 
 
-def look(root: Path, **config: Any) -> dict[str, Any]:
+def probe_tree(root: Path, **config: Any) -> dict[str, Any]:
     """The snapshot of a planted tree, its data by section."""
     found: dict[str, Any] = probe({"root": str(root), "deadline_s": 10, **config})
     assert {name: s["error"] for name, s in found["sections"].items() if s["state"] != "ok"} == {}
@@ -42,6 +42,7 @@ def interpreter(minor: int) -> str:
             return found
     pytest.skip(f"no {name} here")
 
+
 NOBODY = 65534
 
 # An interpreter of root's own home is started by root, and goes on as an ordinary user.
@@ -55,12 +56,22 @@ def as_started(python: str, config: dict[str, Any], user: str = "as-it-is") -> d
         if os.geteuid():
             pytest.skip("only root can become another user")
         texts = [payload.probe(), *payload.sources("probe").values()]
-        wanted = {alias.name for text in texts for node in ast.walk(ast.parse(text))
-                  if isinstance(node, ast.Import) for alias in node.names}
+        wanted = {
+            alias.name
+            for text in texts
+            for node in ast.walk(ast.parse(text))
+            if isinstance(node, ast.Import)
+            for alias in node.names
+        }
         wanted |= {"encodings.ascii", "importlib.machinery"}
         script = BECOME_NOBODY.format(", ".join(sorted(wanted))) + script
-    ended = subprocess.run([python, "-I", "-S", "-"], input=script.encode(), capture_output=True,
-                           timeout=60, check=False)
+    ended = subprocess.run(
+        [python, "-I", "-S", "-"],
+        input=script.encode(),
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
     assert ended.returncode == 0, ended.stderr.decode()
     found: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
     return found

@@ -16,22 +16,57 @@ import pytest
 
 def change(host: str, check: str = "cudnn.files", **more: Any) -> dict[str, Any]:
     """A row of the document of changes."""
-    return {"kind": "failure", "host": host, "check": check, "before": "PASS", "after": "FAIL",
-            "text": "cudnn.files fails: 1 of its 39 files changed", "weight": "bad", "strikes": 1,
-            "remedy": f"./gpufleet provision --limit {host}", **more}
+    return {
+        "kind": "failure",
+        "host": host,
+        "check": check,
+        "before": "PASS",
+        "after": "FAIL",
+        "text": "cudnn.files fails: 1 of its 39 files changed",
+        "weight": "bad",
+        "strikes": 1,
+        "remedy": f"./gpufleet provision --limit {host}",
+        **more,
+    }
 
 
 @pytest.fixture
 def changes() -> dict[str, Any]:
     """Two hosts broke alike, one is well again."""
-    return {"schema": 1, "since": "2026-11-20T03:00:00Z", "night": "2026-11-21T03:00:00Z",
-            "changes": [change("gpu02"), change("gpu01"), change(
-                "gpu09", "host.reachable", kind="recovery", weight="good", strikes=0,
-                text="it answers again", remedy="")],
-            "hosts": {"PASS": 98, "FAIL": 2, "HUNG": 0, "UNREACHABLE": 0, "INCONCLUSIVE": 0,
-                      "NOT-DECLARED": 0},
-            "hosts_before": {"PASS": 99, "FAIL": 0, "HUNG": 0, "UNREACHABLE": 1,
-                             "INCONCLUSIVE": 0, "NOT-DECLARED": 0}}
+    return {
+        "schema": 1,
+        "since": "2026-11-20T03:00:00Z",
+        "night": "2026-11-21T03:00:00Z",
+        "changes": [
+            change("gpu02"),
+            change("gpu01"),
+            change(
+                "gpu09",
+                "host.reachable",
+                kind="recovery",
+                weight="good",
+                strikes=0,
+                text="it answers again",
+                remedy="",
+            ),
+        ],
+        "hosts": {
+            "PASS": 98,
+            "FAIL": 2,
+            "HUNG": 0,
+            "UNREACHABLE": 0,
+            "INCONCLUSIVE": 0,
+            "NOT-DECLARED": 0,
+        },
+        "hosts_before": {
+            "PASS": 99,
+            "FAIL": 0,
+            "HUNG": 0,
+            "UNREACHABLE": 1,
+            "INCONCLUSIVE": 0,
+            "NOT-DECLARED": 0,
+        },
+    }
 
 
 @dataclass
@@ -95,8 +130,13 @@ def post() -> Iterator[Post]:
                     lines = list(iter(lambda: self.rfile.readline().decode().strip(), "."))
                     found.heard += [line for line in lines if line.startswith("Subject: ")]
                 refused = any(f"<{name}>" in word for name in found.refused)
-                self.say("550 unknown" if refused and word.startswith("rcpt")
-                         else "221 bye" if word == "quit" else "250 well")
+                self.say(
+                    "550 unknown"
+                    if refused and word.startswith("rcpt")
+                    else "221 bye"
+                    if word == "quit"
+                    else "250 well"
+                )
 
         def say(self, text: str) -> None:
             self.wfile.write(f"{text}\r\n".encode())
@@ -112,14 +152,24 @@ def post() -> Iterator[Post]:
 @pytest.fixture
 def configured(tmp_path: Path) -> Any:
     """Writes a configuration file; returns its path."""
+
     def write(**more: Any) -> Path:
         path = tmp_path / "nightly.yml"
-        path.write_text(json.dumps({
-            "inventory": [str(tmp_path / "hosts.yml")], "state_dir": str(tmp_path / "state"),
-            "reports_dir": str(tmp_path / "reports"), "tell_within_s": 5, **more}))
+        path.write_text(
+            json.dumps(
+                {
+                    "inventory": [str(tmp_path / "hosts.yml")],
+                    "state_dir": str(tmp_path / "state"),
+                    "reports_dir": str(tmp_path / "reports"),
+                    "tell_within_s": 5,
+                    **more,
+                }
+            )
+        )
         return path
 
     (tmp_path / "hosts.yml").write_text(
         "gpu_hosts: {hosts: {gone: {ansible_host: 127.0.0.1, ansible_port: 1,"
-        " gpu_expect: {count: 0}}}}")
+        " gpu_expect: {count: 0}}}}"
+    )
     return write

@@ -78,14 +78,14 @@ class RedHatHost:
         """Run another playbook."""
         return self.fleet.run(ROOT / ".venv/bin/ansible-playbook", f"playbooks/{name}.yml", *words)
 
-    def refused(self, version: str, *told: str, **more: Any) -> str:
+    def refused(self, version: str, *reported: str, **more: Any) -> str:
         """Run the playbook, which fails with one message that says all this; returns that."""
         done = self.install(version, status=2, **more)
-        said = " ".join(done.stdout.split())
-        assert said.count("FAILED!") == 1, said
-        for text in told:
-            assert text in said, f"{text!r} is not said in:\n{done.stdout}"
-        return said
+        output = " ".join(done.stdout.split())
+        assert output.count("FAILED!") == 1, output
+        for text in reported:
+            assert text in output, f"{text!r} is not said in:\n{done.stdout}"
+        return output
 
     def verdicts(self, version: str, status: int = 0, **more: Any) -> dict[str, dict[str, Any]]:
         """What verify says of the host."""

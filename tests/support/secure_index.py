@@ -25,7 +25,10 @@ HOST = "127.0.0.1"
 
 
 def make_wheel(
-    folder: Path, name: str, version: str, members: dict[str, bytes] | None = None,
+    folder: Path,
+    name: str,
+    version: str,
+    members: dict[str, bytes] | None = None,
     requires: tuple[str, ...] = (),
 ) -> Path:
     """A whole wheel: metadata, tags and a record with digests, as installers want it."""
@@ -35,10 +38,12 @@ def make_wheel(
     head += [f"Requires-Dist: {each}" for each in requires]
     files[f"{stem}.dist-info/METADATA"] = ("\n".join(head) + "\n").encode()
     files[f"{stem}.dist-info/WHEEL"] = (
-        b"Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        b"Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    )
     record = f"{stem}.dist-info/RECORD"
-    rows = [f"{path},sha256={_record_digest(content)},{len(content)}"
-            for path, content in files.items()]
+    rows = [
+        f"{path},sha256={_record_digest(content)},{len(content)}" for path, content in files.items()
+    ]
     files[record] = ("\n".join([*rows, f"{record},,"]) + "\n").encode()
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{stem}-py3-none-any.whl"
@@ -72,11 +77,16 @@ class SecureIndex:
         if rest.endswith(".whl"):
             wheel = self.root / index / rest
             return wheel.read_bytes() if wheel.is_file() else None
-        wheels = [each for each in sorted((self.root / index).glob("*.whl"))
-                  if each.name.split("-")[0].replace("_", "-") == rest]
+        wheels = [
+            each
+            for each in sorted((self.root / index).glob("*.whl"))
+            if each.name.split("-")[0].replace("_", "-") == rest
+        ]
         links = "".join(
             f'<a href="../{each.name}#sha256={hashlib.sha256(each.read_bytes()).hexdigest()}">'
-            f"{each.name}</a>\n" for each in wheels)
+            f"{each.name}</a>\n"
+            for each in wheels
+        )
         page = f"<!DOCTYPE html><html><body>{links}</body></html>"
         return page.encode() if wheels else None
 
@@ -124,26 +134,34 @@ def secure_index(root: Path) -> Iterator[SecureIndex]:
 def _certificates(folder: Path) -> tuple[Path, Path]:
     """(the authority's certificate, the server's certificate with its key), as files."""
     keys = [ec.generate_private_key(ec.SECP256R1()) for _ in range(2)]
-    names = [x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
-             for text in ("tests' own authority", HOST)]
+    names = [
+        x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
+        for text in ("tests' own authority", HOST)
+    ]
     now = datetime.datetime.now(datetime.UTC)
     made = []
     for at, is_authority in enumerate((True, False)):
         builder = (
-            x509.CertificateBuilder().subject_name(names[at]).issuer_name(names[0])
-            .public_key(keys[at].public_key()).serial_number(x509.random_serial_number())
+            x509.CertificateBuilder()
+            .subject_name(names[at])
+            .issuer_name(names[0])
+            .public_key(keys[at].public_key())
+            .serial_number(x509.random_serial_number())
             .not_valid_before(now - datetime.timedelta(days=1))
             .not_valid_after(now + datetime.timedelta(days=1))
             .add_extension(x509.BasicConstraints(is_authority, None), critical=True)
         )
         if not is_authority:
             address = x509.IPAddress(ipaddress.ip_address(HOST))
-            builder = builder.add_extension(
-                x509.SubjectAlternativeName([address]), critical=False)
+            builder = builder.add_extension(x509.SubjectAlternativeName([address]), critical=False)
         made.append(builder.sign(keys[0], hashes.SHA256()))
     authority, chain = folder / "authority.pem", folder / "server.pem"
     pem = serialization.Encoding.PEM
     authority.write_bytes(made[0].public_bytes(pem))
-    chain.write_bytes(made[1].public_bytes(pem) + keys[1].private_bytes(
-        pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()))
+    chain.write_bytes(
+        made[1].public_bytes(pem)
+        + keys[1].private_bytes(
+            pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+    )
     return authority, chain

@@ -52,9 +52,17 @@ def install(fleet: Fleet, hosts: tuple[str, ...], more: str = "") -> None:
 
     def configure(host: str) -> None:
         head = host == hosts[0]
-        fleet.on(host, CONFIGURE.format(
-            packages="slurmctld" if head else "", controller="slurmctld" if head else "",
-            head=hosts[0], nodes=",".join(hosts), addresses=addresses, more=more))
+        fleet.on(
+            host,
+            CONFIGURE.format(
+                packages="slurmctld" if head else "",
+                controller="slurmctld" if head else "",
+                head=hosts[0],
+                nodes=",".join(hosts),
+                addresses=addresses,
+                more=more,
+            ),
+        )
 
     with ThreadPoolExecutor() as pool:
         list(pool.map(configure, hosts))
@@ -63,6 +71,6 @@ def install(fleet: Fleet, hosts: tuple[str, ...], more: str = "") -> None:
 
 def node(fleet: Fleet, host: str) -> tuple[str, str]:
     """A node's state and reason, as Slurm has them once it hears of the node (no `*`)."""
-    said = fleet.on("lab1", f"{HEARD.format(host=host)}; sinfo -hN -n {host} -o '%T|%E'").strip()
-    state, _, reason = said.partition("|")
+    output = fleet.on("lab1", f"{HEARD.format(host=host)}; sinfo -hN -n {host} -o '%T|%E'").strip()
+    state, _, reason = output.partition("|")
     return state, reason

@@ -11,7 +11,7 @@ from typing import Any
 from tests.support.ansible_modules import Run, sha256
 
 ROOT = Path(__file__).resolve().parents[2]
-BINDING = ROOT / "roles" / "tensorflow_gpu" / "files" / "_gpufleet_binding.py"
+BINDING = ROOT / "roles" / "stacks" / "files" / "_gpufleet_binding.py"
 
 SONAME = "libcudart.so.11.0"
 

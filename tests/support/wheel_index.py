@@ -1,4 +1,4 @@
-"""A small wheel that looks like TensorFlow's, and a package index that serves it."""
+"""A small wheel in the form of TensorFlow's, and a package index that serves it."""
 
 from __future__ import annotations
 
@@ -39,9 +39,13 @@ def library(folder: Path, needed: tuple[str, ...] = (), handles: tuple[str, ...]
 
 
 def device_code(*pieces: tuple[int, int]) -> bytes:
-    """A container of empty pieces of code for GPUs, each of a kind for an architecture."""
+    """A container of empty pieces of code for GPUs, each of a kind for an architecture.
+
+    Its PTX (kind 1) is of version 8.3.
+    """
     inside = b"".join(
-        struct.pack("<HHIQ12xI32x", kind, 0, 64, 8, number) + bytes(8) for kind, number in pieces
+        struct.pack("<HHIQ8xHHI32x", kind, 0, 64, 8, 3, 8, number) + bytes(8)
+        for kind, number in pieces
     )
     return struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(inside)) + inside
 

@@ -26,14 +26,28 @@ SECRET = "correct horse; $(battery) 'staple'"
 
 
 def test_ssh_gets_the_inventorys_settings_and_never_prompts() -> None:
-    args = command(Connection(
-        "gpu01", address="10.0.0.1", user="deploy", port=2222, key="/keys/id",
-        ssh_arguments=("-o", "ProxyJump=bastion"), connect_timeout_s=7))
+    args = command(
+        Connection(
+            "gpu01",
+            address="10.0.0.1",
+            user="deploy",
+            port=2222,
+            key="/keys/id",
+            ssh_arguments=("-o", "ProxyJump=bastion"),
+            connect_timeout_s=7,
+        )
+    )
     assert args[0] == "ssh"
     assert args[-3:-1] == ["--", "10.0.0.1"]
     pairs = list(pairwise(args))
-    for pair in [("-o", "BatchMode=yes"), ("-o", "ConnectTimeout=7"), ("-o", "ProxyJump=bastion"),
-                 ("-p", "2222"), ("-l", "deploy"), ("-i", "/keys/id")]:
+    for pair in [
+        ("-o", "BatchMode=yes"),
+        ("-o", "ConnectTimeout=7"),
+        ("-o", "ProxyJump=bastion"),
+        ("-p", "2222"),
+        ("-l", "deploy"),
+        ("-i", "/keys/id"),
+    ]:
         assert pair in pairs
     assert "python3 -I -S -" in args[-1]
 
@@ -50,7 +64,7 @@ def test_a_password_is_in_no_argument_and_no_repr() -> None:
 def test_without_a_password_standard_input_is_the_probe_only() -> None:
     text = standard_input(Connection("gpu01", become=Become(True)), {"mode": "facts"}).decode()
     assert password(Connection("gpu01", become=Become(True))) == b""
-    assert text.startswith("CONFIG = '{\"mode\": \"facts\"}'\n")
+    assert text.startswith('CONFIG = \'{"mode": "facts"}\'\n')
     compile(text, "probe", "exec")
 
 
@@ -84,8 +98,14 @@ exec "$@"
 def run(connection: Connection, path: Path, fed: bytes) -> subprocess.CompletedProcess[bytes]:
     """The remote script with a stand-in `sudo`, and `cat` in Python's place."""
     script = remote_script(connection).replace("-I -S -", "-")
-    return subprocess.run(["/bin/sh", "-c", script], input=fed, capture_output=True, timeout=20,
-                          check=False, env={"PATH": f"{path}:/usr/bin:/bin"})
+    return subprocess.run(
+        ["/bin/sh", "-c", script],
+        input=fed,
+        capture_output=True,
+        timeout=20,
+        check=False,
+        env={"PATH": f"{path}:/usr/bin:/bin"},
+    )
 
 
 def test_sudo_without_timestamps_gets_the_password_twice_and_python_only_the_probe(
@@ -98,8 +118,10 @@ def test_sudo_without_timestamps_gets_the_password_twice_and_python_only_the_pro
 
 
 def test_sudo_that_does_not_ask_passes_no_password_to_python(sudo: Path) -> None:
-    (sudo / "sudo").write_text('#!/bin/sh\nwhile :; do case $1 in -u|-p) shift 2;; -v) exit 0;;'
-                               ' -*) shift;; *) break;; esac; done\nexec "$@"\n')
+    (sudo / "sudo").write_text(
+        "#!/bin/sh\nwhile :; do case $1 in -u|-p) shift 2;; -v) exit 0;;"
+        ' -*) shift;; *) break;; esac; done\nexec "$@"\n'
+    )
     connection = Connection("gpu01", become=Become(True, "root", SECRET))
     ended = run(connection, sudo, f"{SECRET}\n{BEGIN}\nprint(1)\n".encode())
     assert ended.stdout == f"\n{READY}\nprint(1)\n".encode()
@@ -138,12 +160,21 @@ def test_a_host_without_python_is_reported(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("status", "stderr", "cause"),
     [
-        (255, "Warning: Permanently added 'x'\nssh: connect to host x port 22: No route to host",
-         "ssh failed: ssh: connect to host x port 22: No route to host"),
-        (255, "@@@\n@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @\n@@@",
-         "The ssh host key of gpu01 does not match the known key"),
-        (1, "SyntaxError: invalid syntax", "The probe ended without a snapshot (status 1):"
-         " SyntaxError: invalid syntax"),
+        (
+            255,
+            "Warning: Permanently added 'x'\nssh: connect to host x port 22: No route to host",
+            "ssh failed: ssh: connect to host x port 22: No route to host",
+        ),
+        (
+            255,
+            "@@@\n@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @\n@@@",
+            "The ssh host key of gpu01 does not match the known key",
+        ),
+        (
+            1,
+            "SyntaxError: invalid syntax",
+            "The probe ended without a snapshot (status 1): SyntaxError: invalid syntax",
+        ),
         (0, "", "The probe ended without a snapshot (status 0): no output"),
     ],
 )

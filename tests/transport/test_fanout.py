@@ -39,8 +39,9 @@ def stand_in(path: Path, script: str) -> str:
 def test_a_local_host_gives_a_snapshot_under_its_inventory_name(root: Path) -> None:
     reported: list[str] = []
     config = {"deadline_s": 20, "root": str(root), "host": "here"}
-    found = probe_targets([Target(local("here"), config)],
-                 report=lambda name, outcome: reported.append(name))
+    found = probe_targets(
+        [Target(local("here"), config)], report=lambda name, outcome: reported.append(name)
+    )
     assert reported == ["here"]
     snapshot = found["here"].snapshot
     assert snapshot is not None
@@ -69,19 +70,26 @@ def test_each_host_has_its_own_outcome_and_none_exceeds_its_deadline(
         local("silent", stand_in(tmp_path / "a", "exec sleep 600")),
         local("noisy", stand_in(tmp_path / "b", "exec yes flooding")),
         local("other", stand_in(tmp_path / "c", "echo '[1]'; echo words >&2; exit 3")),
-        Connection("closed", "ssh", address="127.0.0.1", port=1, become=NEVER,
-                   connect_timeout_s=2),
+        Connection("closed", "ssh", address="127.0.0.1", port=1, become=NEVER, connect_timeout_s=2),
         login(tmp_path / "mute", "exec sleep 600"),
         login(tmp_path / "endless", endless),
         login(tmp_path / "complaining", f"exec >&2; {endless}"),
         login(tmp_path / "profile", "yes Welcome"),
         login(tmp_path / "banner", "yes '** Be careful.' | head -500 | tee /dev/stderr; HOST"),
-        login(tmp_path / "nested", f"echo {READY}; head -c 70000 >/dev/null;"
-                                   " head -c 200000 /dev/zero | tr '\\0' '['"),
-        login(tmp_path / "cut", f"echo {READY}; head -c 70000 >/dev/null; echo Closed. >&2;"
-                                " printf '{\"schema\": 1, \"secti'; exit 255"),
-        login(tmp_path / "refusing", "yes '** A long banner.' | head -500 >&2; echo 'deploy@x:"
-                                     " Permission denied (publickey).' >&2; exit 255"),
+        login(
+            tmp_path / "nested",
+            f"echo {READY}; head -c 70000 >/dev/null; head -c 200000 /dev/zero | tr '\\0' '['",
+        ),
+        login(
+            tmp_path / "cut",
+            f"echo {READY}; head -c 70000 >/dev/null; echo Closed. >&2;"
+            ' printf \'{"schema": 1, "secti\'; exit 255',
+        ),
+        login(
+            tmp_path / "refusing",
+            "yes '** A long banner.' | head -500 >&2; echo 'deploy@x:"
+            " Permission denied (publickey).' >&2; exit 255",
+        ),
     ]
     # A loaded machine may take its time to see that a host sends endless output.
     patient = {host.name: 60 for host in hosts if host.name not in {"silent", "mute"}}
@@ -89,13 +97,15 @@ def test_each_host_has_its_own_outcome_and_none_exceeds_its_deadline(
     ended: dict[str, float] = {}
     found = probe_targets(
         [Target(host, {**config, "deadline_s": patient.get(host.name, 2)}) for host in hosts],
-        report=lambda name, outcome: ended.update({name: time.monotonic() - begin}))
+        report=lambda name, outcome: ended.update({name: time.monotonic() - begin}),
+    )
     assert {name for name, outcome in found.items() if outcome.snapshot} == {"healthy", "banner"}
     assert all(outcome.remedy for outcome in found.values() if not outcome.snapshot)
     causes = {name: outcome.cause for name, outcome in found.items()}
     assert causes["none"] == "/nowhere/python3 was not found on none"
     assert causes["silent"] == (
-        "The login to silent works, but the probe gave no answer within 2 s")
+        "The login to silent works, but the probe gave no answer within 2 s"
+    )
     assert causes["mute"] == "No answer within 2 s: the login to mute did not complete"
     assert causes["other"].endswith("(status 3): words")
     assert causes["closed"].startswith("ssh failed: ssh: connect to host")
@@ -128,13 +138,16 @@ def test_more_hosts_than_the_fanout_are_all_probed(root: Path) -> None:
     names = [f"host{number}" for number in range(6)]
     config = {"deadline_s": 30, "root": str(root)}
     reported: list[tuple[str, Outcome]] = []
-    found = probe_targets([Target(local(name), config) for name in names], fanout=2,
-                 report=lambda name, outcome: reported.append((name, outcome)))
+    found = probe_targets(
+        [Target(local(name), config) for name in names],
+        fanout=2,
+        report=lambda name, outcome: reported.append((name, outcome)),
+    )
     assert sorted(found) == names
     assert sorted(name for name, outcome in reported if outcome.snapshot) == names
 
 
 def test_login_output_before_the_snapshot_is_ignored(root: Path, tmp_path: Path) -> None:
-    python = stand_in(tmp_path / "python", "echo Welcome; exec python3 \"$@\"")
+    python = stand_in(tmp_path / "python", 'echo Welcome; exec python3 "$@"')
     config = {"deadline_s": 20, "root": str(root)}
     assert probe_targets([Target(local("here", python), config)])["here"].snapshot

@@ -77,16 +77,17 @@ def probed(tmp_path: Path, before: bytes, after: bytes) -> dict[str, Outcome]:
     ssh.chmod(0o755)
     (tmp_path / "tmp").mkdir()
     config = {"deadline_s": 60, "root": str(tmp_path), "mode": "facts"}
-    return probe_targets([
-        Target(Connection("behind", address="gpu01", become=Become(False)), config),
-        Target(Connection("here", "local", become=Become(False)), config),
-    ], topology=topology)
+    return probe_targets(
+        [
+            Target(Connection("behind", address="gpu01", become=Become(False)), config),
+            Target(Connection("here", "local", become=Become(False)), config),
+        ],
+        topology=topology,
+    )
 
 
 @pytest.mark.parametrize("moment", ["before the channel is set up", "after it"])
-def test_what_a_gateway_sends_is_never_unpickled(
-    tmp_path: Path, task: Task, moment: str
-) -> None:
+def test_what_a_gateway_sends_is_never_unpickled(tmp_path: Path, task: Task, moment: str) -> None:
     ran = tmp_path / "ran"
     payload = pickle.dumps(Command(f"touch {ran}"), 4)
     early = message("SER", payload, srcid=0, nodes="gw1")
@@ -141,8 +142,9 @@ def installed() -> None:
 
 
 def output(text: bytes = b"output", protocol: int = 4, **attributes: object) -> bytes:
-    return message("OUT", pickle.dumps(text, protocol),
-                   **{"srcid": 7, "nodes": "gpu01", **attributes})
+    return message(
+        "OUT", pickle.dumps(text, protocol), **{"srcid": 7, "nodes": "gpu01", **attributes}
+    )
 
 
 @pytest.mark.parametrize("protocol", [3, 4])
@@ -153,31 +155,46 @@ def test_output_arrives(protocol: int) -> None:
     assert not metaworker.refused
 
 
-BOMB = (b"<!DOCTYPE a [<!ENTITY a '" + b"x" * 1000 + b"'>"
-        + b"".join(b"<!ENTITY a%d '%s'>" % (n, b"&a%d;" % (n - 1) * 10 if n > 1 else b"&a;")
-                   for n in range(1, 9)) + b"]><message>&a8;</message>")
+BOMB = (
+    b"<!DOCTYPE a [<!ENTITY a '"
+    + b"x" * 1000
+    + b"'>"
+    + b"".join(
+        b"<!ENTITY a%d '%s'>" % (n, b"&a%d;" % (n - 1) * 10 if n > 1 else b"&a;")
+        for n in range(1, 9)
+    )
+    + b"]><message>&a8;</message>"
+)
 
 
-@pytest.mark.parametrize(("lines", "reason"), [
-    ([message("OUT", pickle.dumps(["a", "b"], 4), srcid=7, nodes="gpu01")], "objects or code"),
-    ([message("OUT", pickle.dumps(b"a", 4)[:-1], srcid=7, nodes="gpu01")], "cannot be read"),
-    # A memo of 32 GiB; a text that claims 16 EiB; no pickle; opcodes without end.
-    ([message("OUT", b"\x80\x04C\x01ar\xff\xff\xff\xff.", srcid=7, nodes="gpu01")], None),
-    ([message("OUT", b"\x80\x04\x8e" + b"\xff" * 8 + b"a.", srcid=7, nodes="gpu01")], "read"),
-    ([message("OUT", b"", srcid=7, nodes="gpu01")], "a payload that cannot be read"),
-    ([message("OUT", b"\x80\x04" + b"\x94" * 10**6, srcid=7, nodes="gpu01")], "objects or code"),
-    ([output(srcid=8)], "a command that it was not given"),
-    ([output(srcid="9" * 5000)], "Exceeds the limit"),
-    ([output(nodes="gpu[1-999999999]")], "a host that it was not asked for"),
-    ([output(nodes="@*:$(id)")], "a host that it was not asked for"),
-    ([message("RET", srcid=7, nodes="gpu02", retcode=0)], "a host that it was not asked for"),
-    ([message("ERR", reason="stop \x9b2J")], "gw1: stop ?2J"),
-    ([b"<channel version='1'>"] * 2, "a channel inside a channel"),
-    ([b"<message type='OUT' msgid='1' srcid='7' nodes='gpu01'>"] * 2, "a message inside"),
-    ([b"<message type='OUT' msgid='1' srcid='7' nodes='gpu01'>"] + [b"QQ==" * 1000] * 600,
-     "a message without end"),
-    ([b"<message type='" + b"O" * 1000] + [b"O" * 4000] * 600, "a message without end"),
-])
+@pytest.mark.parametrize(
+    ("lines", "reason"),
+    [
+        ([message("OUT", pickle.dumps(["a", "b"], 4), srcid=7, nodes="gpu01")], "objects or code"),
+        ([message("OUT", pickle.dumps(b"a", 4)[:-1], srcid=7, nodes="gpu01")], "cannot be read"),
+        # A memo of 32 GiB; a text that claims 16 EiB; no pickle; opcodes without end.
+        ([message("OUT", b"\x80\x04C\x01ar\xff\xff\xff\xff.", srcid=7, nodes="gpu01")], None),
+        ([message("OUT", b"\x80\x04\x8e" + b"\xff" * 8 + b"a.", srcid=7, nodes="gpu01")], "read"),
+        ([message("OUT", b"", srcid=7, nodes="gpu01")], "a payload that cannot be read"),
+        (
+            [message("OUT", b"\x80\x04" + b"\x94" * 10**6, srcid=7, nodes="gpu01")],
+            "objects or code",
+        ),
+        ([output(srcid=8)], "a command that it was not given"),
+        ([output(srcid="9" * 5000)], "Exceeds the limit"),
+        ([output(nodes="gpu[1-999999999]")], "a host that it was not asked for"),
+        ([output(nodes="@*:$(id)")], "a host that it was not asked for"),
+        ([message("RET", srcid=7, nodes="gpu02", retcode=0)], "a host that it was not asked for"),
+        ([message("ERR", reason="stop \x9b2J")], "gw1: stop ?2J"),
+        ([b"<channel version='1'>"] * 2, "a channel inside a channel"),
+        ([b"<message type='OUT' msgid='1' srcid='7' nodes='gpu01'>"] * 2, "a message inside"),
+        (
+            [b"<message type='OUT' msgid='1' srcid='7' nodes='gpu01'>"] + [b"QQ==" * 1000] * 600,
+            "a message without end",
+        ),
+        ([b"<message type='" + b"O" * 1000] + [b"O" * 4000] * 600, "a message without end"),
+    ],
+)
 def test_what_is_not_accepted_ends_the_channel_and_nothing_else(
     lines: list[bytes], reason: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -61,8 +61,9 @@ def test_options_that_are_not_a_list_are_refused(tmp_path: Path, options: str) -
 
 
 def test_a_head_node_that_is_not_in_the_inventory_is_refused(tmp_path: Path) -> None:
-    selector = write_inventory(tmp_path, INVENTORY.replace("gpu_scheduler_host: head1",
-                                                 "gpu_scheduler_host: head2"))
+    selector = write_inventory(
+        tmp_path, INVENTORY.replace("gpu_scheduler_host: head1", "gpu_scheduler_host: head2")
+    )
     with pytest.raises(ConfigurationError, match="head2"):
         as_job_steps(inventory_hosts(selector), selector, lambda host: 300)
 
@@ -105,6 +106,7 @@ def test_it_excludes_local_pairs_and_topology(
 
 def test_a_domain_is_a_variable_or_a_group_of_its_name(tmp_path: Path) -> None:
     (tmp_path / "hosts.yml").write_text(
-        "gpu_hosts: {hosts: {a: {rack: 7}, b: , c: }}\nrack_r1: {hosts: {b: }}\n")
+        "gpu_hosts: {hosts: {a: {rack: 7}, b: , c: }}\nrack_r1: {hosts: {b: }}\n"
+    )
     found = inventory_hosts(HostSelector([str(tmp_path / "hosts.yml")], domain="rack"))
     assert {host.name: host.domain for host in found} == {"a": "7", "b": "rack_r1", "c": None}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -9,12 +10,15 @@ import pytest
 from gpufleet.errors import ConfigurationError
 from gpufleet.inventory import Connection, InventoryHost
 from gpufleet.report import fleet_versions
+from gpufleet.spec import parse
 from gpufleet.transport.fanout import Arrived, Outcome, Report
 from gpufleet.verification import pairs
-from gpufleet.verification import session as sessions
 from gpufleet.verification.host_versions import versions_of
-from gpufleet.verification.pair_selection import PairOptions
-from gpufleet.verification.session import ProbeOptions, Session, plan_of, verify
+from gpufleet.verification.judging import plan_of
+from gpufleet.verification.options import ProbeOptions
+from gpufleet.verification.pair_selection import PairOptions, declared_gpus
+from gpufleet.verification.probing import probe_config, verify
+from gpufleet.verification.session import Session
 from tests.support.healthy_host import document
 
 VARIABLES = {"gpu_stacks": [{"tensorflow": "2.13.1"}], "gpu_expect": {"count": 0}}
@@ -23,6 +27,7 @@ HOSTS = [InventoryHost(name, VARIABLES, Connection(name)) for name in ("a", "b",
 
 def probing(monkeypatch: pytest.MonkeyPatch, *, arrives: bool) -> None:
     """Three hosts answer, the last one first; `c` sends nothing."""
+
     def probe_hosts(
         hosts: list[InventoryHost], options: ProbeOptions, report: Report, arrived: Arrived
     ) -> dict[str, Outcome]:
@@ -34,7 +39,7 @@ def probing(monkeypatch: pytest.MonkeyPatch, *, arrives: bool) -> None:
                 arrived(outcomes[name], snapshot)
         return outcomes
 
-    monkeypatch.setattr(sessions, "probe_hosts", probe_hosts)
+    monkeypatch.setattr("gpufleet.verification.probing.probe_hosts", probe_hosts)
 
 
 def verified(monkeypatch: pytest.MonkeyPatch, *, arrives: bool, **options: Any) -> Session:
@@ -48,7 +53,10 @@ def test_the_results_are_those_of_a_later_judgement(monkeypatch: pytest.MonkeyPa
     assert [run.name for run in early] == ["a", "b", "c"]
     for one, other in zip(early, late, strict=True):
         assert (one.plan, one.result, one.snapshot_text) == (
-            other.plan, other.result, other.snapshot_text)
+            other.plan,
+            other.result,
+            other.snapshot_text,
+        )
     assert [run.result["verdict"] for run in early] == ["FAIL", "FAIL", "UNREACHABLE"]
 
 
@@ -68,14 +76,15 @@ def test_hosts_of_a_pair_are_judged_after_it(monkeypatch: pytest.MonkeyPatch) ->
         judged.append(host.name)
         return plan_of(host, snapshot, resolve)
 
-    session = verified(monkeypatch, arrives=True, planner=planner,
-                       pair_options=PairOptions(("a,c",)))
+    session = verified(
+        monkeypatch, arrives=True, planner=planner, pair_options=PairOptions(("a,c",))
+    )
     assert judged == ["b", "a", "c"]
     assert ["pairs" in run.plan for run in session.hosts] == [True, False, True]
 
 
 def test_an_error_that_ends_the_run_ends_it_when_all_were_probed(
-    monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[str] = []
 
@@ -86,3 +95,29 @@ def test_an_error_that_ends_the_run_ends_it_when_all_were_probed(
     with pytest.raises(ConfigurationError):
         verified(monkeypatch, arrives=True, planner=planner)
     assert asked == ["b", "a", "a"]
+
+
+def test_the_variables_of_a_host_are_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[Any] = []
+
+    def read(variables: Any, problems: Any) -> Any:
+        parsed.append(variables)
+        return parse_read(variables, problems)
+
+    parse_read = parse.read
+    monkeypatch.setattr(parse, "read", read)
+    hosts = [replace(host) for host in HOSTS[:2]]
+    for host in hosts:
+        config = probe_config(host, ProbeOptions())
+        assert config["expect_gpus"] == declared_gpus(host) == 0
+        assert ProbeOptions().deadline_of(host) == config["deadline_s"]
+        plans = [plan_of(host, snapshot) for snapshot in (None, document("snapshot.json"))]
+        assert [plan["host"] for plan in plans] == [host.name] * 2
+    assert parsed == [host.variables for host in hosts]
+
+
+def test_a_second_plan_of_a_host_has_the_same_problems() -> None:
+    host = replace(HOSTS[0], variables={"gpu_stack": [], "gpu_expect": {"count": "many"}})
+    first, second = plan_of(host, None)["problems"], plan_of(host, None)["problems"]
+    assert [problem["code"] for problem in first] == ["unknown-key", "wrong-type"]
+    assert first == second

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import json
 from pathlib import Path
@@ -10,18 +11,20 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from gpufleet.checks import judge
 from gpufleet.errors import ConfigurationError, Defect, guarded
 from gpufleet.inventory import Connection, InventoryHost
+from gpufleet.judge import judge
 from gpufleet.provision import provision
 from gpufleet.report import directory as report
 from gpufleet.report import junit, terminal
 from gpufleet.report.bundle import bundles
 from gpufleet.transport.fanout import Outcome
 from gpufleet.verification import host_versions
-from gpufleet.verification import session as sessions
-from gpufleet.verification.saved import read_snapshot
-from gpufleet.verification.session import HostRun, ProbeOptions, Session, plan_of, verify
+from gpufleet.verification.judging import plan_of
+from gpufleet.verification.options import ProbeOptions
+from gpufleet.verification.probing import verify
+from gpufleet.verification.saved import judge_saved, read_snapshot
+from gpufleet.verification.session import HostRun, Session
 from tests.support.healthy_host import Document, document
 
 VARIABLES = {"gpu_stacks": [{"tensorflow": "2.13.1"}], "gpu_expect": {"count": 0}}
@@ -36,7 +39,7 @@ def snapshot_of(name: str) -> Any:
 def probed(monkeypatch: pytest.MonkeyPatch) -> dict[str, Outcome]:
     """What three hosts answer."""
     outcomes = {host.name: Outcome(snapshot_of(host.name)) for host in HOSTS}
-    monkeypatch.setattr(sessions, "probe_hosts", lambda *_: dict(outcomes))
+    monkeypatch.setattr("gpufleet.verification.probing.probe_hosts", lambda *_: dict(outcomes))
     return outcomes
 
 
@@ -45,7 +48,7 @@ def results(session: Session) -> dict[str, Any]:
 
 
 def test_a_host_that_cannot_be_planned_costs_no_other_its_verdict(
-    probed: dict[str, Outcome]
+    probed: dict[str, Outcome],
 ) -> None:
     def planner(host: InventoryHost, snapshot: Any, resolve: Any) -> Any:
         if host.name == "b" and snapshot:
@@ -60,13 +63,14 @@ def test_a_host_that_cannot_be_planned_costs_no_other_its_verdict(
     [check] = found["b"]["checks"]
     assert check["id"] == "host.probe"
     assert check["cause"].startswith(
-        "gpufleet failed while it planned this host: ZeroDivisionError:  [31mhost b")
+        "gpufleet failed while it planned this host: ZeroDivisionError:  [31mhost b"
+    )
     assert "./gpufleet verify --limit b --save DIR" in check["remedy"]
     assert "test_guard.py" in check["evidence"]
 
 
 def test_a_host_whose_declaration_cannot_be_planned_either_has_an_empty_plan(
-    probed: dict[str, Outcome]
+    probed: dict[str, Outcome],
 ) -> None:
     def planner(host: InventoryHost, snapshot: Any, resolve: Any) -> Any:
         if host.name == "b":
@@ -79,14 +83,17 @@ def test_a_host_whose_declaration_cannot_be_planned_either_has_an_empty_plan(
 
 
 def test_a_refused_snapshot_is_inconclusive_and_an_unreached_host_is_not(
-    probed: dict[str, Outcome]
+    probed: dict[str, Outcome],
 ) -> None:
-    probed["a"] = Outcome(None, "a sent a snapshot that is not read: too deep", "examine it",
-                          refused=True)
+    probed["a"] = Outcome(
+        None, "a sent a snapshot that is not read: too deep", "examine it", refused=True
+    )
     probed["b"] = Outcome(None, "ssh failed", "look")
     found = results(verify(HOSTS, ProbeOptions()))
     assert [(found[name]["verdict"], found[name]["checks"][0]["id"]) for name in "ab"] == [
-        ("INCONCLUSIVE", "host.probe"), ("UNREACHABLE", "host.reachable")]
+        ("INCONCLUSIVE", "host.probe"),
+        ("UNREACHABLE", "host.reachable"),
+    ]
 
 
 def test_a_defect_in_one_check_costs_that_check(
@@ -96,8 +103,9 @@ def test_a_defect_in_one_check_costs_that_check(
         raise OverflowError("cannot convert float infinity to integer")
 
     broken = judge.CHECKS["toolkit.present"]
-    monkeypatch.setitem(judge.CHECKS, "toolkit.present",
-                        type(broken)(**{**vars(broken), "function": fails}))
+    monkeypatch.setitem(
+        judge.CHECKS, "toolkit.present", type(broken)(**{**vars(broken), "function": fails})
+    )
     found = {check["id"]: check for check in judge.judge(plan, snapshot)["checks"]}
     assert found["toolkit.present"]["verdict"] == "INCONCLUSIVE"
     assert "OverflowError" in found["toolkit.present"]["evidence"]
@@ -111,13 +119,22 @@ def test_what_is_expected_passes_the_guard() -> None:
 
 def three(verdict_of: str = "PASS") -> Session:
     plan = document("plan.json")
-    return Session([HostRun(name, snapshot_of(name), {**plan, "host": name},
-                            judge.judge({**plan, "host": name}, snapshot_of(name)))
-                    for name in "abc"], finished="2026-11-20T12:00:00Z")
+    return Session(
+        [
+            HostRun(
+                name,
+                snapshot_of(name),
+                {**plan, "host": name},
+                judge.judge({**plan, "host": name}, snapshot_of(name)),
+            )
+            for name in "abc"
+        ],
+        finished="2026-11-20T12:00:00Z",
+    )
 
 
 def test_a_host_that_cannot_be_rendered_is_shown_as_not_judged(
-    monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     read = host_versions._of
 
@@ -128,10 +145,17 @@ def test_a_host_that_cannot_be_rendered_is_shown_as_not_judged(
 
     monkeypatch.setattr(host_versions, "_of", fails)
     session = three()
-    page = report.render_page(session)
+    before = copy.deepcopy(results(session))
+    written = report.write_report(tmp_path, session)
+    page = written.value.read_text()
     assert "gpufleet failed while it wrote the report on this host" in page
-    assert {name: found["verdict"] for name, found in results(session).items()} == {
-        "a": "PASS", "b": "INCONCLUSIVE", "c": "PASS"}
+    assert results(session) == before, "a report does not change what it reports"
+    assert session.hosts[1].snapshot is not None
+    assert {name: found["verdict"] for name, found in results(written.session).items()} == {
+        "a": "PASS",
+        "b": "INCONCLUSIVE",
+        "c": "PASS",
+    }
 
 
 @pytest.mark.parametrize(("module", "name"), [(terminal, "_host"), (junit, "_outcome")])
@@ -149,17 +173,21 @@ def test_a_host_that_cannot_be_shown_is_shown_as_not_judged(
 
     monkeypatch.setattr(module, name, fails)
     output = io.StringIO()
-    terminal.show(Console(file=output, width=200), session, None)
-    report.write_junit(tmp_path / "junit.xml", session, "ansible")
+    last = terminal.show(Console(file=output, width=200), session, None)
+    last = report.write_junit(tmp_path / "junit.xml", last)
     text = (tmp_path / "junit.xml").read_text() if module is junit else output.getvalue()
     assert "gpufleet failed while it wrote the report on this host" in text
     assert output.getvalue().count("✓ a ") == 1, "nothing is printed twice"
-    assert {name: found["verdict"] for name, found in results(session).items()} == {
-        "a": "PASS", "b": "INCONCLUSIVE", "c": "PASS"}
+    assert {found["verdict"] for found in results(session).values()} == {"PASS"}
+    assert {name: found["verdict"] for name, found in results(last).items()} == {
+        "a": "PASS",
+        "b": "INCONCLUSIVE",
+        "c": "PASS",
+    }
 
 
 def test_a_host_whose_documents_cannot_be_cleaned_has_a_bundle_that_says_so(
-    monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clean = bundles.__globals__["_bundle"]
 
@@ -175,7 +203,7 @@ def test_a_host_whose_documents_cannot_be_cleaned_has_a_bundle_that_says_so(
 
 
 def test_a_host_that_cannot_be_compared_is_no_reason_to_stop(
-    monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     why = provision.differences.why
 
@@ -192,10 +220,18 @@ def test_a_host_that_cannot_be_compared_is_no_reason_to_stop(
 
 def test_a_bundle_without_a_snapshot_is_not_healthy_whatever_it_says(tmp_path: Path) -> None:
     path = tmp_path / "bundle.json"
-    path.write_text(json.dumps({
-        "schema": 1, "host": "a", "plan": document("plan.json"), "snapshot": None,
-        "result": {"verdict": "PASS", "checks": []}}))
-    assert sessions.judge_saved([str(path)]).hosts[0].result["verdict"] == "INCONCLUSIVE"
+    path.write_text(
+        json.dumps(
+            {
+                "schema": 1,
+                "host": "a",
+                "plan": document("plan.json"),
+                "snapshot": None,
+                "result": {"verdict": "PASS", "checks": []},
+            }
+        )
+    )
+    assert judge_saved([str(path)]).hosts[0].result["verdict"] == "INCONCLUSIVE"
 
 
 def test_a_pipe_in_the_place_of_a_file_does_not_block(tmp_path: Path) -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from gpufleet.checks import judge
 from gpufleet.cli import verify
 from gpufleet.errors import ConfigurationError
 from gpufleet.inventory import Connection, HostSelector, InventoryHost
+from gpufleet.judge import judge
 from gpufleet.verification.local import local_host, plan_local_host
 from tests.support.command_line import run
 from tests.support.elf_file import shared_library
@@ -40,28 +40,48 @@ def judged(observed: Document, declared: InventoryHost = UNDECLARED) -> dict[str
 def test_what_is_found_is_verified_and_noted(observed: Document) -> None:
     plan = plan_local_host(UNDECLARED, observed)
     assert [(row["short"], row["path"], row["default"]) for row in plan["toolkits"]] == [
-        ("11.8", "/usr/local/cuda-11.8", True)]
+        ("11.8", "/usr/local/cuda-11.8", True)
+    ]
     assert [(row["version"], row["soname"], row["toolkit"]) for row in plan["cudnn"]] == [
-        ("8.6.0", "libcudnn.so.8", "11.8")]
+        ("8.6.0", "libcudnn.so.8", "11.8")
+    ]
     assert plan["notes"][:2] == [
         "gpu_expect.count is not set, and no GPU was found on the PCI bus",
         "gpu_toolkits and gpu_stacks are not set: verifying the toolkits found,"
-        " /usr/local/cuda-11.8"]
+        " /usr/local/cuda-11.8",
+    ]
     found = judged(observed)
     assert {name for name, check in found.items() if check["verdict"] == "PASS"} >= {
-        "host.probe", "toolkit.present", "toolkit.readable", "cudnn.present",
-        "cudnn.links", "cudnn.readable"}
-    assert {name: check["verdict"] for name, check in found.items()
-            if check["verdict"] not in {"PASS", "NOT-DECLARED"}} == {"gpu.count": "INCONCLUSIVE"}
+        "host.probe",
+        "toolkit.present",
+        "toolkit.readable",
+        "cudnn.present",
+        "cudnn.links",
+        "cudnn.readable",
+    }
+    assert {
+        name: check["verdict"]
+        for name, check in found.items()
+        if check["verdict"] not in {"PASS", "NOT-DECLARED"}
+    } == {"gpu.count": "INCONCLUSIVE"}
     assert found["toolkit.files"]["cause"] == "gpu_toolkits: not set, these were found"
 
 
 def test_a_card_that_is_present_is_expected_to_work(observed: Document) -> None:
-    data(observed, "gpus")["pci"] = [{"address": "0000:01:00.0", "vendor": "0x10de",
-                                  "device": "0x2330", "class": "0x030200", "driver": None}]
+    data(observed, "gpus")["pci"] = [
+        {
+            "address": "0000:01:00.0",
+            "vendor": "0x10de",
+            "device": "0x2330",
+            "class": "0x030200",
+            "driver": None,
+        }
+    ]
     found = judged(observed)
     assert (found["gpu.count"]["verdict"], found["gpu.count"]["cause"]) == (
-        "NOT-DECLARED", "gpu_expect: not set, 1 found on the PCI bus")
+        "NOT-DECLARED",
+        "gpu_expect: not set, 1 found on the PCI bus",
+    )
     assert found["driver.loaded"]["verdict"] == "FAIL"
 
 
@@ -81,8 +101,11 @@ def test_undeclared_cards_are_judged_by_what_every_card_should_do(
     with_gpus(plan, snapshot)
     snapshot["host"] = "localhost"
     found = judged(snapshot)
-    cards = {name: check["verdict"] for name, check in found.items()
-             if name.startswith("gpu.") and name not in {"gpu.count", "gpu.mig"}}
+    cards = {
+        name: check["verdict"]
+        for name, check in found.items()
+        if name.startswith("gpu.") and name not in {"gpu.count", "gpu.mig"}
+    }
     assert cards.pop("gpu.identity") == "NOT-DECLARED"
     assert len(cards) > 5 and set(cards.values()) == {"PASS"}, cards
     assert found["driver.loaded"]["verdict"] == found["kernel.log"]["verdict"] == "PASS"
@@ -105,29 +128,51 @@ def test_without_root_it_says_that_something_may_be_unread(observed: Document) -
     observed["euid"] = 1000
     assert "sudo ./gpufleet verify --local" in plan_local_host(UNDECLARED, observed)["notes"][0]
     observed["sections"]["receipts"] = {
-        "state": "denied", "seconds": 0, "error": "Permission denied", "data": None}
+        "state": "denied",
+        "seconds": 0,
+        "error": "Permission denied",
+        "data": None,
+    }
     probe = judged(observed)["host.probe"]
     assert probe["verdict"] == "INCONCLUSIVE" and "sudo with --local" in probe["remedy"]
 
 
 def test_a_card_of_a_virtual_machine_is_not_expected(observed: Document) -> None:
-    data(observed, "gpus")["pci"] = [{"address": "0000:01:00.0", "vendor": "0x10de",
-                                  "device": "0x2330", "class": "0x030200", "driver": "vfio-pci"}]
+    data(observed, "gpus")["pci"] = [
+        {
+            "address": "0000:01:00.0",
+            "vendor": "0x10de",
+            "device": "0x2330",
+            "class": "0x030200",
+            "driver": "vfio-pci",
+        }
+    ]
     assert plan_local_host(UNDECLARED, observed)["expect"]["count"] == 0
     count = judged(observed)["gpu.count"]
     assert (count["verdict"], count["evidence"]) == (
-        "INCONCLUSIVE", "1 of virtual machines (vfio-pci)")
+        "INCONCLUSIVE",
+        "1 of virtual machines (vfio-pci)",
+    )
 
 
 def test_a_login_that_hides_the_cards_is_compared_with_what_was_found(observed: Document) -> None:
-    data(observed, "gpus")["pci"] = [{"address": "0000:01:00.0", "vendor": "0x10de",
-                                  "device": "0x2330", "class": "0x030200", "driver": "nvidia"}]
+    data(observed, "gpus")["pci"] = [
+        {
+            "address": "0000:01:00.0",
+            "vendor": "0x10de",
+            "device": "0x2330",
+            "class": "0x030200",
+            "driver": "nvidia",
+        }
+    ]
     data(observed, "environment")["login"].update(
-        CUDA_VISIBLE_DEVICES="-1", LD_LIBRARY_PATH="/usr/local/cuda/lib64")
+        CUDA_VISIBLE_DEVICES="-1", LD_LIBRARY_PATH="/usr/local/cuda/lib64"
+    )
     login = judged(observed)["environment.login"]
     assert login["verdict"] == "FAIL"
     assert login["cause"] == (
-        "A login sets CUDA_VISIBLE_DEVICES=-1: it shows 0 of the 1 declared GPUs")
+        "A login sets CUDA_VISIBLE_DEVICES=-1: it shows 0 of the 1 declared GPUs"
+    )
 
 
 def test_what_is_broken_is_found_without_a_declaration(observed: Document) -> None:
@@ -157,25 +202,36 @@ def test_an_inventorys_host_is_reached_locally(tmp_path: Path) -> None:
 
 def test_without_an_inventory_from_the_command_line(tmp_path: Path) -> None:
     shared_library(tmp_path / "cuda-12.3/lib64/libcudart.so.12.3.101", "libcudart.so.12")
-    variables = json.dumps({"gpu_prefix": str(tmp_path), "gpu_stack_root": str(tmp_path),
-                         "ansible_become": False})
+    variables = json.dumps(
+        {"gpu_prefix": str(tmp_path), "gpu_stack_root": str(tmp_path), "ansible_become": False}
+    )
     save = tmp_path / "saved"
-    ended = run("verify", "--local", "--report", str(tmp_path / "r"), "-e", variables,
-                "--save", str(save))
+    ended = run(
+        "verify", "--local", "--report", str(tmp_path / "r"), "-e", variables, "--save", str(save)
+    )
     assert f"Look at: {save}/report.html" in ended.stderr
     assert f"Send: {save}/bundles/localhost.json" in ended.stderr
     assert {str(path.relative_to(save)) for path in save.rglob("*.*")} == {
-        "report.html", "report.json", "bundles/localhost.json", "plans/localhost.json",
-        "snapshots/localhost.json"}
+        "report.html",
+        "report.json",
+        "bundles/localhost.json",
+        "plans/localhost.json",
+        "snapshots/localhost.json",
+    }
     verdicts = json.loads((save / "report.json").read_text())["hosts"]["localhost"]
     bundle = json.loads((save / "bundles/localhost.json").read_text())
     assert bundle["snapshot"]["sections"]["os"]["data"]["hostname"] == "host1"
     assert verdicts == bundle["result"] and bundle["same_verdicts"]
-    assert verdicts["verdict"] == json.loads(
-        (tmp_path / "r/latest/report.json").read_text())["hosts"]["localhost"]["verdict"]
-    assert f"verifyingthetoolkitsfound,{tmp_path}/cuda-12.3" in "".join(
-        ended.stdout.split()), ended.stderr
-    assert "toolkit.present" in ended.stdout
+    assert (
+        verdicts["verdict"]
+        == json.loads((tmp_path / "r/latest/report.json").read_text())["hosts"]["localhost"][
+            "verdict"
+        ]
+    )
+    assert f"verifyingthetoolkitsfound,{tmp_path}/cuda-12.3" in "".join(ended.stdout.split()), (
+        ended.stderr
+    )
+    assert "toolkit.readable" in ended.stdout
     saved = json.loads((tmp_path / "r/latest/snapshots/localhost.json").read_text())
     assert saved["sections"]["os"]["data"]["hostname"] == platform.node()
     assert (tmp_path / "r/latest/junit.xml").exists()
@@ -190,7 +246,8 @@ def test_a_directory_that_cannot_be_written_is_refused_before_the_probe(
     (tmp_path / "there" / "bundles").write_text("")
     monkeypatch.setattr(verify, "local_host", lambda selected: pytest.fail("hosts were selected"))
     options, _ = verify.parser().parse(
-        ["--local", "--report", str(tmp_path / "r"), "--save", str(tmp_path / name)])
+        ["--local", "--report", str(tmp_path / "r"), "--save", str(tmp_path / name)]
+    )
     with pytest.raises(ConfigurationError, match="Use another directory: --save DIR"):
         verify.judged(options, Console())
     assert not (tmp_path / "r").exists()

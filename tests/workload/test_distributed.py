@@ -18,8 +18,11 @@ from typing import Any, ClassVar, NoReturn
 
 import pytest
 
-from gpufleet.workload import distributed
-from gpufleet.workload.distributed import (
+from gpufleet.workload import rendezvous
+from gpufleet.workload.distributed import PROGRAMS
+from gpufleet.workload.distributed_jax import use_gloo
+from gpufleet.workload.distributed_pytorch import in_processes
+from gpufleet.workload.rendezvous import (
     PeerLostError,
     error_message,
     listener,
@@ -28,7 +31,6 @@ from gpufleet.workload.distributed import (
     reached,
     visited,
 )
-from gpufleet.workload.distributed_others import in_processes, use_gloo
 
 numpy = pytest.importorskip("numpy", reason="numpy belongs to stacks; none is here")
 
@@ -45,8 +47,13 @@ class Sitting:
 
     def __init__(self, me: int, table: Table) -> None:
         self.me, self.table = me, table
-        self.config = {"index": me, "kind": table.kind, "framework": table.framework,
-                       "addresses": ["127.0.0.1"] * 2, "gpus": 0}
+        self.config = {
+            "index": me,
+            "kind": table.kind,
+            "framework": table.framework,
+            "addresses": ["127.0.0.1"] * 2,
+            "gpus": 0,
+        }
         self.address: str | None = None
         self.ended: str | None = None
         self.document: dict[str, Any] = {"ports": [], "reach": []}
@@ -57,9 +64,9 @@ class Sitting:
     def gather(self, name: str, value: object) -> list[object]:
         if self.document["ports"] and name == "waiting for the other host's ports":
             self.table.meddle(self.document["ports"][0])
-        self.table.said[self.me] = value
+        self.table.output[self.me] = value
         self.table.barrier.wait()
-        heard = list(self.table.said)
+        heard = list(self.table.output)
         self.table.barrier.wait()
         return heard
 
@@ -69,7 +76,7 @@ class Sitting:
 
     def sit(self) -> None:
         try:
-            meet(self, 1, None)
+            meet(self, 1, None, PROGRAMS[self.config["framework"]].GLOO)
         except EndedError:
             return
 
@@ -79,7 +86,7 @@ class Table:
 
     def __init__(self, kind: str, framework: str, meddle: Callable[[int], None]) -> None:
         self.kind, self.framework, self.meddle = kind, framework, meddle
-        self.said: list[object] = [None, None]
+        self.output: list[object] = [None, None]
         self.barrier = threading.Barrier(2, timeout=60)
 
     def met(self) -> list[Sitting]:
@@ -115,9 +122,7 @@ def stray(stay: ExitStack, kind: str, port: int) -> None:
 
 
 @pytest.mark.parametrize("kind", ["silent", "reset", "closed", "guesses"])
-def test_a_stranger_s_connection_does_not_keep_two_hosts_apart(
-    stay: ExitStack, kind: str
-) -> None:
+def test_a_stranger_s_connection_does_not_keep_two_hosts_apart(stay: ExitStack, kind: str) -> None:
     for side in Table("all-reduce", "pytorch", partial(stray, stay, kind)).met():
         assert side.ended is None
         assert side.address == "127.0.0.1"
@@ -137,13 +142,16 @@ def test_a_guess_from_another_address_does_not_choose_gloo_s(stay: ExitStack) ->
 
 def closed(monkeypatch: pytest.MonkeyPatch, range_of: Callable[[int], bool]) -> None:
     """A stand-in for a firewall that refuses some ports."""
-    real = distributed.reached
-    monkeypatch.setattr(distributed, "reached", lambda address, port, word:
-                        "closed" if range_of(port) else real(address, port, word))
+    real = rendezvous.reached
+    monkeypatch.setattr(
+        rendezvous,
+        "reached",
+        lambda address, port, word: "closed" if range_of(port) else real(address, port, word),
+    )
 
 
 def kernel_s(port: int) -> bool:
-    return port not in range(*distributed.PORTS)
+    return port not in range(*rendezvous.PORTS)
 
 
 @pytest.mark.parametrize("framework", ["tensorflow", "pytorch", "jax"])
@@ -159,8 +167,9 @@ def test_nccl_runs_where_only_the_declared_ports_are_open(
         assert all(map(kernel_s, told_of))
 
 
-@pytest.mark.parametrize(("kind", "range_of"), [
-    ("all-reduce", kernel_s), ("nccl", lambda port: not kernel_s(port))])
+@pytest.mark.parametrize(
+    ("kind", "range_of"), [("all-reduce", kernel_s), ("nccl", lambda port: not kernel_s(port))]
+)
 def test_a_closed_port_that_is_needed_ends_the_run(
     monkeypatch: pytest.MonkeyPatch, kind: str, range_of: Callable[[int], bool]
 ) -> None:
@@ -190,7 +199,7 @@ def test_the_kernel_s_port_is_none_of_the_declared(
     with listener() as one, listener() as two:
         free = [item.getsockname()[1] for item in (one, two)]
     OneFamily.choices = [*free, 0]
-    monkeypatch.setattr("gpufleet.workload.distributed.socket.socket", OneFamily)
+    monkeypatch.setattr("gpufleet.workload.rendezvous.socket.socket", OneFamily)
     with listener(0) as found:
         assert kernel_s(found.getsockname()[1])
 
@@ -203,30 +212,37 @@ RIGHT = numpy.arange(4, dtype=numpy.float32).reshape(2, 2)
 
 def fails(error: Exception) -> Callable[[], NoReturn]:
     """A task that ends with this error."""
+
     def task() -> NoReturn:
         raise error
+
     return task
 
 
-def test_each_gpu_has_a_process_whose_failure_is_told() -> None:
+def test_each_gpu_has_a_process_whose_failure_is_reported() -> None:
     [(device, found, _), _] = in_processes(numpy, [(0, lambda: RIGHT), (1, lambda: RIGHT + 1)])
     assert (device, found.tolist()) == ("GPU:0", RIGHT.tolist())
     with pytest.raises(RuntimeError, match="GPU 1: RuntimeError: no such device"):
         in_processes(numpy, [(0, lambda: RIGHT), (1, fails(RuntimeError("no such device")))])
 
 
-@pytest.mark.parametrize(("ends", "told_as"), [
-    (lambda: os.kill(os.getpid(), signal.SIGKILL), r"was killed \(SIGKILL\)"),
-    (lambda: os.kill(os.getpid(), signal.SIGRTMIN + 3), rf"was killed \({signal.SIGRTMIN + 3}\)"),
-    (lambda: os._exit(3), "ended with status 3")])
-def test_how_the_process_of_a_gpu_ended_is_told(
-    ends: Callable[[], None], told_as: str
-) -> None:
+@pytest.mark.parametrize(
+    ("ends", "told_as"),
+    [
+        (lambda: os.kill(os.getpid(), signal.SIGKILL), r"was killed \(SIGKILL\)"),
+        (
+            lambda: os.kill(os.getpid(), signal.SIGRTMIN + 3),
+            rf"was killed \({signal.SIGRTMIN + 3}\)",
+        ),
+        (lambda: os._exit(3), "ended with status 3"),
+    ],
+)
+def test_how_the_process_of_a_gpu_ended_is_reported(ends: Callable[[], None], told_as: str) -> None:
     with pytest.raises(RuntimeError, match=f"GPU 1: its process {told_as}"):
         in_processes(numpy, [(0, lambda: RIGHT), (1, ends)])
 
 
-def test_the_first_failure_is_told_before_another_gpu_s_deadline() -> None:
+def test_the_first_failure_is_reported_before_another_gpu_s_deadline() -> None:
     waits: Callable[[], None] = lambda: time.sleep(600)  # noqa: E731
     begin = time.monotonic()
     with pytest.raises(RuntimeError, match="GPU 1: RuntimeError: no such device"):
@@ -238,7 +254,8 @@ def test_the_first_failure_is_told_before_another_gpu_s_deadline() -> None:
 
 
 def test_what_nccl_writes_is_kept_of_each_process() -> None:
-    """As NCCL does: each process opens its file anew, and empties it."""
+    """As NCCL does: each process opens its file again, and empties it."""
+
     def writes(number: int) -> Any:
         log = Path(os.environ["NCCL_DEBUG_FILE"])
         log.write_text(f"rank {number} of 8 Init COMPLETE\nsomething else\n", encoding="utf-8")
@@ -246,7 +263,8 @@ def test_what_nccl_writes_is_kept_of_each_process() -> None:
 
     found = in_processes(numpy, [(number, partial(writes, number)) for number in range(8)])
     assert [lines for _, _, lines in found] == [
-        [f"rank {number} of 8 Init COMPLETE"] for number in range(8)]
+        [f"rank {number} of 8 Init COMPLETE"] for number in range(8)
+    ]
 
 
 @pytest.mark.parametrize(("seen", "address"), [("127.0.0.1", "127.0.0.1"), ("::1", "::1")])
@@ -263,17 +281,16 @@ def test_what_cannot_be_a_name_is_reached_no_more_than_a_host_that_is_down() -> 
 
 
 def test_a_connection_that_came_elsewhere_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpufleet.workload.distributed.REACH_S", 0.2)
+    monkeypatch.setattr("gpufleet.workload.rendezvous.REACH_S", 0.2)
     with listener(0) as listening:
         assert reached("127.0.0.1", listening.getsockname()[1], "mine") is None
         assert visited(listening, "theirs") is None
 
 
-@pytest.mark.parametrize("setting", [
-    "jax_cpu_collectives_implementation", "jax_cpu_enable_gloo_collectives"])
-def test_jax_s_gloo_listens_at_that_address(
-    monkeypatch: pytest.MonkeyPatch, setting: str
-) -> None:
+@pytest.mark.parametrize(
+    "setting", ["jax_cpu_collectives_implementation", "jax_cpu_enable_gloo_collectives"]
+)
+def test_jax_s_gloo_listens_at_that_address(monkeypatch: pytest.MonkeyPatch, setting: str) -> None:
     made: list[tuple[object, str]] = []
     chosen: dict[str, object] = {}
 
@@ -282,11 +299,15 @@ def test_jax_s_gloo_listens_at_that_address(
             raise AttributeError(f"Unrecognized config option: {name}")
         chosen[name] = value
 
-    library = SimpleNamespace(make_gloo_tcp_collectives=lambda distributed_client, hostname:
-                              made.append((distributed_client, hostname)))
+    library = SimpleNamespace(
+        make_gloo_tcp_collectives=lambda distributed_client, hostname: made.append(
+            (distributed_client, hostname)
+        )
+    )
     package = ModuleType("jax._src")
     package.xla_bridge = SimpleNamespace(  # type: ignore[attr-defined]
-        xla_client=SimpleNamespace(_xla=library))
+        xla_client=SimpleNamespace(_xla=library)
+    )
     monkeypatch.setitem(sys.modules, "jax", ModuleType("jax"))
     monkeypatch.setitem(sys.modules, "jax._src", package)
     use_gloo(SimpleNamespace(config=SimpleNamespace(update=update)), "10.1.0.1")
@@ -298,34 +319,59 @@ def test_jax_s_gloo_listens_at_that_address(
 
 # As they were raised between two network namespaces; NCCL's and DistNetworkError as libtorch has
 # them.
-@pytest.mark.parametrize(("text", "gone"), [
-    ("UNKNOWN: Gloo context initialization failed: [external/gloo/gloo/transport/tcp/pair.h:301]"
-     " Connect timeout [none]", True),
-    ("UNKNOWN: Gloo context initialization failed: [external/gloo/gloo/transport/tcp/pair.cc:152]"
-     " timed out connecting: SO_ERROR: Connection refused, remote=[127.0.1.1]:34191", True),
-    ("Connection reset by peer", True),
-    ("NCCL error in: x.cpp:268, remote process exited or there was a network error", True),
-    ("NCCL error in: x.cpp:268, unhandled cuda error (run with NCCL_DEBUG=INFO)", False),
-    ("NCCL error in: x.cpp:268, unhandled system error\nncclSystemError: System call failed.\n"
-     "Last error:\nsocketPollConnect: Connect to 192.168.122.1<40213> returned 113(No route to"
-     " host) errno 115", True),
-    ("NCCL error in: x.cpp:268\nLast error:\nsocketStartConnect: Connect to 10.0.0.2<40213> failed"
-     " : Connection timed out", True),
-    ("INTERNAL: NCCL operation failed: Network is unreachable", True),
-    ("CUDA out of memory", False),
-    ("UNAVAILABLE: Failed to send RPC to coordination service", True)])
+@pytest.mark.parametrize(
+    ("text", "gone"),
+    [
+        (
+            "UNKNOWN: Gloo context initialization failed: [external/gloo/gloo/transport/tcp/pair.h:301]"
+            " Connect timeout [none]",
+            True,
+        ),
+        (
+            "UNKNOWN: Gloo context initialization failed: [external/gloo/gloo/transport/tcp/pair.cc:152]"
+            " timed out connecting: SO_ERROR: Connection refused, remote=[127.0.1.1]:34191",
+            True,
+        ),
+        ("Connection reset by peer", True),
+        ("NCCL error in: x.cpp:268, remote process exited or there was a network error", True),
+        ("NCCL error in: x.cpp:268, unhandled cuda error (run with NCCL_DEBUG=INFO)", False),
+        (
+            "NCCL error in: x.cpp:268, unhandled system error\nncclSystemError: System call failed.\n"
+            "Last error:\nsocketPollConnect: Connect to 192.168.122.1<40213> returned 113(No route to"
+            " host) errno 115",
+            True,
+        ),
+        (
+            "NCCL error in: x.cpp:268\nLast error:\nsocketStartConnect: Connect to 10.0.0.2<40213> failed"
+            " : Connection timed out",
+            True,
+        ),
+        ("INTERNAL: NCCL operation failed: Network is unreachable", True),
+        ("CUDA out of memory", False),
+        ("UNAVAILABLE: Failed to send RPC to coordination service", True),
+    ],
+)
 def test_an_error_says_whether_the_other_host_is_gone(text: str, gone: bool) -> None:
     assert lost(RuntimeError(text)) is gone
 
 
-@pytest.mark.parametrize(("text", "shown"), [
-    ("NCCL error in: x.cpp:268, unhandled system error\nncclSystemError: System call failed.\n"
-     "Last error:\nsocketPollConnect: Connect to 192.168.122.1<40213> returned 113(No route to"
-     " host)\n", "RuntimeError: NCCL error in: x.cpp:268, unhandled system error;"
-     " socketPollConnect: Connect to 192.168.122.1<40213> returned 113(No route to host)"),
-    ("INTERNAL: NCCL failed. Last error: no route", "RuntimeError: INTERNAL: NCCL failed. Last"
-     " error: no route"),
-    ("NCCL error in: x.cpp:268\nLast error:\n", "RuntimeError: NCCL error in: x.cpp:268"),
-    ("CUDA out of memory\nmore", "RuntimeError: CUDA out of memory")])
-def test_what_nccl_names_as_its_last_error_is_told(text: str, shown: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (
+            "NCCL error in: x.cpp:268, unhandled system error\nncclSystemError: System call failed.\n"
+            "Last error:\nsocketPollConnect: Connect to 192.168.122.1<40213> returned 113(No route to"
+            " host)\n",
+            "RuntimeError: NCCL error in: x.cpp:268, unhandled system error;"
+            " socketPollConnect: Connect to 192.168.122.1<40213> returned 113(No route to host)",
+        ),
+        (
+            "INTERNAL: NCCL failed. Last error: no route",
+            "RuntimeError: INTERNAL: NCCL failed. Last error: no route",
+        ),
+        ("NCCL error in: x.cpp:268\nLast error:\n", "RuntimeError: NCCL error in: x.cpp:268"),
+        ("CUDA out of memory\nmore", "RuntimeError: CUDA out of memory"),
+    ],
+)
+def test_what_nccl_names_as_its_last_error_is_reported(text: str, shown: str) -> None:
     assert error_message(RuntimeError(text)) == shown

@@ -45,7 +45,7 @@ class Engine:
 
     def multiply(self, found: dict[str, Any], a: Any, b: Any) -> Any:
         if found.get("precision") == "float8":
-            raise RuntimeError('"addmm" not implemented for \'Float8\'')
+            raise RuntimeError("\"addmm\" not implemented for 'Float8'")
         if self.spoil == "error":
             raise RuntimeError("out of memory")
         found.update(device="/CPU:0" if self.spoil == "device" else found["requested"], tflops=1.0)
@@ -56,7 +56,7 @@ class Engine:
 
     def convolve(self, found: dict[str, Any], images: Any, kernels: Any) -> Any:
         found["device"] = found["requested"]
-        return convolved(numpy, images, kernels)[:, :, :, 1 if self.spoil == "shape" else 0:]
+        return convolved(numpy, images, kernels)[:, :, :, 1 if self.spoil == "shape" else 0 :]
 
 
 def options(expect: str = "2", size: int = 16) -> Any:
@@ -65,10 +65,14 @@ def options(expect: str = "2", size: int = 16) -> Any:
 
 def test_each_device_has_a_product_in_each_precision() -> None:
     found = products(numpy, Engine(lower=("float16", "float8")), options())
-    assert [(each["requested"], each.get("precision"), each["wrong"], each["error"])
-            for each in found["matmul"]] == [
-        (device, *rest) for device in ("/GPU:0", "/GPU:1")
-        for rest in ((None, 0, None), ("float16", 0, None), ("float8", None, None))]
+    assert [
+        (each["requested"], each.get("precision"), each["wrong"], each["error"])
+        for each in found["matmul"]
+    ] == [
+        (device, *rest)
+        for device in ("/GPU:0", "/GPU:1")
+        for rest in ((None, 0, None), ("float16", 0, None), ("float8", None, None))
+    ]
     assert "not implemented" in found["matmul"][2]["not_applicable"]
     assert found["tower_sum"] == {"devices": ["/GPU:0", "/GPU:1"], "wrong": 0, "error": None}
 
@@ -77,9 +81,11 @@ def test_what_a_driver_refuses_is_no_missing_precision() -> None:
     class Old(Engine):
         def multiply(self, found: dict[str, Any], a: Any, b: Any) -> Any:
             if found.get("precision"):
-                raise RuntimeError("CUDA error: the provided PTX was compiled with an unsupported"
-                                   " toolchain.")
+                raise RuntimeError(
+                    "CUDA error: the provided PTX was compiled with an unsupported toolchain."
+                )
             return Engine.multiply(self, found, a, b)
+
     found = products(numpy, Old(lower=("float16",)), options("1"))["matmul"][1]
     assert found["not_applicable"] is None
     assert "unsupported toolchain" in found["error"]
@@ -87,11 +93,12 @@ def test_what_a_driver_refuses_is_no_missing_precision() -> None:
 
 def test_a_framework_without_gpus_says_why() -> None:
     found = products(numpy, Engine(gpus=0), options("1"))
-    assert [each["error"] for each in found["matmul"]] == [
-        "JAX reports 0 GPUs: the plugin failed"]
+    assert [each["error"] for each in found["matmul"]] == ["JAX reports 0 GPUs: the plugin failed"]
     assert found["tower_sum"]["error"] == "no device computed"
-    assert convolutions(numpy, Engine(gpus=0), options("1"))["convolution"][0]["error"] \
+    assert (
+        convolutions(numpy, Engine(gpus=0), options("1"))["convolution"][0]["error"]
         == "JAX reports 0 GPUs: the plugin failed"
+    )
 
 
 def test_a_gpu_that_was_refused_has_its_own_reason_and_the_others_their_numbers() -> None:
@@ -101,15 +108,21 @@ def test_a_gpu_that_was_refused_has_its_own_reason_and_the_others_their_numbers(
     found = products(numpy, engine, options("any"))
     assert [(each["requested"], each["device"], each["error"]) for each in found["matmul"]] == [
         ("/GPU:0", None, "JAX reports 1 GPU: unable to create StreamExecutor for CUDA:0: taken"),
-        ("/GPU:1", "/GPU:1", None)]
+        ("/GPU:1", "/GPU:1", None),
+    ]
     assert found["tower_sum"] == {"devices": ["/GPU:1"], "wrong": 0, "error": None}
     assert first_device(engine.gpus) == "/GPU:1"
     assert first_device(range(0)) == "/CPU:0"
 
 
-@pytest.mark.parametrize(("spoil", "what"), [
-    ("result", {"wrong": 16}), ("device", {"device": "/CPU:0", "wrong": 0}),
-    ("error", {"wrong": None, "error": "RuntimeError: out of memory"})])
+@pytest.mark.parametrize(
+    ("spoil", "what"),
+    [
+        ("result", {"wrong": 16}),
+        ("device", {"device": "/CPU:0", "wrong": 0}),
+        ("error", {"wrong": None, "error": "RuntimeError: out of memory"}),
+    ],
+)
 def test_a_wrong_product_is_no_right_one(spoil: str, what: dict[str, Any]) -> None:
     found = products(numpy, Engine(1, spoil=spoil), options("1"))["matmul"][0]
     assert {key: found[key] for key in what} == what
@@ -127,29 +140,40 @@ def test_the_convolution_is_that_of_its_definition() -> None:
     assert found.shape == (2, 32, 16, 16)
     for at in ((0, 0, 0, 0), (1, 31, 15, 15), (0, 5, 3, 9)):
         image, kernel, row, column = at
-        part = images[image, :, 2 * row:2 * row + 3, 2 * column:2 * column + 3]
+        part = images[image, :, 2 * row : 2 * row + 3, 2 * column : 2 * column + 3]
         assert found[at] == (part * kernels[kernel]).sum()
-    assert convolutions(numpy, Engine(1, spoil="shape"), options("1"))["convolution"][0][
-        "wrong"] == found.size
+    assert (
+        convolutions(numpy, Engine(1, spoil="shape"), options("1"))["convolution"][0]["wrong"]
+        == found.size
+    )
 
 
 def test_routines_say_what_is_wrong() -> None:
     def fails() -> bool:
         raise RuntimeError("cuSolver internal error")
+
     assert tried([("fft", lambda: True), ("solve", lambda: False), ("qr", fails)]) == {
-        "routines": {"fft": None, "solve": "its result is wrong",
-                     "qr": "RuntimeError: cuSolver internal error"}}
+        "routines": {
+            "fft": None,
+            "solve": "its result is wrong",
+            "qr": "RuntimeError: cuSolver internal error",
+        }
+    }
 
 
 def test_a_stage_that_fails_keeps_those_before_it(capsys: pytest.CaptureFixture[str]) -> None:
     def stages(_options: object) -> list[Any]:
         return [("importing", lambda: {"version": "1"}), ("failing", lambda: {}["gone"])]
+
     run_stages(SimpleNamespace(name="jax", variables=(), stages=stages), options())
-    lines = [json.loads(line.partition(": ")[2]) for line in capsys.readouterr().out.splitlines()
-             if line]
+    lines = [
+        json.loads(line.partition(": ")[2]) for line in capsys.readouterr().out.splitlines() if line
+    ]
     assert [(line["framework"], line["version"], line["error"]) for line in lines] == [
-        ("jax", None, "stopped while importing"), ("jax", "1", "stopped while failing"),
-        ("jax", "1", "KeyError: 'gone'")]
+        ("jax", None, "stopped while importing"),
+        ("jax", "1", "stopped while failing"),
+        ("jax", "1", "KeyError: 'gone'"),
+    ]
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS.values(), ids=FRAMEWORKS)
@@ -158,8 +182,11 @@ def test_a_run_leaves_the_memory_of_gpus_to_others(
 ) -> None:
     """Before it is imported, and whatever an image or a job sets: memory is taken as it is needed.
     JAX would take three quarters of each GPU, TensorFlow all of it; PyTorch takes none ahead."""
-    wanted = {"tensorflow": {"TF_FORCE_GPU_ALLOW_GROWTH": "true"}, "pytorch": {},
-              "jax": {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}}[framework.name]
+    wanted = {
+        "tensorflow": {"TF_FORCE_GPU_ALLOW_GROWTH": "true"},
+        "pytorch": {},
+        "jax": {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"},
+    }[framework.name]
     for name in wanted:
         monkeypatch.setenv(name, "no")
     at_import: dict[str, str] = {}
@@ -167,6 +194,7 @@ def test_a_run_leaves_the_memory_of_gpus_to_others(
     def imports() -> dict[str, Any]:
         at_import.update(os.environ)
         return {}
+
     run = framework()
     monkeypatch.setattr(run, "stages", lambda _options: [("importing", imports)])
     with monkeypatch.context() as own:
@@ -178,8 +206,8 @@ def test_a_run_leaves_the_memory_of_gpus_to_others(
 
 def test_what_is_computed_takes_an_eighth_of_the_memory_that_a_run_may_have() -> None:
     """Operands and result in float32, those of one precision below, and the images."""
-    mib = 2 ** 20
-    product = 3 * 4 * SIZE_GPU ** 2 + 3 * 2 * SIZE_FORMATS ** 2
+    mib = 2**20
+    product = 3 * 4 * SIZE_GPU**2 + 3 * 2 * SIZE_FORMATS**2
     images, kernels = small_images(numpy)
     assert product + images.nbytes + kernels.nbytes + 2 * 32 * 16 * 16 * 4 < BUDGET_MIB * mib / 8
 
@@ -191,9 +219,13 @@ def test_what_is_computed_takes_an_eighth_of_the_memory_that_a_run_may_have() ->
 def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An environment with wheels; its Python is this one."""
     site = tmp_path / "lib/python3.11/site-packages"
-    for name in ("nvidia/cudnn/lib/libcudnn.so.9", "nvidia/cublas/lib/libcublas.so.12",
-                 "nvidia/cublas/lib/libnvblas.so.12", "torch/lib/libcudart-e409450e.so.11.0",
-                 "torch/lib/libgomp-a34b3233.so.1"):
+    for name in (
+        "nvidia/cudnn/lib/libcudnn.so.9",
+        "nvidia/cublas/lib/libcublas.so.12",
+        "nvidia/cublas/lib/libnvblas.so.12",
+        "torch/lib/libcudart-e409450e.so.11.0",
+        "torch/lib/libgomp-a34b3233.so.1",
+    ):
         (site / name).parent.mkdir(parents=True, exist_ok=True)
         (site / name).write_text("no library")
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
@@ -202,16 +234,19 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_libraries_of_an_environment_are_its_binding_s_and_its_wheels(
-    environment: Path
+    environment: Path,
 ) -> None:
     assert [*own_libraries.own_libraries()] == [
-        "libcublas.so.12", "libcudnn.so.9", "libcudart-e409450e.so.11.0"]
+        "libcublas.so.12",
+        "libcudnn.so.9",
+        "libcudart-e409450e.so.11.0",
+    ]
     toolkit = "/usr/local/cuda-12.4/lib64/libcublas.so.12"
     (environment / "_gpufleet_binding.json").write_text(json.dumps({"libraries": [toolkit]}))
     assert own_libraries.own_libraries()["libcublas.so.12"] == toolkit
 
 
-def test_a_library_that_does_not_open_is_told(environment: Path) -> None:
+def test_a_library_that_does_not_open_is_reported(environment: Path) -> None:
     found = own_libraries.open_own_libraries()
     failed = {entry["library"]: entry["error"] for entry in found["failed"]}
     assert {"libcublas.so.12", "libcudnn.so.9", "libcudart-e409450e.so.11.0"} <= {*failed}
@@ -226,7 +261,10 @@ def test_a_library_that_wants_the_driver_alone_is_not_at_fault(
     wants = "libcuda.so.1: cannot open shared object file: No such file or directory"
     monkeypatch.setattr(own_libraries, "try_open", lambda _name: wants)
     assert own_libraries.open_own_libraries() == {
-        "ran": True, "opened": [], "failed": [{"library": "libcuda.so.1", "error": wants}]}
+        "ran": True,
+        "opened": [],
+        "failed": [{"library": "libcuda.so.1", "error": wants}],
+    }
 
 
 def test_a_library_that_ends_its_process_costs_another_one() -> None:
@@ -247,7 +285,8 @@ def test_a_real_run_maps_its_own_libraries_alone(name: str) -> None:
     assert ran["build"]["cuda_build"] is True
     assert len(ran["mapped"]) > 10
     assert {path.split("/site-packages/")[0] for path in ran["mapped"]} == {
-        f"/opt/gpufleet/stacks/{name}/lib/python3.11"}
+        f"/opt/gpufleet/stacks/{name}/lib/python3.11"
+    }
     assert [entry["library"] for entry in ran["loader"]["failed"]] == ["libcuda.so.1"]
     assert ran["strangers"] == []
 
@@ -257,5 +296,6 @@ def test_real_runs_say_why_they_use_no_gpu() -> None:
     assert run_of("pytorch-cpu")["no_gpu"] == "AssertionError: Torch not compiled with CUDA enabled"
     assert "cuInit(0) failed" in run_of("jax-0.5.3")["no_gpu"]
     assert run_of("jax-cpu")["no_gpu"] == "no CUDA plugin of JAX is installed"
-    assert run_of("pytorch-1.13.1-numpy-2")["numpy"]["error"] \
-        == "RuntimeError: Numpy is not available"
+    assert (
+        run_of("pytorch-1.13.1-numpy-2")["numpy"]["error"] == "RuntimeError: Numpy is not available"
+    )

@@ -16,8 +16,10 @@ pytest.importorskip("numpy", reason="numpy belongs to stacks; none is here")
 
 def test_jax_reads_the_device_from_the_result() -> None:
     def array(*devices: tuple[str, int]) -> Any:
-        return SimpleNamespace(devices=lambda: [
-            SimpleNamespace(platform=kind, id=number) for kind, number in devices])
+        return SimpleNamespace(
+            devices=lambda: [SimpleNamespace(platform=kind, id=number) for kind, number in devices]
+        )
+
     assert device_name(array(("gpu", 1))) == "/GPU:1"
     assert device_name(array(("cpu", 0))) == "/CPU:0"
     assert device_name(array(("gpu", 0), ("gpu", 1))) is None
@@ -25,18 +27,24 @@ def test_jax_reads_the_device_from_the_result() -> None:
 
 # What XLA wrote and JAX raised on a GPU that another process used exclusively (jax-ml/jax#23770),
 # and on one whose memory was full (jax-ml/jax#10830); both before JAX has any device.
-TAKEN = ("2024-09-19 21:50:58.963539: W external/xla/xla/service/platform_util.cc:199] unable to"
-         " create StreamExecutor for CUDA:0: failed initializing StreamExecutor for CUDA device"
-         " ordinal 0: INTERNAL: failed call to cuDevicePrimaryCtxRetain:"
-         " CUDA_ERROR_DEVICE_UNAVAILABLE: CUDA-capable device(s) is/are busy or unavailable\n")
-FULL = ("2022-05-25 16:37:26.030963: W external/org_tensorflow/tensorflow/compiler/xla/service/"
-        "platform_util.cc:200] unable to create StreamExecutor for CUDA:2: failed initializing"
-        " StreamExecutor for CUDA device ordinal 2: INTERNAL: failed call to"
-        " cuDevicePrimaryCtxRetain: CUDA_ERROR_OUT_OF_MEMORY: out of memory; total memory reported:"
-        " 34089730048\n")
-RAISED = ("Unable to initialize backend 'cuda': INTERNAL: no supported devices found for platform"
-          " CUDA (you may need to uninstall the failing plugin package, or set JAX_PLATFORMS=cpu to"
-          " skip this backend.)")
+TAKEN = (
+    "2024-09-19 21:50:58.963539: W external/xla/xla/service/platform_util.cc:199] unable to"
+    " create StreamExecutor for CUDA:0: failed initializing StreamExecutor for CUDA device"
+    " ordinal 0: INTERNAL: failed call to cuDevicePrimaryCtxRetain:"
+    " CUDA_ERROR_DEVICE_UNAVAILABLE: CUDA-capable device(s) is/are busy or unavailable\n"
+)
+FULL = (
+    "2022-05-25 16:37:26.030963: W external/org_tensorflow/tensorflow/compiler/xla/service/"
+    "platform_util.cc:200] unable to create StreamExecutor for CUDA:2: failed initializing"
+    " StreamExecutor for CUDA device ordinal 2: INTERNAL: failed call to"
+    " cuDevicePrimaryCtxRetain: CUDA_ERROR_OUT_OF_MEMORY: out of memory; total memory reported:"
+    " 34089730048\n"
+)
+RAISED = (
+    "Unable to initialize backend 'cuda': INTERNAL: no supported devices found for platform"
+    " CUDA (you may need to uninstall the failing plugin package, or set JAX_PLATFORMS=cpu to"
+    " skip this backend.)"
+)
 
 
 def jax(
@@ -53,14 +61,18 @@ def jax(
         if answer is None:
             raise RuntimeError(RAISED)
         return answer
-    monkeypatch.setattr("gpufleet.workload.jax_run.bridge",
-                        lambda: SimpleNamespace(_backend_errors={}))
+
+    monkeypatch.setattr(
+        "gpufleet.workload.jax_run.bridge", lambda: SimpleNamespace(_backend_errors={})
+    )
     run = Jax()
     run.crash, run.libraries, run.log = None, SimpleNamespace(cuda_device_count=int), Lines()
-    run.jax = SimpleNamespace(devices=devices, config=SimpleNamespace(
-        update=lambda _name, platform: platforms.append(platform)))
+    run.jax = SimpleNamespace(
+        devices=devices,
+        config=SimpleNamespace(update=lambda _name, platform: platforms.append(platform)),
+    )
     monkeypatch.setattr(run, "versions", dict)
-    run.told = run.start(SimpleNamespace(expect_gpus=expect))
+    run.reported = run.start(SimpleNamespace(expect_gpus=expect))
     assert platforms == ["cpu"] * (None in found)
     return run
 
@@ -74,12 +86,15 @@ def test_jax_goes_on_without_gpus_that_xla_was_refused_and_keeps_its_words(
 ) -> None:
     run = jax(monkeypatch, written, None, [PROCESSOR])
     assert run.gpus == {}
-    assert run.no_gpu == ("RuntimeError: Unable to initialize backend 'cuda': INTERNAL: no"
-                          " supported devices found for platform CUDA")
+    assert run.no_gpu == (
+        "RuntimeError: Unable to initialize backend 'cuda': INTERNAL: no"
+        " supported devices found for platform CUDA"
+    )
     assert run.refused == {number: written.partition("] ")[2].strip()}
     entry = {"requested": f"/GPU:{number}", "error": None}
     assert str(missing_gpu(entry, run)).startswith(
-        f"JAX reports 0 GPUs: unable to create StreamExecutor for CUDA:{number}: ")
+        f"JAX reports 0 GPUs: unable to create StreamExecutor for CUDA:{number}: "
+    )
 
 
 def test_jax_that_ends_in_its_search_is_not_content_with_the_cpu(
@@ -97,16 +112,20 @@ def test_jax_keeps_the_numbers_of_the_gpus_that_are_left(monkeypatch: pytest.Mon
     run = jax(monkeypatch, TAKEN, [SimpleNamespace(platform="gpu", id=1, compute_capability="9.0")])
     assert ([*run.gpus], [*run.refused]) == ([1], [0])
     assert run.device("/GPU:1").id == 1
-    assert run.told["capabilities"] == ["9.0"]
+    assert run.reported["capabilities"] == ["9.0"]
     assert missing_gpu({"requested": "/GPU:1", "error": None}, run) is None
 
 
 def test_jax_says_that_it_sees_no_device_file(monkeypatch: pytest.MonkeyPatch) -> None:
     """It then does not try its plugin, and nothing else says why it computes on the CPU."""
-    monkeypatch.setattr("gpufleet.workload.jax_run.without_node",
-                        lambda: "it sees no device file of a GPU, such as /dev/nvidia0")
-    assert jax(monkeypatch, "", [PROCESSOR]).no_gpu \
+    monkeypatch.setattr(
+        "gpufleet.workload.jax_run.without_node",
+        lambda: "it sees no device file of a GPU, such as /dev/nvidia0",
+    )
+    assert (
+        jax(monkeypatch, "", [PROCESSOR]).no_gpu
         == "it sees no device file of a GPU, such as /dev/nvidia0"
+    )
 
 
 def reason(libraries: object, log: list[str]) -> str:
@@ -119,21 +138,32 @@ def reason(libraries: object, log: list[str]) -> str:
 def test_jax_says_why_it_took_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuses() -> None:
         raise RuntimeError("operation cuInit(0) failed:\nUnknown CUDA error 303")
+
     libraries = SimpleNamespace(cuda_device_count=refuses)
     errors: dict[str, str] = {"tpu": "no libtpu.so"}
-    monkeypatch.setattr("gpufleet.workload.jax_run.bridge",
-                        lambda: SimpleNamespace(_backend_errors=errors))
-    assert reason(libraries, []) \
-        == "RuntimeError: operation cuInit(0) failed:"
-    assert reason(libraries, ["Jax plugin configuration error: Unable to load cuSPARSE: cuda"]) \
+    monkeypatch.setattr(
+        "gpufleet.workload.jax_run.bridge", lambda: SimpleNamespace(_backend_errors=errors)
+    )
+    assert reason(libraries, []) == "RuntimeError: operation cuInit(0) failed:"
+    assert (
+        reason(libraries, ["Jax plugin configuration error: Unable to load cuSPARSE: cuda"])
         == "Jax plugin configuration error: Unable to load cuSPARSE: cuda"
+    )
     errors["cuda"] = "INTERNAL: no device"
     assert reason(libraries, []) == "INTERNAL: no device"
 
 
-@pytest.mark.parametrize(("library", "number", "version"), [
-    ("cuda_runtime", 12030, "12.3"), ("cuda_runtime", 12090, "12.9"), ("cudnn", 90101, "9.1.1"),
-    ("cudnn", 8902, "8.9.2"), ("cublas", 120903, None), ("cudnn", None, None)])
+@pytest.mark.parametrize(
+    ("library", "number", "version"),
+    [
+        ("cuda_runtime", 12030, "12.3"),
+        ("cuda_runtime", 12090, "12.9"),
+        ("cudnn", 90101, "9.1.1"),
+        ("cudnn", 8902, "8.9.2"),
+        ("cublas", 120903, None),
+        ("cudnn", None, None),
+    ],
+)
 def test_the_plugin_s_numbers_are_versions(
     library: str, number: int | None, version: str | None
 ) -> None:

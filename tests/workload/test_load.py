@@ -21,11 +21,10 @@ from tests.support.toolkit_run import Document, run, run_stage
 class TestCopies:
     """Between the host and each GPU, while the link is read."""
 
-    LINK: ClassVar[Document] = {
-        "generation": 4, "width": 16, "generation_max": 4, "width_max": 16}
+    LINK: ClassVar[Document] = {"generation": 4, "width": 16, "generation_max": 4, "width_max": 16}
 
-    def rows(self, libraries: tuple[Path, Path], **told: str | int) -> list[Document]:
-        return run_stage(libraries, "host_copies", **{"gpus": 1, **told})
+    def rows(self, libraries: tuple[Path, Path], **reported: str | int) -> list[Document]:
+        return run_stage(libraries, "host_copies", **{"gpus": 1, **reported})
 
     def test_they_arrive_and_the_link_is_read(self, libraries: tuple[Path, Path]) -> None:
         found = run(libraries, "--host-copies")
@@ -37,17 +36,15 @@ class TestCopies:
     def test_a_copy_that_moves_no_byte_is_seen(
         self, libraries: tuple[Path, Path], way: int
     ) -> None:
-        row, = self.rows(libraries, dead_way=way)
+        (row,) = self.rows(libraries, dead_way=way)
         assert row["wrong"] > 8_000_000
 
-    def test_a_link_stuck_at_generation_1_is_reported(
-        self, libraries: tuple[Path, Path]
-    ) -> None:
-        row, = self.rows(libraries, link_generation=1)
+    def test_a_link_stuck_at_generation_1_is_reported(self, libraries: tuple[Path, Path]) -> None:
+        (row,) = self.rows(libraries, link_generation=1)
         assert row["link"] == {**self.LINK, "generation": 1}
 
     def test_a_link_that_nvml_does_not_report_is_none(self, libraries: tuple[Path, Path]) -> None:
-        row, = self.rows(libraries, link=3)
+        (row,) = self.rows(libraries, link=3)
         assert row["link"] == dict.fromkeys(self.LINK)
         assert row["copies"]["to_device_gib_s"] > 0
 
@@ -59,50 +56,94 @@ class TestDeep:
 
     def test_bandwidth_copies_and_load(self, libraries: tuple[Path, Path]) -> None:
         found = run(libraries, *self.WORDS)
-        assert [(row["wrong"], row["error"]) for row in found["bandwidth"]] == [(0, None)] * 2
+        assert [(row["wrong"], row["error"], row["filled_mib"]) for row in found["bandwidth"]] == [
+            (0, None, 192)
+        ] * 2
         assert all(row["gib_s"] > 0 for row in found["bandwidth"] + found["peer"])
-        assert [(row["from"], row["to"], row["access"], row["wrong"], row["error"])
-                for row in found["peer"]] == [(0, 1, True, 0, None), (1, 0, True, 0, None)]
+        assert [
+            (row["from"], row["to"], row["access"], row["wrong"], row["error"])
+            for row in found["peer"]
+        ] == [(0, 1, True, 0, None), (1, 0, True, 0, None)]
         for row in found["sustained"]:
             assert (row["wrong"], row["error"], row["settled_s"]) == (0, None, 0.0)
             assert row["seconds"] >= 2
             sample = row["samples"][0]
             assert sample["tflops"] > 0
-            assert (sample["temperature_c"], sample["clock_sm_mhz"], sample["power_w"],
-                    sample["throttle"]) == (40, 1400, 70, [])
+            assert (
+                sample["temperature_c"],
+                sample["clock_sm_mhz"],
+                sample["power_w"],
+                sample["throttle"],
+            ) == (40, 1400, 70, [])
 
     def test_what_goes_wrong_in_it(self, libraries: tuple[Path, Path]) -> None:
-        bandwidth = run_stage(libraries, "bandwidth", memory="wrong")
+        alone = ("--fill", "0")
+        bandwidth = run_stage(libraries, "bandwidth", *alone, memory="wrong")
         assert [row["wrong"] for row in bandwidth] == [1, 1]
-        nothing = run_stage(libraries, "bandwidth", dead_way=3, gpus=1)
-        assert [row["wrong"] for row in nothing] == [2]
+        nothing = run_stage(libraries, "bandwidth", *alone, dead_way=3, gpus=1)
+        assert [row["wrong"] for row in nothing] == [16]
+        # The comparison covered only the first and the last of 256 MiB.
+        middle = run_stage(libraries, "bandwidth", *alone, memory="middle", gpus=1)
+        assert [row["wrong"] for row in middle] == [1]
         assert all(row["wrong"] > 1000 for row in run_stage(libraries, "peer", peer="wrong"))
-        row, = run_stage(libraries, "sustained", *self.WORDS, gpus=1, throttle=0x48)
+        (row,) = run_stage(libraries, "sustained", *self.WORDS, gpus=1, throttle=0x48)
         assert row["samples"][0]["throttle"] == ["hw-slowdown", "hw-thermal"]
+
+    @pytest.mark.parametrize(
+        ("reported", "wrong", "filled"),
+        [
+            ({}, 0, 192),
+            # Of three blocks and two patterns one did not keep what was written.
+            ({"memory": "cell"}, 1, 192),
+            ({"dead_way": 3}, 16 + 6, 192),
+            # Others hold memory, and may need more.
+            ({"free_mib": 6000}, 0, None),
+            # It is the host's memory.
+            ({"integrated": 1}, 0, None),
+            ({"free_mib": 6200, "fill": 0}, 0, 0),
+        ],
+    )
+    def test_all_free_memory_keeps_what_is_written(
+        self,
+        libraries: tuple[Path, Path],
+        reported: dict[str, Any],
+        wrong: int,
+        filled: int | None,
+    ) -> None:
+        """Nothing compared more than the copies of 256 MiB."""
+        more = ("--fill", str(reported.pop("fill", 192)))
+        (row,) = run_stage(libraries, "bandwidth", *more, gpus=1, **reported)
+        assert (row["error"], row["wrong"], row["filled_mib"]) == (None, wrong, filled)
+
+    def test_a_sum_that_sees_no_wrong_block_is_refused(self, libraries: tuple[Path, Path]) -> None:
+        (row,) = run_stage(libraries, "bandwidth", gpus=1, cublas="sums")
+        assert row["error"] == "cublasSasum_v2 does not tell a wrong block from a right one"
 
     def test_of_thousands_of_products_each_is_checked(self, libraries: tuple[Path, Path]) -> None:
         """Only the last product was: one wrong in a thousand passed, and so did 4130 of 6964."""
         for stage in ("cublas", "sustained"):
-            row, = run_stage(libraries, stage, *self.WORDS, gpus=1, wrong_every=100)
+            (row,) = run_stage(libraries, stage, *self.WORDS, gpus=1, wrong_every=100)
             assert (row["error"], row["wrong"]) == (None, row["checked"] // 100)
             assert row["wrong"] >= 1
 
-    def test_a_comparison_that_sees_nothing_is_refused(
-        self, libraries: tuple[Path, Path]
-    ) -> None:
+    def test_a_comparison_that_sees_nothing_is_refused(self, libraries: tuple[Path, Path]) -> None:
         for stage in ("cublas", "sustained"):
-            row, = run_stage(libraries, stage, *self.WORDS, gpus=1, cublas="sums")
-            assert row["error"] == (
-                "cublasSasum_v2 does not tell a wrong product from a right one")
+            (row,) = run_stage(libraries, stage, *self.WORDS, gpus=1, cublas="sums")
+            assert row["error"] == ("cublasSasum_v2 does not tell a wrong product from a right one")
 
     def test_a_peer_copy_that_moves_no_byte_is_seen(self, libraries: tuple[Path, Path]) -> None:
         """The target kept what another pair had copied there: the same numbers."""
         rows = run_stage(libraries, "peer", peer="nothing")
         assert [row["wrong"] for row in rows] == [2 * (4 << 20)] * 2
 
-    @pytest.mark.parametrize(("status", "access", "error"), [
-        (0, True, None), (711, False, None),
-        (101, True, "cudaDeviceEnablePeerAccess returned 101 cudaErrorOfStandIn")])
+    @pytest.mark.parametrize(
+        ("status", "access", "error"),
+        [
+            (0, True, None),
+            (711, False, None),
+            (101, True, "cudaDeviceEnablePeerAccess returned 101 cudaErrorOfStandIn"),
+        ],
+    )
     def test_access_to_a_peer_that_is_refused_is_not_on(
         self, status: int, access: bool, error: str | None
     ) -> None:
@@ -118,7 +159,7 @@ class TestDeep:
                 enable_access(runtime, 1)
 
     def test_reasons_that_nvml_does_not_tell_are_none(self, libraries: tuple[Path, Path]) -> None:
-        row, = run_stage(libraries, "sustained", *self.WORDS, reasons=3, gpus=1)
+        (row,) = run_stage(libraries, "sustained", *self.WORDS, reasons=3, gpus=1)
         assert row["samples"]
         assert all(sample["throttle"] is None for sample in row["samples"])
         assert sensors("no NVML here")()["throttle"] is None
@@ -133,13 +174,15 @@ class TestDeep:
     def test_a_gpu_that_fails_under_load_fails_alone(self, libraries: tuple[Path, Path]) -> None:
         failed, good = run_stage(libraries, "sustained", *self.WORDS, wait=719)
         assert (failed["wrong"], failed["error"]) == (
-            None, "cudaDeviceSynchronize returned 719 cudaErrorOfStandIn")
+            None,
+            "cudaDeviceSynchronize returned 719 cudaErrorOfStandIn",
+        )
         assert (good["wrong"], good["error"], bool(good["samples"])) == (0, None, True)
 
     def test_sensors_are_read_under_load_and_cooling_is_awaited_without_it(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        told: list[str] = []
+        reported: list[str] = []
 
         class Told:
             """A library that tells what was asked of it."""
@@ -148,10 +191,10 @@ class TestDeep:
                 pass
 
             def __getattr__(self, name: str) -> Any:
-                return lambda *_: told.append(name)
+                return lambda *_: reported.append(name)
 
             def __call__(self, name: str, *_: Any) -> None:
-                told.append(name)
+                reported.append(name)
 
             def free_mib(self) -> int:
                 return 8000
@@ -160,26 +203,30 @@ class TestDeep:
                 return array.array("f", [0.0]) * count
 
         def sense() -> Document:
-            told.append("sense")
+            reported.append("sense")
             return {"temperature_c": 40}
 
         monkeypatch.setattr(sustained, "Runtime", Told)
         monkeypatch.setattr(sustained, "Blas", Told)
         monkeypatch.setattr(sustained, "sensors", lambda _: sense)
         found: Document = {}
-        sustain(SimpleNamespace(
-            toolkit="", size=8, gpus=1, gpu=None, budget=1, places="0", sustained=1.1, settle=5),
-            found.update)
+        sustain(
+            SimpleNamespace(
+                toolkit="", size=8, gpus=1, gpu=None, budget=1, places="0", sustained=1.1, settle=5
+            ),
+            found.update,
+        )
         assert found["sustained"][0]["samples"][0]["temperature_c"] == 40
-        asked = [at for at, name in enumerate(told) if name == "sense"]
+        asked = [at for at, name in enumerate(reported) if name == "sense"]
         assert len(asked) == 3
-        assert (told[asked[1] - 1], told[asked[1] + 1:asked[1] + 3]) == (
-            "multiply", ["cudaSetDevice", "wait"])
-        assert told[asked[2] - 2:asked[2]] == ["cudaSetDevice", "cudaDeviceReset"]
+        assert (reported[asked[1] - 1], reported[asked[1] + 1 : asked[1] + 3]) == (
+            "multiply",
+            ["cudaSetDevice", "wait"],
+        )
+        assert reported[asked[2] - 2 : asked[2]] == ["cudaSetDevice", "cudaDeviceReset"]
 
     def test_a_gpu_that_stays_hot_is_not_settled(self, libraries: tuple[Path, Path]) -> None:
-        row, = run_stage(
-            libraries, "sustained", *self.WORDS, "--settle", "1", heat=30, gpus=1)
+        (row,) = run_stage(libraries, "sustained", *self.WORDS, "--settle", "1", heat=30, gpus=1)
         assert (row["wrong"], row["settled_s"], row["error"]) == (0, None, None)
         assert row["samples"][-1]["temperature_c"] == 70
 
@@ -192,4 +239,4 @@ def test_a_rate_is_that_of_risen_clocks(monkeypatch: pytest.MonkeyPatch) -> None
         now[0] += 0.01 if now[0] < 0.3 else 0.001
 
     still = SimpleNamespace(wait=lambda: None)
-    assert best_rate(still, move, 2 ** 30, 0.5) == pytest.approx(1000, rel=0.01)
+    assert best_rate(still, move, 2**30, 0.5) == pytest.approx(1000, rel=0.01)

@@ -36,9 +36,12 @@ library 'libcudart.so.10.0'; dlerror: libcudart.so.10.0: cannot open shared obje
 def test_the_loaders_words_of_old_and_new_releases() -> None:
     assert OPENED.findall(OUTPUT) == ["libcudart.so.11.0"]
     assert NOT_OPENED.findall(OUTPUT) == [
-        ("libcudnn.so.8",
-         "libcudnn.so.8: cannot open shared object file: No such file or directory"),
-        ("libcudart.so.10.0", "libcudart.so.10.0: cannot open shared object file")]
+        (
+            "libcudnn.so.8",
+            "libcudnn.so.8: cannot open shared object file: No such file or directory",
+        ),
+        ("libcudart.so.10.0", "libcudart.so.10.0: cannot open shared object file"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -70,16 +73,34 @@ def test_without_tensorflow_it_says_so_in_one_document(tmp_path: Path) -> None:
 
     script = tmp_path / "matmul.py"
     script.write_text(payload.workload(), encoding="utf-8")
-    ended = subprocess.run([sys.executable, "-I", "-S", str(script), "--expect-gpus", "0"],
-                           capture_output=True, text=True, timeout=60, check=True)
+    ended = subprocess.run(
+        [sys.executable, "-I", "-S", str(script), "--expect-gpus", "0"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
     last = ended.stdout.splitlines()[-1]
     assert last.startswith(FRAMEWORK_MARK)
     found = json.loads(last.removeprefix(FRAMEWORK_MARK))
     assert found["state"] == "failed"
     assert found["error"] == "ModuleNotFoundError: No module named 'tensorflow'"
-    assert list(found) == ["framework", "state", "error", "version", "build", "loader", "devices",
-                           "small", "capabilities", "matmul", "tower_sum", "mapped", "strangers",
-                           "seconds"]
+    assert list(found) == [
+        "framework",
+        "state",
+        "error",
+        "version",
+        "build",
+        "loader",
+        "devices",
+        "small",
+        "capabilities",
+        "matmul",
+        "tower_sum",
+        "mapped",
+        "strangers",
+        "seconds",
+    ]
     assert found["framework"] == "tensorflow"
 
 
@@ -121,7 +142,7 @@ class TestNumbers:
         c[17, 3] += value
         assert wrong_rows(numpy, a, b, c) == 1
 
-    @pytest.mark.parametrize("value", [2.0 ** 41, 2.0 ** 63, -2.0 ** 64, 3e38])
+    @pytest.mark.parametrize("value", [2.0**41, 2.0**63, -(2.0**64), 3e38])
     def test_a_huge_wrong_element_is_seen_each_time(
         self, numpy: Any, product: tuple[Any, Any, Any], value: float
     ) -> None:
@@ -157,8 +178,9 @@ def test_tensorflow_1_places_the_product_alone() -> None:
     places: dict[str, list[str]] = {"placeholder": [], "matmul": []}
     tf.device = known.device
     for name, found in places.items():
-        getattr(tf, name).side_effect = lambda *_, found=found, **__: found.append(
-            known.where[-1]) or object()
+        getattr(tf, name).side_effect = lambda *_, found=found, **__: (
+            found.append(known.where[-1]) or object()
+        )
     engine = Graph.__new__(Graph)
     engine.tf, engine.config = tf, None
     a = SimpleNamespace(shape=(8, 8))
@@ -169,7 +191,7 @@ def test_tensorflow_1_places_the_product_alone() -> None:
     assert places["placeholder"] == [""] * 8
 
 
-def test_code_of_nobody_s_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_of_nobody_s_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = tmp_path / "elsewhere"
     place.mkdir()
     (place / "shadow.py").write_text("")

@@ -14,7 +14,6 @@ from gpufleet.probe.processes import run_command
 from gpufleet.probe.sections.compute import section_compute
 from tests.support import stand_ins
 from tests.support.toolkit_run import SCRIPT, Document
-from tests.support.trusted_files import forget_writers
 
 SITE = "lib/python3.11/site-packages"
 
@@ -32,9 +31,18 @@ def stack(home: Path, libraries: tuple[Path, Path], name: str, cublas: str) -> P
     (venv / "pyvenv.cfg").touch()
     record = home / "state/receipts"
     record.mkdir(parents=True, exist_ok=True)
-    (record / f"stack-{name}.json").write_text(json.dumps(
-        {"schema": 1, "kind": "stack", "id": name, "path": str(venv), "version": "1",
-         "manifest": [{"path": "pyvenv.cfg", "type": "file"}]}))
+    (record / f"stack-{name}.json").write_text(
+        json.dumps(
+            {
+                "schema": 1,
+                "kind": "stack",
+                "id": name,
+                "path": str(venv),
+                "version": "1",
+                "manifest": [{"path": "pyvenv.cfg", "type": "file"}],
+            }
+        )
+    )
     return venv
 
 
@@ -52,39 +60,52 @@ def with_driver(driver: str) -> Any:
     """The probe's own way to start a program, which finds the stand-in driver and is short."""
 
     def run(args: list[str], deadline_s: float, env: dict[str, str], **more: Any) -> Any:
-        return run_command([*args, "--size", "48", "--sustained", "0.2"], deadline_s,
-                           env=dict(env, LD_LIBRARY_PATH=driver, STAND_IN_GPUS="1"), **more)
+        return run_command(
+            [*args, "--size", "48", "--sustained", "0.2", "--fill", "192"],
+            deadline_s,
+            env=dict(env, LD_LIBRARY_PATH=driver, STAND_IN_GPUS="1"),
+            **more,
+        )
 
     return run
 
 
 def runs(home: Path, **config: Any) -> list[Document]:
-    settings = {"mode": "full", "matmul": SCRIPT, "prefix": str(home), "expect_gpus": 1,
-                "state_dir": str(home / "state"), "tmpdir": str(home), "sustained_s": 1, **config}
+    settings = {
+        "mode": "full",
+        "matmul": SCRIPT,
+        "prefix": str(home),
+        "expect_gpus": 1,
+        "state_dir": str(home / "state"),
+        "tmpdir": str(home),
+        "sustained_s": 1,
+        **config,
+    }
     found: list[Document] = section_compute(Host(settings, 60))["runs"]
     return found
 
 
 def test_the_newest_cublas_of_a_wheel_loads_the_gpus(home: Path) -> None:
     """They were excused from throughput, load, bandwidth and copies: --deep loaded nothing."""
-    run, = runs(home, deep=True)
+    (run,) = runs(home, deep=True)
     assert (run["state"], run["error"]) == ("ok", None)
     assert run["toolkit"] == str(home / "stacks/pytorch-2.9.0")
     for part in ("cublas", "bandwidth", "sustained", "host_copies"):
-        row, = run[part]
+        (row,) = run[part]
         assert (part, row["error"], row["wrong"]) == (part, None, 0)
     assert run["sustained"][0]["samples"] or run["sustained"][0]["checked"]
     assert run["peer"] == []
     # Its framework tries cuDNN itself.
     assert run["cudnn"] == []
-    assert all(path.startswith(f"{home}/stacks/pytorch-2.9.0/{SITE}/nvidia/")
-               for path in run["mapped"])
+    assert all(
+        path.startswith(f"{home}/stacks/pytorch-2.9.0/{SITE}/nvidia/") for path in run["mapped"]
+    )
 
 
 def test_libraries_that_another_account_can_change_are_not_loaded(home: Path) -> None:
     library = home / f"stacks/pytorch-2.9.0/{SITE}/nvidia/cublas/lib/libcublas.so.12"
     library.chmod(0o777)
-    run, = runs(home)
+    (run,) = runs(home)
     assert run["state"] == "failed"
     assert run["error"] == f"every account can write {library}: it is not run as root"
     assert (run["cublas"], run["devices"]) == ([], [])
@@ -93,7 +114,6 @@ def test_libraries_that_another_account_can_change_are_not_loaded(home: Path) ->
     shutil.move(library, elsewhere)
     library.symlink_to(elsewhere)
     elsewhere.chmod(0o777)
-    forget_writers()
     assert runs(home)[0]["error"] == f"every account can write {elsewhere}: it is not run as root"
 
 
@@ -106,7 +126,16 @@ def test_stacks_of_others_and_hosts_without_gpus_are_left_alone(home: Path) -> N
 def test_a_toolkit_of_ours_is_enough(home: Path, libraries: tuple[Path, Path]) -> None:
     toolkit = home / "cuda-12.2"
     shutil.copytree(libraries[0], toolkit)
-    (home / "state/receipts/toolkit-12.2.json").write_text(json.dumps(
-        {"schema": 1, "kind": "toolkit", "id": "12.2", "path": str(toolkit), "version": "1",
-         "manifest": [{"path": "pyvenv.cfg", "type": "file"}]}))
+    (home / "state/receipts/toolkit-12.2.json").write_text(
+        json.dumps(
+            {
+                "schema": 1,
+                "kind": "toolkit",
+                "id": "12.2",
+                "path": str(toolkit),
+                "version": "1",
+                "manifest": [{"path": "pyvenv.cfg", "type": "file"}],
+            }
+        )
+    )
     assert [run["toolkit"] for run in runs(home)] == [str(toolkit)]

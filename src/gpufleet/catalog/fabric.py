@@ -6,8 +6,9 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-from . import facts, model_names
-from .records import Row
+from gpufleet.model.types import Row
+
+from . import facts, model_names, pci
 
 _GB_PER_GIB = 1e9 / 2**30
 
@@ -16,25 +17,39 @@ _GB_PER_GIB = 1e9 / 2**30
 class Nvlinks:
     """The NVLinks of a model.
 
-    `wired`: all of them are active on a healthy host with several GPUs. `bridge`: how many a bridge
-    activates. `gib_s`: the lowest rate of a healthy copy between two GPUs that all of them connect.
+    `wired`: they end on the board, where all of them are active on a healthy host with several
+    GPUs. `bridge`: how many links one bridge activates, and `bridged` all bridges together.
+    `gib_s`: the lowest rate of a healthy copy between two GPUs that all of them connect.
     """
 
     links: int
     wired: bool
     bridge: int | None
+    bridged: int | None
     gib_s: float
 
 
 # Asked of both ends of every pair of GPUs; a host may send any name.
 @lru_cache(maxsize=1024)
-def nvlinks(name: str) -> Nvlinks | None:
-    """The NVLinks of a GPU by its name; None if the model is not known to have any."""
-    row = model_names.row_of(_table()["models"], name)
-    if row is None or model_names.is_share(name):
+def nvlinks(name: str, device: str | None = None) -> Nvlinks | None:
+    """The NVLinks of a GPU by its PCI device id, else by its name; None if no row has either."""
+    if model_names.is_share(name):
+        return None
+    rows = _table()["models"]
+    number = pci.digits(device) if device else None
+    row = next((row for row in rows if number in row["devices"]), None) or model_names.row_of(
+        rows, name
+    )
+    if row is None:
         return None
     carried = row["links"] * row["gb_s"] * _GB_PER_GIB * _table()["share"]["peer_nvlink"]
-    return Nvlinks(row["links"], row["wired"], row["bridge"], round(carried, 1))
+    return Nvlinks(
+        row["links"],
+        row["kind"] == "board",
+        row.get("bridge"),
+        row.get("bridged"),
+        round(carried, 1),
+    )
 
 
 def pcie_gib_s(generation: int | None, width: int | None) -> float | None:

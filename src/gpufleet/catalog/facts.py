@@ -13,10 +13,11 @@ from typing import Any
 
 import yaml
 
-from gpufleet.model.frameworks import FrameworkId
+from gpufleet.frameworks import FrameworkId
+from gpufleet.model.types import Row
 
 from . import versions
-from .records import Architecture, Archive, Branch, Build, Row, Toolkit
+from .records import Architecture, Archive, Branch, Build, Toolkit
 
 DATA = Path(__file__).parent / "data"
 PLATFORM = "linux_x86_64"
@@ -66,8 +67,10 @@ def variants(framework: FrameworkId, version: str) -> tuple[Build, ...]:
     own = build(framework, version)
     if own is None:
         return ()
-    others = (Build(framework, {**own.row, **row}, variant=row["name"])
-              for row in own.row.get("variants", ()))
+    others = (
+        Build(framework, {**own.row, **row}, variant=row["name"])
+        for row in own.row.get("variants", ())
+    )
     return (own, *others)
 
 
@@ -101,6 +104,13 @@ def builds(framework: FrameworkId) -> tuple[Build, ...]:
     """Each release's own GPU build that pip can install, oldest first: reads all of their files."""
     found = (build(framework, version) for version in build_versions(framework))
     return tuple(each for each in found if each is not None and not each.unavailable)
+
+
+@cache
+def releases(framework: FrameworkId) -> tuple[Build, ...]:
+    """The builds that a remedy may name: no pre-release is among them."""
+    found = (build for build in builds(framework) if not versions.key(build.version).is_prerelease)
+    return tuple(found)
 
 
 @cache
@@ -181,15 +191,20 @@ def rules(name: str) -> Any:
 
 def linked_to_driver(framework: FrameworkId, release: str) -> bool:
     """Whether importing a framework's build requires the driver's library."""
-    return any(rule["framework"] == framework and versions.within(release, rule)
-               for rule in rules("driver_library_linked"))
+    return any(
+        rule["framework"] == framework and versions.within(release, rule)
+        for rule in rules("driver_library_linked")
+    )
 
 
 def cudnn_least(framework: FrameworkId, release: str, cuda: str) -> str | None:
     """The least cuDNN that a framework accepts on toolkit X.Y, where a rule has one."""
     for rule in rules("cudnn_least"):
-        if (rule["framework"] == framework and versions.within(release, rule)
-                and versions.key(cuda) >= versions.key(rule["cuda"])):
+        if (
+            rule["framework"] == framework
+            and versions.within(release, rule)
+            and versions.key(cuda) >= versions.key(rule["cuda"])
+        ):
             return str(rule["cudnn"])
     return None
 
@@ -197,10 +212,19 @@ def cudnn_least(framework: FrameworkId, release: str, cuda: str) -> str | None:
 def cudnn_instead(framework: FrameworkId, release: str, cudnn: str) -> str | None:
     """The first cuDNN after one that a framework refuses; None: it does not refuse this one."""
     for rule in rules("cudnn_refused"):
-        if (rule["framework"] == framework and versions.within(release, rule)
-                and versions.has_prefix(cudnn, rule["cudnn"])):
+        if (
+            rule["framework"] == framework
+            and versions.within(release, rule)
+            and versions.has_prefix(cudnn, rule["cudnn"])
+        ):
             return str(rule["instead"])
     return None
+
+
+def cuda_of_ptx(language: str | None) -> str | None:
+    """The first CUDA whose driver compiles a version of the PTX language; None: not known."""
+    found: str | None = rules("ptx_languages")["versions"].get(language)
+    return found
 
 
 def toolkit_sonames(cuda: str) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 
 from . import facts, pci, versions
 from .records import Architecture, Branch, Build, Toolkit
@@ -54,17 +54,27 @@ def _capabilities(name: str) -> tuple[str, ...]:
         if tokens == _tokens(family):
             return tuple(members)
     best: tuple[int, str] = (0, "")
-    for row in table["models"]:
-        for model in row["names"]:
-            wanted = _tokens(model)
-            positions = range(len(tokens) - len(wanted) + 1)
-            if any(tokens[at : at + len(wanted)] == wanted for at in positions):
-                best = max(best, (len(wanted), row["compute_capability"]))
+    for wanted, capability in _models():
+        positions = range(len(tokens) - len(wanted) + 1)
+        if any(tokens[at : at + len(wanted)] == wanted for at in positions):
+            best = max(best, (len(wanted), capability))
     return (best[1],) if best[0] else ()
 
 
+@cache
+def _models() -> list[tuple[list[str], str]]:
+    """The words of each model's name with its compute capability: the PCI devices' names too."""
+    rows = facts.document("gpus.yml")["models"]
+    found = [(name, row["compute_capability"]) for row in rows for name in row["names"]]
+    for row in facts.document("pci.yml")["chips"]:
+        for names in row["devices"].values():
+            found += [(name, row["compute_capability"]) for name in names.split(" / ")]
+    return [(_tokens(name), capability) for name, capability in found]
+
+
 def _tokens(text: str) -> list[str]:
-    return re.findall(r"[a-z0-9]+", text.lower())
+    words = re.findall(r"[a-z0-9]+", text.lower())
+    return words[1:] if words[:1] == ["nvidia"] else words
 
 
 @lru_cache(maxsize=4096)
@@ -72,10 +82,12 @@ def runs_code_for(capability: str, target: str) -> bool:
     """Whether machine code for one compute capability runs on another.
 
     It runs on the same major version with the same or a higher minor version (CUDA C++ programming
-    guide, binary compatibility).
+    guide, binary compatibility), unless an architecture is known to need code of its own.
     """
     have, need = versions.key(capability), versions.key(target)
-    return have.major == need.major and have.minor >= need.minor
+    row = _architecture(capability)
+    oldest = versions.key(row.oldest_code) if row and row.oldest_code else need
+    return have.major == need.major and have.minor >= need.minor and need >= oldest
 
 
 def older_than_toolkit(gpu: Gpu, toolkit: Toolkit) -> bool:
@@ -94,7 +106,14 @@ def older_than_build(gpu: Gpu, build: Build) -> bool:
 
 
 def native_to_build(gpu: Gpu, build: Build) -> bool:
+    """Whether the GPU runs machine code in every kernel of the build, and needs no PTX."""
     return any(runs_code_for(gpu.capability, target) for target in build.native)
+
+
+def has_code_in_build(gpu: Gpu, build: Build) -> bool:
+    """Whether the build has machine code for the GPU, at least in a part of its kernels."""
+    targets = (*build.native, *build.row["sass_archs"])
+    return any(runs_code_for(gpu.capability, target) for target in targets)
 
 
 def newer_than_build(gpu: Gpu, build: Build) -> bool:

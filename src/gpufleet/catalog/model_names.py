@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from functools import lru_cache
 
-from .records import Row
+from gpufleet.model.types import Row
 
 # GRID T4-16Q, NVIDIA A100-1-5C, NVIDIA L40S-48Q, GRID T4-2B4: a share of a GPU.
 _VGPU = re.compile(r"^GRID\b|-\d+[ABCQ](4|ME)?$", re.IGNORECASE)
@@ -32,8 +32,9 @@ def contains(name: str, model: str) -> bool:
 
 def row_of(rows: Iterable[Row], name: str) -> Row | None:
     """The row of a table whose `names` match a name with the most words; None if none does."""
-    matches = [(len(tokens(model)), row) for row in rows for model in row["names"]
-               if contains(name, model)]
+    matches = [
+        (len(tokens(model)), row) for row in rows for model in row["names"] if contains(name, model)
+    ]
     return max(matches, key=lambda match: match[0])[1] if matches else None
 
 

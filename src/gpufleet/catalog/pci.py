@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
+from gpufleet.model.types import Row
+
 from . import facts
-from .records import Row
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
+from gpufleet.model.types import Row
+
 from . import facts, model_names
-from .records import Row
 
 _GB_PER_GIB = 1e9 / 2**30
 
@@ -26,8 +27,12 @@ class Floors:
             return self
         part = limit_w / default_w
         reason = f"at a power limit of {limit_w:g} of {default_w:g} W, "
-        return Floors(round(self.tflops * part, 2), round(self.gib_s * part),
-                      reason + self.tflops_because, reason + self.gib_s_because)
+        return Floors(
+            round(self.tflops * part, 2),
+            round(self.gib_s * part),
+            reason + self.tflops_because,
+            reason + self.gib_s_because,
+        )
 
 
 @lru_cache(maxsize=1024)
@@ -37,8 +42,11 @@ def floors(name: str) -> Floors | None:
     A part of a GPU (MIG, virtual GPU) and a portable one have none: theirs depend on the rest.
     """
     table = facts.document("performance.yml")
-    if model_names.is_share(name) or model_names.is_portable(name) or any(
-            model_names.contains(name, other) for other in table["not"]):
+    if (
+        model_names.is_share(name)
+        or model_names.is_portable(name)
+        or any(model_names.contains(name, other) for other in table["not"])
+    ):
         return None
     row = model_names.row_of(table["models"], name)
     if row is None:
@@ -62,15 +70,26 @@ def _tflops(row: Row, share: Row) -> tuple[float, str]:
 
 def _gb_s(row: Row, share: Row) -> tuple[float, str]:
     """A copy on the GPU, bytes read and written."""
-    found = [(limit["gb_s"] * share["dcgm_gib_s"],
-              f"{share['dcgm_gib_s']:.0%} of {limit['gb_s']:g} GB/s, DCGM's limit")
-             for limit in _limits(row) if limit["gb_s"]]
-    found += [(rate["value"] * share["achieved"],
-               f"{share['achieved']:.0%} of {rate['value']:g} GB/s, which a {rate['gpu']} reached")
-              for rate in facts.document("speeds.yml")["achieved"]
-              if rate["what"].startswith("HBM") and rate["gpu"] in row.get("achieved", ())]
-    sheet = (row["gb_s"] * share["gib_s"],
-             f"{share['gib_s']:.0%} of {row['gb_s']} GB/s, data sheet: {row['sheet']}")
+    found = [
+        (
+            limit["gb_s"] * share["dcgm_gib_s"],
+            f"{share['dcgm_gib_s']:.0%} of {limit['gb_s']:g} GB/s, DCGM's limit",
+        )
+        for limit in _limits(row)
+        if limit["gb_s"]
+    ]
+    found += [
+        (
+            rate["value"] * share["achieved"],
+            f"{share['achieved']:.0%} of {rate['value']:g} GB/s, which a {rate['gpu']} reached",
+        )
+        for rate in facts.document("speeds.yml")["achieved"]
+        if rate["what"].startswith("HBM") and rate["gpu"] in row.get("achieved", ())
+    ]
+    sheet = (
+        row["gb_s"] * share["gib_s"],
+        f"{share['gib_s']:.0%} of {row['gb_s']} GB/s, data sheet: {row['sheet']}",
+    )
     return min(found or [sheet])
 
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any
 
-from gpufleet.model.frameworks import FRAMEWORKS, FrameworkId
+from gpufleet.frameworks import FRAMEWORKS, Framework, FrameworkId
 from gpufleet.model.plan import CudaSource
+from gpufleet.model.types import Row
 
 from . import versions
-
-Row = dict[str, Any]
 
 DRIVER_SONAME = "libcuda.so.1"  # belongs to the driver, never to a toolkit
 
@@ -125,9 +123,14 @@ class Build:
         return str(self.row["version"])
 
     @property
+    def about(self) -> Framework:
+        """The framework's descriptor."""
+        return FRAMEWORKS[self.framework]
+
+    @property
     def title(self) -> str:
         """The framework's name in messages."""
-        return FRAMEWORKS[self.framework].title
+        return self.about.title
 
     @property
     def name(self) -> str:
@@ -155,16 +158,27 @@ class Build:
     @property
     def cudnn(self) -> str:
         """The cuDNN it was built with: `8.6`, or only the major version if no more is known."""
-        return str(self.compiled_with or self.row.get("cudnn_version") or self.row["cudnn_docs"]
-                   or self.row["cudnn_major"])
+        return str(
+            self.compiled_with
+            or self.row.get("cudnn_version")
+            or self.row["cudnn_docs"]
+            or self.row["cudnn_major"]
+        )
 
     @property
     def cudnn_in_wheels(self) -> str | None:
         """The cuDNN that comes with it from wheels; None where they float, or none is known."""
         exact: str | None = self.row.get("cudnn_version")
-        if self.framework == "pytorch":
+        if self.about.exact_cudnn:
             return exact
         match = re.search(r"==([\d.]+)", str(self.row.get("cudnn_pip_pin", "")))
+        return match.group(1) if match else None
+
+    @property
+    def cudnn_floor(self) -> str | None:
+        """The oldest cuDNN that it asks for of the wheels; None where it asks for one version."""
+        pins = [pin for pin in self.cuda_pins if pin.startswith("nvidia-cudnn")]
+        match = re.search(r">=([\d.]+)", pins[0]) if pins else None
         return match.group(1) if match else None
 
     @property
@@ -191,18 +205,19 @@ class Build:
     def serves(self, cuda: str) -> bool:
         """Whether it runs on a toolkit of that version, X.Y or X.Y.Z.
 
-        A plugin of JAX opens its libraries by the names of a major version, and so takes newer
+        A plugin for CUDA opens its libraries by the names of a major version, and so takes newer
         ones of it; any other build takes the X.Y that it was built with.
         """
-        if self.framework == "jax":
-            return (versions.major(cuda) == versions.major(self.cuda)
-                    and versions.key(cuda) >= versions.key(versions.short(self.cuda)))
+        if self.about.cuda_plugin:
+            return versions.major(cuda) == versions.major(self.cuda) and versions.key(
+                cuda
+            ) >= versions.key(versions.short(self.cuda))
         same = versions.short(cuda) == versions.short(self.cuda)
         return same and (cuda.count(".") < 2 or versions.key(cuda) >= versions.key(self.cuda))
 
     def is_for(self, cuda: str) -> bool:
-        """Whether it is the build for a declared CUDA: X.Y, or X for a plugin of JAX."""
-        if self.framework == "jax" and cuda.isdecimal():
+        """Whether it is the build for a declared CUDA: X.Y, or X for a plugin."""
+        if self.about.cuda_plugin and cuda.isdecimal():
             return versions.major(self.cuda) == int(cuda)
         return self.serves(cuda)
 
@@ -214,7 +229,7 @@ class Build:
 
     @property
     def wheels(self) -> list[Row]:
-        """Its wheels as they were gathered: file, size_bytes, sha256; of JAX the plugin's first."""
+        """Its wheels: file, size_bytes, sha256; a plugin for CUDA comes first."""
         found = self.row.get("wheel") or {}
         return [found] if "file" in found else list(found.values())
 
@@ -235,8 +250,9 @@ class Build:
     @property
     def wheels_pinned(self) -> bool:
         """Whether its CUDA is of one exact version, not of a range."""
-        runtime = [pin for pin in self.cuda_pins
-                   if pin.startswith(("nvidia-cuda-runtime", "cuda-toolkit"))]
+        runtime = [
+            pin for pin in self.cuda_pins if pin.startswith(("nvidia-cuda-runtime", "cuda-toolkit"))
+        ]
         return all("==" in pin for pin in runtime)
 
     @property
@@ -245,13 +261,19 @@ class Build:
 
     @property
     def native(self) -> list[str]:
-        """Compute capabilities with machine code in the build."""
+        """Compute capabilities with machine code in every kernel of the build."""
         return list(self.row["cc_native"])
 
     @property
     def jit(self) -> list[str]:
         """Compute capabilities supported through JIT compilation of its PTX (an upper bound)."""
         return list(self.row["cc_via_ptx_jit"])
+
+    @property
+    def ptx_language(self) -> str | None:
+        """The newest version of the PTX language in the build, where it was read."""
+        figure: str | None = self.row.get("ptx_language")
+        return figure
 
     @property
     def glibc_used(self) -> str | None:
@@ -276,17 +298,9 @@ class Build:
         """The platform tags of its wheels, split at dots."""
         return [part for tag in self.row["wheel_platform_tag"] for part in tag.split(".")]
 
-    def ceilings(self, python: str) -> list[str] | None:
-        """The upper bounds of requirements that the release needs on a Python; None if untested.
-
-        If no Python needs any, the notes name the tested Pythons, or none for the whole release.
-        """
-        facts = self.row["ceilings_needed_today"]
-        known = facts["by_python"]
-        if python in known:
-            return list(known[python])
-        tried = [found for note in facts["notes"] for found in re.findall(r"Python (3\.\d+)", note)]
-        return [] if not known and (not tried or python in tried) else None
+    def ceilings(self, python: str) -> list[str]:
+        """The upper bounds that the release needs on a Python, and its metadata lacks."""
+        return list(self.row["ceilings_needed_today"]["by_python"].get(python, ()))
 
 
 @dataclass(frozen=True, eq=False)
@@ -347,4 +361,5 @@ class Architecture:
     last_cuda: str | None
     first_branch: str | None
     last_branch: str | None
+    oldest_code: str | None = None  # the oldest machine code that runs on it; None: of its major
     note: str | None = None

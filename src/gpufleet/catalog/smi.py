@@ -11,10 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
 
-from . import facts, pci, versions
-from .records import Row
+from gpufleet.model.types import Row
 
-# What a generation that no gathered document has prints is what these print.
+from . import facts, pci, versions
+
+# What a generation that no sample has prints is what these print.
 LIKE = {"Fermi": "Kepler", "Maxwell": "Pascal"}
 
 
@@ -47,8 +48,11 @@ def all_rules() -> tuple[Rule, ...]:
     found = []
     for row in facts.document("smi_rules.yml")["rules"]:
         shapes = row.get("shapes") or [[path] for path in row["paths"]]
-        found.append(Rule(row["name"], row["check"], row["read"],
-                          tuple(tuple(shape) for shape in shapes), row))
+        found.append(
+            Rule(
+                row["name"], row["check"], row["read"], tuple(tuple(shape) for shape in shapes), row
+            )
+        )
     return tuple(found)
 
 
@@ -61,7 +65,8 @@ def remedy(name: str) -> str:
 def _patterns() -> tuple[re.Pattern[str], dict[re.Pattern[str], Row]]:
     texts = facts.document("smi_rules.yml")["texts"]
     return re.compile(texts["no_value"], re.IGNORECASE), {
-        re.compile(pattern, re.IGNORECASE): row for pattern, row in texts["faults"].items()}
+        re.compile(pattern, re.IGNORECASE): row for pattern, row in texts["faults"].items()
+    }
 
 
 @lru_cache(maxsize=1024)
@@ -83,15 +88,69 @@ def judged(path: str) -> bool:
 
 @cache
 def _judged() -> frozenset[str]:
-    return frozenset(f"{rule.row['each']}/{path}" if rule.row.get("each") else path
-                     for rule in all_rules() if "only" not in rule.row
-                     for shape in rule.shapes for path in shape)
+    return frozenset(
+        f"{rule.row['each']}/{path}" if rule.row.get("each") else path
+        for rule in all_rules()
+        if "only" not in rule.row
+        for shape in rule.shapes
+        for path in shape
+    )
 
 
 @lru_cache(maxsize=1024)
-def is_model(name: str | None, group: str) -> bool:
-    """Whether a GPU's name is of a group of models of `smi_rules.yml`."""
-    return re.search(facts.document("smi_rules.yml")["models"][group], name or "") is not None
+def is_model(name: str | None, device: str, generation: str | None, group: str) -> bool:
+    """Whether a GPU is of a group of models of `smi_rules.yml`; `device`: its `pci_device_id`.
+
+    A GPU of the last generations, or of none that is known, whose id no table has, is of a group
+    that lists what is `unlike` it, unless its name has one of these words.
+    """
+    row, found = facts.document("smi_rules.yml")["models"][group], _device(device)
+    if found and (found.chip in row.get("chips", ()) or found.number in row.get("devices", ())):
+        return True
+    if re.search(row["names"], name or ""):
+        return True
+    return (
+        found is None
+        and generation in {None, "Hopper", "Blackwell"}
+        and "unlike" in row
+        and not re.search(row["unlike"], name or "")
+    )
+
+
+def _device(text: str) -> pci.Device | None:
+    match = re.match(r"(?:0x)?([0-9a-f]{4})10de$", text, re.I)
+    return pci.device(match[1]) if match else None
+
+
+@cache
+def has_health(check: str) -> bool:
+    """Whether a check is about elements of health that no driver is known to print."""
+    table = facts.document("smi_rules.yml")["newer"]
+    return check in {*table["blocks"], table["otherwise"]}
+
+
+@lru_cache(maxsize=4096)
+def owner(path: str) -> str | None:
+    """The check of an element of health that no driver is known to print; None of any other."""
+    table, plain = facts.document("smi_rules.yml")["newer"], re.sub(r"\[\d+\]", "", path)
+    if plain in _demanded() or judged(plain) or re.search(table["known"], plain):
+        return None
+    named = re.search(table["names"], plain.rpartition("/")[2])
+    return next(
+        (
+            check
+            for check, blocks in table["blocks"].items()
+            if any(plain.startswith(f"{block}/") for block in blocks)
+        ),
+        table["otherwise"] if named else None,
+    )
+
+
+@lru_cache(maxsize=1024)
+def is_neutral(text: str) -> bool:
+    """Whether a text says that nothing is wrong, whatever its element is."""
+    neutral = facts.document("smi_rules.yml")["newer"]["neutral"]
+    return no_value(text) or re.search(neutral, text, re.I) is not None
 
 
 @lru_cache(maxsize=1024)
@@ -105,71 +164,98 @@ def _demanded() -> dict[str, dict[str, str]]:
     return {row["path"]: row["demanded"] for row in facts.document("smi_fields.yml")["elements"]}
 
 
+def is_since(driver: str, first: str) -> bool:
+    """Whether a driver is this one or a later one."""
+    return versions.is_dotted(driver) and versions.key(driver) >= versions.key(first)
+
+
 # The first driver whose nvidia-smi writes a type of document, without the blocks that it dropped.
 DROPPED = {13: "580"}
 
 
 @cache
-def demanded(
-    rule: Rule, generation: str | None, driver: str, dtd: int | None = None
-) -> bool:
+def demanded(rule: Rule, generation: str | None, driver: str, dtd: int | None = None) -> bool:
     """Whether this driver prints, for a GPU of this generation, what the rule judges.
 
-    Of a GPU whose generation is not known, only what it prints for all; what is only evidence is
-    not demanded. `dtd` is the version of the document's type: an nvidia-smi newer than the driver
-    no longer prints what was dropped.
+    A GPU whose generation is not known counts as one of the newest; what is only evidence is not
+    demanded. `dtd` is the version of the document's type: an nvidia-smi newer than the driver no
+    longer prints what was dropped.
     """
     if rule.row.get("once") or "note" in rule.row or not versions.is_dotted(driver):
         return False
-    if (since := rule.row.get("from")) and versions.key(driver) >= versions.key(since):
+    if (since := rule.row.get("from")) and is_since(driver, since):
         return True
-    return any(_prints(_demanded().get(path, {}), generation, driver, dtd)
-               for shape in rule.shapes for path in shape)
+    return any(
+        _prints(_demanded().get(path, {}), generation or NEWEST, driver, dtd)
+        for shape in rule.shapes
+        for path in shape
+    )
 
 
-def _prints(
-    known: Mapping[str, str], generation: str | None, driver: str, dtd: int | None
-) -> bool:
-    if generation is None:
-        return len(known) == len(GENERATIONS) and all(
-            _prints(known, each, driver, dtd) for each in known)
+def _prints(known: Mapping[str, str], generation: str, driver: str, dtd: int | None) -> bool:
     first, _, last = known.get(LIKE.get(generation, generation), "").partition("-")
-    return bool(first) and versions.key(first) <= versions.key(driver) and (
-        not last or (versions.key(driver) <= versions.key(last) and not written_later(last, dtd)))
+    return (
+        bool(first)
+        and versions.key(first) <= versions.key(driver)
+        and (
+            not last
+            or (versions.key(driver) <= versions.key(last) and not written_later(last, dtd))
+        )
+    )
 
 
 def written_later(driver: str, dtd: int | None) -> bool:
     """Whether a document of this type is of a later nvidia-smi than this driver's."""
     return versions.is_dotted(driver) and any(
         (dtd or 0) >= version and versions.key(driver) < versions.key(since)
-        for version, since in DROPPED.items())
+        for version, since in DROPPED.items()
+    )
 
 
 def written_earlier(driver: str, dtd: int | None) -> bool:
     """Whether a document of this type is of an earlier nvidia-smi than this driver's."""
-    return dtd is not None and versions.is_dotted(driver) and any(
-        dtd < version and versions.key(driver) >= versions.key(since)
-        for version, since in DROPPED.items())
+    return (
+        dtd is not None
+        and versions.is_dotted(driver)
+        and any(
+            dtd < version and versions.key(driver) >= versions.key(since)
+            for version, since in DROPPED.items()
+        )
+    )
 
 
 GENERATIONS = ("Kepler", "Pascal", "Volta", "Turing", "Ampere", "Ada", "Hopper", "Blackwell")
+NEWEST = GENERATIONS[-1]
 # By the first number of the compute capability; 7 and 8 have two generations each.
-_CAPABILITIES = {"2": "Fermi", "3": "Kepler", "5": "Maxwell", "6": "Pascal", "7": "Volta",
-                 "7.5": "Turing", "8": "Ampere", "8.9": "Ada", "9": "Hopper", "10": "Blackwell",
-                 "11": "Blackwell", "12": "Blackwell"}
+_CAPABILITIES = {
+    "2": "Fermi",
+    "3": "Kepler",
+    "5": "Maxwell",
+    "6": "Pascal",
+    "7": "Volta",
+    "7.5": "Turing",
+    "8": "Ampere",
+    "8.9": "Ada",
+    "9": "Hopper",
+    "10": "Blackwell",
+    "11": "Blackwell",
+    "12": "Blackwell",
+}
 
 
 def generation(elements: Mapping[str, str], capability: str | None) -> str | None:
     """The generation of a GPU, by its PCI id, its architecture's name or compute capability."""
-    return _generation(elements.get("pci/pci_device_id", ""),
-                       elements.get("product_architecture") or "", capability)
+    return _generation(
+        elements.get("pci/pci_device_id", ""),
+        elements.get("product_architecture") or "",
+        capability,
+    )
 
 
 @lru_cache(maxsize=1024)
 def _generation(device: str, architecture: str, capability: str | None) -> str | None:
-    if match := re.match(r"(?:0x)?([0-9a-f]{4})10de$", device, re.I):
-        found = pci.device(match[1])
-        capability = found.capability if found else capability
+    if found := _device(device):
+        capability = found.capability
     name = architecture.partition(" ")[0]
     if capability:
         return _CAPABILITIES.get(capability) or _CAPABILITIES.get(capability.partition(".")[0])

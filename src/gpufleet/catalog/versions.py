@@ -12,9 +12,10 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
-_NUMBERS = re.compile(r"[0-9]+(\.[0-9]+)*")
+# No release has more digits in a part, and Python reads no number of thousands of them.
+_NUMBERS = re.compile(r"[0-9]{1,18}(\.[0-9]{1,18}){0,9}")
 _EXTRAS = re.compile(r"\[[^]]*\]")
 
 
@@ -28,7 +29,7 @@ def is_version(text: str) -> bool:
     """Whether the text is a version."""
     try:
         key(text)
-    except InvalidVersion:
+    except ValueError:  # InvalidVersion, or more digits than Python reads
         return False
     return True
 
@@ -79,7 +80,7 @@ def nearest(wanted: str, known: Iterable[str], count: int = 4) -> list[str]:
     plain = _NUMBERS.search(_EXTRAS.sub("", wanted))
     alike = [] if is_dotted(wanted) else difflib.get_close_matches(wanted, final, count, 0.75)
     beside = final
-    if plain and "." in plain[0]:
+    if plain:
         for prefix in dict.fromkeys((plain[0], short(plain[0]))):
             alike += [version for version in final if has_prefix(version, prefix)]
         above = [version for version in final if key(version) > key(plain[0])]

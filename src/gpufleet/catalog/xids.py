@@ -11,12 +11,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from gpufleet.model.types import Row
+
 from . import facts
-from .records import Row
 
 Effect = Literal["fail", "inconclusive", "note", "program"]
 # The Xid by which the driver reports the recovery action that a GPU needs.
 RECOVERY = 154
+# The Xid of a program that ended or was killed, by its own fault or after another Xid.
+PROGRAM_ENDED = 45
 # What names a process in a message, and says nothing of the error.
 PROCESS = re.compile(r"^(?:pid='?[^,]*'?, )?(?:name=[^,]*, )?")
 # From this branch on, the driver encodes Xids 144 to 150 in the second way.
@@ -48,6 +51,9 @@ def meaning(code: int, text: str, branch: int | None = None) -> Meaning:
     renumbered = _judgement()["renumbered"].get(code)
     if renumbered and branch is not None and branch < renumbered["below"]:
         return meaning(renumbered["as"], text, branch)
+    if (before := previous(code, text)) is not None:
+        found = meaning(before, text, branch)
+        return replace(found, name=f"{found.name} (Xid {before}, which {code} names as its cause)")
     row, own = facts.document("xids/codes.yml")["xids"].get(code), _own(code)
     if row is None:
         return _by("a number that is not in NVIDIA's catalogue", _judgement()["unknown_code"])
@@ -62,6 +68,12 @@ def meaning(code: int, text: str, branch: int | None = None) -> Meaning:
     return replace(found, action=row["immediate"], reported_by_154=_reported(row, branch))
 
 
+def previous(code: int, text: str) -> int | None:
+    """The Xid that ended the program whose end this one reports."""
+    found = re.search(r"caused by previous Xid (\d+)\s*$", text) if code == PROGRAM_ENDED else None
+    return int(found[1]) if found and int(found[1]) != code else None
+
+
 def message(code: int, text: str) -> str:
     """The part of a line behind the number, without the process."""
     return PROCESS.sub("", re.split(rf"\): {code}, ", text, maxsplit=1)[-1])
@@ -69,16 +81,25 @@ def message(code: int, text: str) -> str:
 
 def switch_meaning(code: int, text: str) -> Meaning:
     """The meaning of an SXid, which an NVSwitch of NVLink 2 to 4 logs."""
+    rules = _judgement()["sxids"]
+    if rules["renumbered"]["words"] in text:
+        code = rules["renumbered"]["codes"].get(code, code)
     row = facts.document("xids/sxids.yml")["codes"].get(code)
-    rules, guide = _judgement()["sxids"], (row or {}).get("guide")
+    guide = (row or {}).get("guide")
     name = row["name"] if row else "a number that is in none of NVIDIA's tables"
     word = re.search(r"\b(Non-fatal|Fatal|Correctable)\b|Severity (\d)", text)
     printed = {"1": "Fatal", "0": "Non-fatal"}.get(word[2], word[1]) if word else None
-    if (printed == "Fatal" or guide == "always_fatal" or code in rules["companions"]
-            or code in rules["fatal_without_the_word"]):
+    if (
+        printed == "Fatal"
+        or guide == "always_fatal"
+        or code in rules["companions"]
+        or code in rules["fatal_without_the_word"]
+    ):
         return Meaning(name, "fail", "fabric")
     if row is None or guide == "fatal":
-        return Meaning(name, "inconclusive", "fabric")
+        # What the driver itself calls non-fatal calls for no reset.
+        harmless = printed in {"Non-fatal", "Correctable"}
+        return Meaning(name, "inconclusive", "look_up_switch" if harmless else "fabric")
     return Meaning(name, "note")
 
 
@@ -182,14 +203,16 @@ def _nvlink(code: int, found: Meaning, text: str, branch: int | None) -> Meaning
     rules = list(_decoded(code, named[1] if named else "", values, branch)) if values[1:] else []
     if not rules:
         name = f"{found.name}{where}, not decoded"
-        return _by(name, _judgement()["buckets"]["RESET_GPU"]) if fatal else replace(
-            found, name=name)
+        return (
+            _by(name, _judgement()["buckets"]["RESET_GPU"]) if fatal else replace(found, name=name)
+        )
     reason = _reason(rules[0][0], values[0])
     name = f"{found.name}{where}: {rules[0][0]['unit']}{f', {reason}' if reason else ''}"
     # Where the encodings disagree, or an action is ignored though the link is down: the safe side.
     effects = [_by(name, _judgement()["buckets"][action]) for _, action in rules]
-    worst = min(effects, key=lambda each: ("fail", "inconclusive", "note", "program").index(
-        each.effect))
+    worst = min(
+        effects, key=lambda each: ("fail", "inconclusive", "note", "program").index(each.effect)
+    )
     if fatal and worst.effect == "note":
         return _by(name, {"effect": "inconclusive", "remedy": "link"})
     return worst
@@ -200,8 +223,7 @@ def _decoded(
 ) -> Iterator[tuple[Row, str]]:
     """(rule, action) of those that match; of both encodings where the branch is unknown."""
     intrinfo, status = values
-    encodings = ["v1", "v2"] if branch is None else [
-        "v2" if branch >= SECOND_ENCODING else "v1"]
+    encodings = ["v1", "v2"] if branch is None else ["v2" if branch >= SECOND_ENCODING else "v1"]
     matching = []
     for rule in facts.document("xids/nvlink.yml")["rules"]:
         wanted = rule["status"]
@@ -218,7 +240,8 @@ def _decoded(
 
 def _matches(pattern: str | None, value: int) -> bool:
     return pattern is not None and all(
-        bit in ("-", printed) for bit, printed in zip(pattern, f"{value:032b}", strict=True))
+        bit in ("-", printed) for bit, printed in zip(pattern, f"{value:032b}", strict=True)
+    )
 
 
 def _reason(rule: Row, intrinfo: int) -> str | None:

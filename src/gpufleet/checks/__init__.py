@@ -1,41 +1,45 @@
-"""All checks, in the order in which a person wants to read them."""
+"""All checks: every module below is imported, and registers its checks.
 
-from . import host, temporary, contents  # noqa: I001 (their order)
-from . import toolkit, cudnn, linker, environment
-from . import gpu, gpu_health, links, driver, driver_use, kernel, restart
-from . import compute, exactness, speed, after_load, stack, stack_run, stack_gpu, hello
-from . import stack_programs, containers, pair
-from .registry import CHECKS, PAIR_CHECKS, Check, Finding, Evidence
-from .sections import Sections
+`READING_ORDER` is the order in which a person reads them. The checks of a module that it does not
+name come last.
+"""
 
-__all__ = [
-    "CHECKS",
-    "PAIR_CHECKS",
-    "Check",
-    "Evidence",
-    "Finding",
-    "Sections",
-    "after_load",
-    "compute",
-    "containers",
-    "contents",
-    "cudnn",
-    "driver",
-    "driver_use",
-    "environment",
-    "exactness",
-    "gpu",
-    "gpu_health",
-    "hello",
-    "host",
-    "kernel",
-    "linker",
-    "links",
-    "pair",
-    "restart",
-    "speed",
-    "stack",
-    "stack_gpu", "stack_programs", "stack_run",
-    "temporary",
-    "toolkit",
-]
+from importlib import import_module
+from pkgutil import walk_packages
+
+from .base.registry import CHECKS, PAIR_CHECKS, Check, Evidence, Finding
+from .base.sections import Sections
+
+READING_ORDER = (
+    "host.host",
+    "host.shared_files",
+    "host.contents",
+    "cuda.toolkit",
+    "cuda.cudnn",
+    "cuda.linker",
+    "cuda.environment",
+    "gpu.identity",
+    "gpu.health",
+    "gpu.links",
+    "driver.installed",
+    "driver.use",
+    "gpu.kernel_log",
+    "driver.restart",
+    "compute.toolkits",
+    "compute.exactness",
+    "compute.speed",
+    "gpu.after_load",
+    "stack.installed",
+    "stack.run",
+    "stack.products",
+    "stack.gpus",
+    "stack.tensorflow_tests",
+    "stack.programs",
+)
+
+for _name in READING_ORDER:
+    import_module(f"{__name__}.{_name}")
+for _module in walk_packages(__path__, f"{__name__}."):
+    import_module(_module.name)
+
+__all__ = ["CHECKS", "PAIR_CHECKS", "Check", "Evidence", "Finding", "Sections"]

@@ -11,13 +11,13 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from gpufleet.frameworks import framework_id, framework_of
 from gpufleet.model import pairs
-from gpufleet.model.frameworks import FRAMEWORKS, framework_id
 from gpufleet.model.plan import Plan
-from gpufleet.model.text import brief
+from gpufleet.model.text import brief, gpufleet
 from gpufleet.model.verdict import Verdict
 
-from .registry import (
+from .base.registry import (
     COMPUTES_ON_PAIR,
     INSPECT,
     PAIR_CHECKS,
@@ -29,8 +29,8 @@ from .registry import (
     required,
     shortened,
 )
-from .remedies import Component, Remedy, provision, see
-from .sections import Sections
+from .base.remedies import Component, Remedy, provision, see
+from .base.sections import Sections
 
 PORTS = range(20000, 32768)
 SOME_PORTS = f"TCP ports {PORTS[0]} to {PORTS[-1]}"
@@ -38,11 +38,13 @@ ALL_PORTS = "all TCP ports (gloo and NCCL choose theirs)"
 DEVICE = re.compile(r"/job:(\w+)/(?:replica:\d+/)?task:(\d+)/(?:device:)?(\w+:\d+)$")
 WRONG_NUMBERS = (
     "test the device with ./gpufleet verify --deep; wrong numbers from exact operands are a fault"
-    " of hardware, library or network")
+    " of hardware, library or network"
+)
 # Every process on a host reads that file, the check's as well as a job's (NCCL's user guide).
 OTHER_INTERFACE = (
     ", and the interface that NCCL took (NET/Socket in its lines): NCCL_SOCKET_IFNAME=NAME in"
-    " /etc/nccl.conf of each host has it take another one")
+    " /etc/nccl.conf of each host has it take another one"
+)
 
 
 @dataclass(frozen=True)
@@ -94,8 +96,11 @@ def skip_unless_applicable(kind: pairs.Kind) -> SkipReason:
     """The skip reason where the run applies to no pair and no stack."""
 
     def skip_reason(plan: Plan) -> str | None:
-        reasons = [not_applicable(kind, plan, pair, stack)
-                   for pair in plan["pairs"] for stack in pair["stacks"]]
+        reasons = [
+            not_applicable(kind, plan, pair, stack)
+            for pair in plan["pairs"]
+            for stack in pair["stacks"]
+        ]
         return "; ".join(dict.fromkeys(filter(None, reasons))) if all(reasons) else None
 
     return skip_reason
@@ -113,7 +118,8 @@ def meeting_results(
                 yield Evidence(f"{what}: not applicable ({reason})")
                 continue
             found = [
-                record for record in observed.snapshot.get("pairs") or []
+                record
+                for record in observed.snapshot.get("pairs") or []
                 if (record["kind"], record["release"]) == (kind, stack["release"])
                 and framework_id(record) == framework_id(stack)
                 and set(record["hosts"]) == {plan["host"], pair["with"]}
@@ -121,9 +127,10 @@ def meeting_results(
             if not found:
                 yield Finding(
                     f"{what}: nothing ran between the two hosts",
-                    f"see host.reachable of both; then ./gpufleet verify --pair"
-                    f" {plan['host']},{pair['with']}",
-                    verdict=Verdict.INCONCLUSIVE)
+                    "see host.reachable of both; then "
+                    + gpufleet("verify", "--pair", f"{plan['host']},{pair['with']}"),
+                    verdict=Verdict.INCONCLUSIVE,
+                )
             for record in found:
                 meeting = Meeting(plan, record, record["hosts"].index(plan["host"]))
                 problem = list(connection_failures(meeting)) or list(incomplete_side(meeting, kind))
@@ -135,15 +142,19 @@ def connection_failures(meeting: Meeting) -> Iterator[Finding]:
     hosts, aside = meeting.record["hosts"], not other_ports_matter(meeting)
     for number, side in enumerate(meeting.record["sides"]):
         for target, name in enumerate(hosts):
-            failed = [row for row in side["reach"] if row["to"] == target and row["error"]
-                      and not (aside and row["port"] not in PORTS)]
+            failed = [
+                row
+                for row in side["reach"]
+                if row["to"] == target and row["error"] and not (aside and row["port"] not in PORTS)
+            ]
             if failed and target == number:
                 yield Finding(
                     f"{meeting.what}: {name} is not reached at its address {failed[0]['address']}"
                     f" port {failed[0]['port']}: {failed[0]['error']}",
                     f"set gpu_pair_address of {name} to an address of its own, which both hosts"
                     " reach",
-                    brief(failed))
+                    brief(failed),
+                )
             elif failed:
                 ports = " and ".join(str(row["port"]) for row in failed)
                 declared = all(row["port"] in PORTS for row in failed)
@@ -153,7 +164,8 @@ def connection_failures(meeting: Meeting) -> Iterator[Finding]:
                     f"allow {SOME_PORTS if declared else ALL_PORTS} from {hosts[number]} to {name}"
                     " in every firewall between; to use another address of"
                     f" {name}, set its gpu_pair_address",
-                    brief(failed))
+                    brief(failed),
+                )
 
 
 def other_ports_matter(meeting: Meeting) -> bool:
@@ -163,7 +175,8 @@ def other_ports_matter(meeting: Meeting) -> bool:
     """
     states = {side["state"] for side in meeting.record["sides"]}
     return meeting.record["kind"] != "nccl" or (
-        "failed" not in states and bool(states & {"hung", "lost", "unconnected"}))
+        "failed" not in states and bool(states & {"hung", "lost", "unconnected"})
+    )
 
 
 def incomplete_side(meeting: Meeting, kind: str) -> Iterator[Finding]:
@@ -174,42 +187,62 @@ def incomplete_side(meeting: Meeting, kind: str) -> Iterator[Finding]:
     blames = other["state"] not in {"ok", "stopped", "unconnected", "lost"}
     interface = OTHER_INTERFACE if kind == "nccl" else ""
     if state == "absent":
-        yield Finding(f"{meeting.what}: {own['error']}: nothing ran", _repair(meeting),
-                      verdict=Verdict.INCONCLUSIVE)
+        yield Finding(
+            f"{meeting.what}: {own['error']}: nothing ran",
+            _repair(meeting),
+            verdict=Verdict.INCONCLUSIVE,
+        )
     elif state == "silent":
-        yield Finding(f"{meeting.what}: {own['error']}", own["remedy"],
-                      verdict=Verdict.INCONCLUSIVE)
+        yield Finding(
+            f"{meeting.what}: {own['error']}", own["remedy"], verdict=Verdict.INCONCLUSIVE
+        )
     elif state == "failed":
-        yield Finding(f"{stage}: {own['error']}",
-                      own.get("remedy") or see("stack.matmul of this host", _repair(meeting)),
-                      brief(own))
+        yield Finding(
+            f"{stage}: {own['error']}",
+            own.get("remedy") or see("stack.matmul of this host", _repair(meeting)),
+            brief(own),
+        )
     elif state == "hung" and not (waited and blames and not _waits(other)):
         yield Finding(
             f"{stage}: {own['error']}",
             f"check the load of both hosts (ps -eo pid,stat,wchan:32,cmd) and the network"
-            f" between them{interface}; then ./gpufleet verify --pair"
-            f" {','.join(meeting.record['hosts'])}",
-            brief(own), Verdict.HUNG)
+            f" between them{interface}; then "
+            + gpufleet("verify", "--pair", ",".join(meeting.record["hosts"])),
+            brief(own),
+            Verdict.HUNG,
+        )
     elif state == "lost" and not blames:
-        yield Finding(f"{stage}, the connection to {meeting.peer} broke: {own['error']}",
-                      "check the network between the hosts, and firewalls that close connections"
-                      + interface, brief(own))
+        yield Finding(
+            f"{stage}, the connection to {meeting.peer} broke: {own['error']}",
+            "check the network between the hosts, and firewalls that close connections" + interface,
+            brief(own),
+        )
     elif state != "ok" or other["state"] != "ok":
         yield Finding(
             f"{meeting.what}: the side of {meeting.peer} did not finish"
-            f" ({other['error'] or own['error']})", f"see pair.{kind} of {meeting.peer}",
-            verdict=Verdict.INCONCLUSIVE)
+            f" ({other['error'] or own['error']})",
+            f"see pair.{kind} of {meeting.peer}",
+            verdict=Verdict.INCONCLUSIVE,
+        )
     elif own["version"] != meeting.record["release"].partition("+")[0]:
-        title = FRAMEWORKS[framework_id(meeting.record)].title
-        yield Finding(f"{meeting.what}: what ran is {title} {own['version']}, planned is"
-                      f" {meeting.record['release']}", _repair(meeting))
+        title = framework_of(meeting.record).title
+        yield Finding(
+            f"{meeting.what}: what ran is {title} {own['version']}, planned is"
+            f" {meeting.record['release']}",
+            _repair(meeting),
+        )
 
 
 def _repair(meeting: Meeting) -> Remedy:
-    return provision(meeting.plan, *(
-        Component("stack", row["name"]) for row in meeting.plan["stacks"]
-        if (framework_id(row), row["version"])
-        == (framework_id(meeting.record), meeting.record["release"])))
+    return provision(
+        meeting.plan,
+        *(
+            Component("stack", row["name"])
+            for row in meeting.plan["stacks"]
+            if (framework_id(row), row["version"])
+            == (framework_id(meeting.record), meeting.record["release"])
+        ),
+    )
 
 
 def _waits(side: pairs.Side) -> bool:
@@ -238,19 +271,29 @@ def judge_graph(meeting: Meeting) -> Iterator[Finding | Evidence]:
                 yield Finding(
                     f"{meeting.what}: what was placed on /job:{job}/task:{index}/device:{device}"
                     f" ran on {row['device'] or 'an unknown device'} instead",
-                    see("stack.gpu and stack.libraries", _repair(meeting)), brief(row))
+                    see("stack.gpu and stack.libraries", _repair(meeting)),
+                    brief(row),
+                )
             elif wrong != 0:
                 good = False
-                yield Finding(f"{meeting.what}: the product on {row['device']} has {wrong} wrong"
-                              " rows", WRONG_NUMBERS, brief(row))
+                yield Finding(
+                    f"{meeting.what}: the product on {row['device']} has {wrong} wrong rows",
+                    WRONG_NUMBERS,
+                    brief(row),
+                )
     total = required(own["sum"], "the sum of both hosts' products")
     if total["wrong"] != 0:
-        yield Finding(f"{meeting.what}: the sum of both hosts' products has"
-                      f" {total['wrong']} wrong rows", WRONG_NUMBERS, brief(total))
+        yield Finding(
+            f"{meeting.what}: the sum of both hosts' products has {total['wrong']} wrong rows",
+            WRONG_NUMBERS,
+            brief(total),
+        )
     elif good:
-        yield Evidence(f"{meeting.what}: exact, on"
-                   f" {shortened([str(row['device']) for row in own['products']])}, variables on"
-                   f" {shortened([str(row['device']) for row in own['variables'][:2]])}")
+        yield Evidence(
+            f"{meeting.what}: exact, on"
+            f" {shortened([str(row['device']) for row in own['products']])}, variables on"
+            f" {shortened([str(row['device']) for row in own['variables'][:2]])}"
+        )
 
 
 def parse_device(device: str | None) -> tuple[str, int, str] | None:
@@ -272,26 +315,43 @@ def judge_reduction(communication: str) -> Judge:
         wanted = (["GPU"] * gpus if gpus else ["CPU"]) if gpus is not None else kinds
         total = len(replicas) + len(meeting.other["replicas"])
         wrong = [row for row in replicas if row["wrong"] != 0]
-        # Only TensorFlow has a ring of its own.
-        wanted_one = "GLOO" if communication == "RING" and framework_id(
-            meeting.record) != "tensorflow" else communication
+        # Not every framework has a ring of its own.
+        wanted_one = (
+            framework_of(meeting.record).distributed.communication
+            if communication == "RING"
+            else communication
+        )
         if not replicas or own["communication"] != wanted_one:
             raise ValueError("a side does not report its replicas")
         if kinds != wanted:
-            yield Finding(f"{meeting.what}: it ran on {shortened(kinds)}, declared is"
-                          f" {shortened(wanted)}", "see gpu.count and stack.gpu", brief(replicas))
+            yield Finding(
+                f"{meeting.what}: it ran on {shortened(kinds)}, declared is {shortened(wanted)}",
+                "see gpu.count and stack.gpu",
+                brief(replicas),
+            )
         elif own["in_sync"] != total:
-            yield Finding(f"{meeting.what}: {own['in_sync']} replicas took part, not {total}",
-                          "see stack.matmul of both hosts", brief(replicas))
+            yield Finding(
+                f"{meeting.what}: {own['in_sync']} replicas took part, not {total}",
+                "see stack.matmul of both hosts",
+                brief(replicas),
+            )
         elif wrong:
-            yield Finding(f"{meeting.what}: the sum of all {total} replicas has"
-                          f" {wrong[0]['wrong']} wrong rows", WRONG_NUMBERS, brief(wrong))
+            yield Finding(
+                f"{meeting.what}: the sum of all {total} replicas has"
+                f" {wrong[0]['wrong']} wrong rows",
+                WRONG_NUMBERS,
+                brief(wrong),
+            )
         elif communication == "NCCL" and not own["nccl"]:
-            yield Finding(f"{meeting.what}: NCCL did not report that it ran",
-                          "run it by hand with NCCL_DEBUG=INFO", verdict=Verdict.INCONCLUSIVE)
+            yield Finding(
+                f"{meeting.what}: NCCL did not report that it ran",
+                "run it by hand with NCCL_DEBUG=INFO",
+                verdict=Verdict.INCONCLUSIVE,
+            )
         else:
-            yield Evidence("\n".join([f"{meeting.what}: {wanted_one}, {total} replicas, exact",
-                                  *own["nccl"]]))
+            yield Evidence(
+                "\n".join([f"{meeting.what}: {wanted_one}, {total} replicas, exact", *own["nccl"]])
+            )
 
     return judge
 
@@ -299,22 +359,40 @@ def judge_reduction(communication: str) -> Judge:
 # -- the checks ------------------------------------------------------------------------------------
 
 
-@check("pair.parameter-server", reads=(), repair=INSPECT, registry=PAIR_CHECKS,
-       effect=COMPUTES_ON_PAIR, skip_reason=skip_unless_applicable("parameter-server"))
+@check(
+    "pair.parameter-server",
+    reads=(),
+    repair=INSPECT,
+    registry=PAIR_CHECKS,
+    effect=COMPUTES_ON_PAIR,
+    skip_reason=skip_unless_applicable("parameter-server"),
+)
 def parameter_server(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """Workers and parameter servers of two hosts compute an exact sum together."""
     yield from meeting_results("parameter-server", plan, observed, judge_graph)
 
 
-@check("pair.all-reduce", reads=(), repair=INSPECT, registry=PAIR_CHECKS,
-       effect=COMPUTES_ON_PAIR, skip_reason=skip_unless_applicable("all-reduce"))
+@check(
+    "pair.all-reduce",
+    reads=(),
+    repair=INSPECT,
+    registry=PAIR_CHECKS,
+    effect=COMPUTES_ON_PAIR,
+    skip_reason=skip_unless_applicable("all-reduce"),
+)
 def all_reduce(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """An all-reduce over two hosts gives every replica the exact sum."""
     yield from meeting_results("all-reduce", plan, observed, judge_reduction("RING"))
 
 
-@check("pair.nccl", reads=(), repair=INSPECT, registry=PAIR_CHECKS,
-       effect=COMPUTES_ON_PAIR, skip_reason=skip_unless_applicable("nccl"))
+@check(
+    "pair.nccl",
+    reads=(),
+    repair=INSPECT,
+    registry=PAIR_CHECKS,
+    effect=COMPUTES_ON_PAIR,
+    skip_reason=skip_unless_applicable("nccl"),
+)
 def nccl(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """NCCL gives every GPU of two hosts the exact sum."""
     yield from meeting_results("nccl", plan, observed, judge_reduction("NCCL"))

@@ -25,13 +25,14 @@ from gpufleet.mirror.contents import Contents
 from gpufleet.mirror.needs import File, MirrorError, Needs
 from gpufleet.model.plan import ProblemEntry
 from gpufleet.paths import ROOT
+from gpufleet.stopping import reason_of, status_of
 
 from .lab import build
 from .options import add_hosts, default_inventory, print_json, selector
 from .parser import Parser
 
 SCHEMA = show.SCHEMA
-WHOLE, INCOMPLETE, INTERRUPTED = 0, 1, 130
+WHOLE, INCOMPLETE = 0, 1
 PORT = 8090
 
 
@@ -60,13 +61,19 @@ def mirror_of(options: argparse.Namespace, found: Needs) -> fetch.Mirror:
     directories = [Path(name).expanduser().absolute() for name in options.directories]
     for directory in directories:
         if not directory.is_dir():
-            raise ConfigurationError("There is no such directory.", f"--from {directory}",
-                                     "Name one that has the files.")
+            raise ConfigurationError(
+                "There is no such directory.", f"--from {directory}", "Name one that has the files."
+            )
     sites = [source for source in found.sources if source.startswith(("http://", "https://"))]
     directories += [Path(source).expanduser() for source in found.sources if source not in sites]
     indexes = {url for lock in found.locks.values() for url in (lock.index_url, lock.index) if url}
     return fetch.Mirror(
-        options.directory, tuple(directories), tuple(sites), tuple(sorted(indexes)))
+        options.directory,
+        tuple(directories),
+        tuple(sites),
+        tuple(sorted(indexes)),
+        tuple(sorted(found.addresses)),
+    )
 
 
 def fetch_files(options: argparse.Namespace, console: Console) -> int:
@@ -102,8 +109,9 @@ def verify(options: argparse.Namespace, console: Console) -> int:
     """Check every file that the hosts need; list what is missing, wrong or not needed."""
     found = needed(options)
     if not options.directory.is_dir():
-        raise ConfigurationError("There is no such directory.", str(options.directory),
-                                 "'artifacts fetch' creates it.")
+        raise ConfigurationError(
+            "There is no such directory.", str(options.directory), "'artifacts fetch' creates it."
+        )
     mirror = mirror_of(options, found)
     contents = Contents(mirror.directory)
     files = {file.path: file for file in found.artifacts.values()}
@@ -144,19 +152,27 @@ def fetch_or_fail(mirror: fetch.Mirror, files: list[File]) -> None:
 def serve(options: argparse.Namespace, console: Console) -> int:
     """Serve DIR over plain HTTP, for a lab or a small site."""
     if not (options.directory / needs.WHEELS).is_dir():
-        raise ConfigurationError("The directory is not a mirror.", str(options.directory),
-                                 "'artifacts fetch' creates one.")
+        raise ConfigurationError(
+            "The directory is not a mirror.",
+            str(options.directory),
+            "'artifacts fetch' creates one.",
+        )
     handler = partial(SimpleHTTPRequestHandler, directory=str(options.directory))
     try:
         server = ThreadingHTTPServer((options.bind, options.port), handler)
     except OSError as error:
         raise ConfigurationError(
-            f"It cannot be served there: {error}", f"--bind {options.bind} --port {options.port}",
-            "Name an address of this machine, and a port that nobody uses.") from error
+            f"It cannot be served there: {error}",
+            f"--bind {options.bind} --port {options.port}",
+            "Name an address of this machine, and a port that nobody uses.",
+        ) from error
     every = options.bind in ("0.0.0.0", "")
     address = f"http://{gethostname() if every else options.bind}:{server.server_port}"
-    console.print(f"Serving {options.directory} until interrupted. For the inventory:\n",
-                  markup=False, soft_wrap=True)
+    console.print(
+        f"Serving {options.directory} until interrupted. For the inventory:\n",
+        markup=False,
+        soft_wrap=True,
+    )
     sys.stdout.write(show.inventory_lines(address))
     sys.stdout.flush()
     # It is ended by interrupting it.
@@ -168,30 +184,52 @@ def serve(options: argparse.Namespace, console: Console) -> int:
 def parser() -> Parser:
     """The options of the three actions."""
     verb = Parser(
-        "artifacts", ("artifacts fetch /srv/mirror -i inventory/fleet",
-                      "artifacts serve /srv/mirror --port 8090"),
+        "artifacts",
+        (
+            "artifacts fetch /srv/mirror -i inventory/fleet",
+            "artifacts serve /srv/mirror --port 8090",
+        ),
         usage="fetch|verify|serve DIR [options]",
         exit_status="Exit status: 0 complete and verified, 1 a file is missing or wrong, 4 usage or"
-        " configuration.")
+        " configuration.",
+    )
     group = verb.add_argument_group("Action")
-    group.add_argument("act", choices=list(ACTIONS), metavar="ACTION",
-                       help="fetch: download what is missing; verify: read every file again;"
-                       " serve: serve the directory over plain HTTP")
-    group.add_argument("directory", metavar="DIR", type=lambda name: Path(name).absolute(),
-                       help="Directory of the mirror")
+    group.add_argument(
+        "act",
+        choices=list(ACTIONS),
+        metavar="ACTION",
+        help="fetch: download what is missing; verify: read every file again;"
+        " serve: serve the directory over plain HTTP",
+    )
+    group.add_argument(
+        "directory",
+        metavar="DIR",
+        type=lambda name: Path(name).absolute(),
+        help="Directory of the mirror",
+    )
     add_hosts(verb)
     group = verb.add_argument_group("fetch, verify")
-    group.add_argument("--with-gpufleet", action="store_true",
-                       help="Include what gpufleet itself needs on a control machine like this")
-    group.add_argument("--json", action="store_true",
-                       help="Print one JSON document on standard output")
+    group.add_argument(
+        "--with-gpufleet",
+        action="store_true",
+        help="Include what gpufleet itself needs on a control machine like this",
+    )
+    group.add_argument(
+        "--json", action="store_true", help="Print one JSON document on standard output"
+    )
     group = verb.add_argument_group("fetch")
-    group.add_argument("--from", dest="directories", action="append", default=[],
-                       metavar="DIRECTORY",
-                       help="Take correct files from this directory; may be repeated")
+    group.add_argument(
+        "--from",
+        dest="directories",
+        action="append",
+        default=[],
+        metavar="DIRECTORY",
+        help="Take correct files from this directory; may be repeated",
+    )
     group = verb.add_argument_group("serve")
-    group.add_argument("--bind", default="0.0.0.0", metavar="ADDRESS",
-                       help="Serve on this address (default: all)")
+    group.add_argument(
+        "--bind", default="0.0.0.0", metavar="ADDRESS", help="Serve on this address (default: all)"
+    )
     group.add_argument("--port", type=int, default=PORT, metavar="N", help="Serve on this port")
     return verb
 
@@ -206,30 +244,49 @@ def run(options: argparse.Namespace, _: list[str]) -> int:
         return ACTIONS[options.act](options, console)
     except MirrorError as error:
         if options.json:
-            print_json({"schema": SCHEMA, "problems": [
-                {"code": "not-possible", "message": error.message, "where": "",
-                 "remedy": error.remedy}]})
-        console.print(f"{error.message}. {error.remedy}", style="bold red", markup=False,
-                      soft_wrap=True)
+            print_json(
+                {
+                    "schema": SCHEMA,
+                    "problems": [
+                        {
+                            "code": "not-possible",
+                            "message": error.message,
+                            "where": "",
+                            "remedy": error.remedy,
+                        }
+                    ],
+                }
+            )
+        console.print(
+            f"{error.message}. {error.remedy}", style="bold red", markup=False, soft_wrap=True
+        )
         return INCOMPLETE
-    except KeyboardInterrupt:
-        console.print("Interrupted. The same command continues.")
+    except KeyboardInterrupt as stopped:
+        with suppress(OSError):
+            console.print(f"gpufleet: {reason_of(stopped)}. The same command continues.")
         # Downloads under way are threads of this process that nobody waits for.
-        os._exit(INTERRUPTED)
+        os._exit(status_of(stopped))
 
 
 def refuse_others(options: argparse.Namespace) -> None:
     """Refuse options of another action."""
     hosts = {"inventory", "limit", "extra_vars", "vault_password_file", "with_gpufleet", "json"}
-    others = {"fetch": {"bind", "port"}, "verify": {"bind", "port", "directories"},
-              "serve": {*hosts, "directories"}}[options.act]
+    others = {
+        "fetch": {"bind", "port"},
+        "verify": {"bind", "port", "directories"},
+        "serve": {*hosts, "directories"},
+    }[options.act]
     own = parser()
     for action in own._actions:
         if action.dest in others and action.dest in own.given(options.args):
             raise ConfigurationError(
                 f"artifacts {options.act} has no option {action.option_strings[-1]}.",
-                remedy=own.remedy)
+                remedy=own.remedy,
+            )
 
 
 ACTIONS: dict[str, Callable[[argparse.Namespace, Console], int]] = {
-    "fetch": fetch_files, "verify": verify, "serve": serve}
+    "fetch": fetch_files,
+    "verify": verify,
+    "serve": serve,
+}

@@ -65,10 +65,14 @@ fi
 
 def parser() -> Parser:
     """The options."""
-    verb = Parser("completion", ("completion bash >/etc/bash_completion.d/gpufleet",
-                                 "completion zsh >~/.zfunc/_gpufleet"), usage="bash|zsh")
+    verb = Parser(
+        "completion",
+        ("completion bash >/etc/bash_completion.d/gpufleet", "completion zsh >~/.zfunc/_gpufleet"),
+        usage="bash|zsh",
+    )
     verb.add_argument_group("Shell").add_argument(
-        "shell", choices=["bash", "zsh"], help="Print the script for this shell: bash or zsh")
+        "shell", choices=["bash", "zsh"], help="Print the script for this shell: bash or zsh"
+    )
     return verb
 
 
@@ -88,19 +92,26 @@ def bash() -> str:
     values, options = [], []
     for name, verb in parsers().items():
         names = [option for action in verb._actions for option in action.option_strings]
-        positional = [value for action in verb._actions if not action.option_strings
-                      for value in choices(action)]
+        positional = [
+            value
+            for action in verb._actions
+            if not action.option_strings
+            for value in choices(action)
+        ]
         if positional:
-            values.append(f"        {shlex.quote(f'{name} {name}')})"
-                          f" words={shlex.quote(' '.join(positional))} ;;")
+            values.append(
+                f"        {shlex.quote(f'{name} {name}')})"
+                f" words={shlex.quote(' '.join(positional))} ;;"
+            )
         for action in verb._actions:
             if action.option_strings and action.nargs != 0:
                 keys = "|".join(shlex.quote(f"{name} {option}") for option in action.option_strings)
                 values.append(f"        {keys}) words={shlex.quote(' '.join(choices(action)))} ;;")
         options.append(f"               {name}) words={shlex.quote(' '.join(names))} ;;")
     verbs = [verb.name for group in GROUPS.values() for verb in group]
-    return BASH.format(verbs=shlex.quote(" ".join(verbs)), values="\n".join(values),
-                       options="\n".join(options))
+    return BASH.format(
+        verbs=shlex.quote(" ".join(verbs)), values="\n".join(values), options="\n".join(options)
+    )
 
 
 def zsh() -> str:
@@ -110,8 +121,11 @@ def zsh() -> str:
         specs = " \\\n            ".join(_zsh_specs(verb))
         rest = " '*:file:_files'" if verb.passes_to else ""
         lines.append(f"        {name}) _arguments \\\n            {specs}{rest} ;;")
-    verbs = [f"        {shlex.quote(f'{verb.name}:{verb.summary}')}"
-             for group in GROUPS.values() for verb in group]
+    verbs = [
+        f"        {shlex.quote(f'{verb.name}:{verb.summary}')}"
+        for group in GROUPS.values()
+        for verb in group
+    ]
     return ZSH.format(verbs="\n".join(verbs), options="\n".join(lines))
 
 
@@ -122,8 +136,11 @@ def _zsh_specs(verb: Parser) -> Iterator[str]:
         value = ""
         if action.nargs != 0:
             metavar = str(action.metavar or action.dest)
-            accepted = f"({' '.join(choices(action))})" if action.choices else (
-                "_files" if metavar in FILES else "")
+            accepted = (
+                f"({' '.join(choices(action))})"
+                if action.choices
+                else ("_files" if metavar in FILES else "")
+            )
             value = f":{metavar.replace(':', ',')}:{accepted}"
         if not action.option_strings:
             yield shlex.quote(value or ":")

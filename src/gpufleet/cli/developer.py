@@ -1,4 +1,4 @@
-"""What the verbs have in common that work on a checkout: lab, test, lint, docs, bench, measure."""
+"""What the verbs have in common that work on a checkout: lab, test, lint, docs, bench, catalog."""
 
 from __future__ import annotations
 
@@ -21,11 +21,16 @@ def require_checkout(verb: str) -> None:
     if not IN_CHECKOUT:
         raise ConfigurationError(
             f"'gpufleet {verb}' needs a checkout of gpufleet; this one is installed as a package.",
-            "", f"Run './gpufleet {verb}' in a checkout.")
+            "",
+            f"Run './gpufleet {verb}' in a checkout.",
+        )
 
 
 def run_module(
-    name: str, args: Sequence[str], *, packages: Mapping[str, str] | None = None,
+    name: str,
+    args: Sequence[str],
+    *,
+    packages: Mapping[str, str] | None = None,
     output: IO[str] | None = None,
 ) -> int:
     """Run a package of the checkout (`python -m NAME`) in its root; the exit status."""

@@ -25,8 +25,16 @@ from gpufleet.model.verdict import HEALTHY
 from gpufleet.nightly import drift
 from gpufleet.nightly.baselines import LEAST_SPREAD
 from gpufleet.nightly.drift import NOT_THERE
-from gpufleet.nightly.history import NIGHTLY, SCHEMA, WINDOW, History, split_measure
+from gpufleet.nightly.history import (
+    NIGHTLY,
+    SCHEMA,
+    WINDOW,
+    History,
+    future_note,
+    split_measure,
+)
 from gpufleet.paths import REPORTS, host_file_name
+from gpufleet.report import terminal
 
 from .options import add_json
 from .parser import Parser
@@ -37,8 +45,15 @@ OWN = REPORTS / "history.sqlite"
 KINDS = (NIGHTLY, "verify", "rollout")
 
 GOOD = {"P", "-", NOT_THERE}
-_STYLE = {"P": "green", "F": "bold red", "H": "bold red", "U": "bold red", "?": "yellow",
-          "-": "dim", NOT_THERE: "dim"}
+_STYLE = {
+    "P": "green",
+    "F": "bold red",
+    "H": "bold red",
+    "U": "bold red",
+    "?": "yellow",
+    "-": "dim",
+    NOT_THERE: "dim",
+}
 # So many nights stand in a row where there is room.
 MOST_WIDE = 60
 _BARS = "▁▂▃▄▅▆▇█"
@@ -49,23 +64,37 @@ Document = dict[str, Any]
 def parser() -> Parser:
     """The options."""
     verb = Parser(
-        "history", ("history --host gpu07", "history --measure '*.tflops' --last 90 --json"),
+        "history",
+        ("history --host gpu07", "history --measure '*.tflops' --last 90 --json"),
         exit_status="A letter per night: P pass, F fail, H hung, U unreachable, ? could not be"
-        " judged,\n- not declared, . absent.\n\nExit status: 0, or 4 usage or configuration.")
+        " judged,\n- not declared, . absent.\n\nExit status: 0, or 4 usage or configuration.",
+    )
     group = verb.add_argument_group("Selection")
     group.add_argument("--host", metavar="NAME", help="Show the checks and measures of this host")
     group.add_argument("--check", metavar="ID", help="Show this check on every host")
-    group.add_argument("--measure", metavar="NAME",
-                       help="Show this measure; * matches anything: '*.tflops'")
-    group.add_argument("--last", type=int, default=WINDOW, metavar="N",
-                       help="Show this many nights")
+    group.add_argument(
+        "--measure", metavar="NAME", help="Show this measure; * matches anything: '*.tflops'"
+    )
+    group.add_argument(
+        "--last", type=int, default=WINDOW, metavar="N", help="Show this many nights"
+    )
     group.add_argument("--kind", choices=KINDS, default=NIGHTLY, help="Show runs of this kind")
     group = verb.add_argument_group("Database")
-    group.add_argument("--database", type=Path, metavar="FILE",
-                       help=f"Read this history (default: {NIGHTLYS} where it exists, else"
-                       " history.sqlite among the reports)")
-    group.add_argument("--record", type=Path, action="append", default=[], metavar="DIR",
-                       help="First record this report as a run of --kind; may be repeated")
+    group.add_argument(
+        "--database",
+        type=Path,
+        metavar="FILE",
+        help=f"Read this history (default: {NIGHTLYS} where it exists, else"
+        " history.sqlite among the reports)",
+    )
+    group.add_argument(
+        "--record",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="First record this report as a run of --kind; may be repeated",
+    )
     add_json(verb.add_argument_group("Output"))
     return verb
 
@@ -77,10 +106,13 @@ def run(options: argparse.Namespace, _: list[str]) -> int:
         for directory in options.record:
             _record(history, directory, options.kind)
         found = document(history, options)
+        future = history.future_nights()
+    if future:
+        Console(stderr=True).print(future_note(future), markup=False, soft_wrap=True)
     if options.json:
         sys.stdout.write(json.dumps(found, indent=1) + "\n")
     else:
-        show(Console(), found, path)
+        show(terminal.output(), found, path)
     return HEALTHY
 
 
@@ -89,34 +121,46 @@ def document(history: History, options: argparse.Namespace) -> Document:
     if options.last < 1:
         raise ConfigurationError("--last is more than 0.")
     if not options.record and not history.path.exists():
-        raise ConfigurationError("There is no history yet.", str(history.path), "The nightly"
-                                 " writes it; --database FILE names another one.")
+        raise ConfigurationError(
+            "There is no history yet.",
+            str(history.path),
+            "A nightly run writes history.sqlite into its state_dir"
+            f" ({NIGHTLYS.parent} by default): name another one with --database FILE.",
+        )
     nights = history.nights(options.last, options.kind)
     for given, table in ((options.host, "hosts"), (options.check, "checks")):
         if given and given not in (known := history.names(table)):
             near = difflib.get_close_matches(given, known, 3)
             raise ConfigurationError(
-                f"No night knew of the {table.removesuffix('s')} {given}.", str(history.path),
-                f"Did you mean {' or '.join(near)}?" if near
-                else "./gpufleet history shows the names.")
+                f"No night knew of the {table.removesuffix('s')} {given}.",
+                str(history.path),
+                f"Did you mean {' or '.join(near)}?"
+                if near
+                else "./gpufleet history shows the names.",
+            )
     letters = history.letters(nights)
     hosts: dict[str, Document] = {
-        name: {"verdicts": line, "checks": {}, "measures": {}} for name, line in letters.items()
-        if options.host in {None, name}}
+        name: {"verdicts": line, "checks": {}, "measures": {}}
+        for name, line in letters.items()
+        if options.host in {None, name}
+    }
     if options.check or (options.host and not options.measure):
-        for (host, check), results in sorted(history.check_results(
-                nights, host=options.host, check=options.check).items()):
+        for (host, check), results in sorted(
+            history.check_results(nights, host=options.host, check=options.check).items()
+        ):
             hosts[host]["checks"][check] = _check(results)
     if options.measure or (options.host and not options.check):
-        for (host, name), numbers in sorted(history.numbers(
-                nights, options.measure or "*", options.host).items()):
+        for (host, name), numbers in sorted(
+            history.numbers(nights, options.measure or "*", options.host).items()
+        ):
             hosts[host]["measures"][name] = numbers
     if options.measure or options.check:
         hosts = {name: host for name, host in hosts.items() if host["checks"] or host["measures"]}
     elif options.host:
         for state in history.contents_read().get(options.host, ()):
             hosts.get(options.host, {}).setdefault("contents_read", {})[state["component"]] = (
-                None if state["read"] is None else _moment(state["read"]))
+                None if state["read"] is None else _moment(state["read"])
+            )
     return {"schema": SCHEMA, "nights": [night.started for night in nights], "hosts": hosts}
 
 
@@ -132,10 +176,14 @@ def _check(line: Sequence[drift.CheckResult | None]) -> Document:
     letters = "".join(result.letter if result else NOT_THERE for result in line)
     # The last result that was not good.
     last = next((result for result in reversed(line) if result and result.letter not in GOOD), None)
-    return {"verdicts": letters, "strikes": drift.strikes(letters),
-            "flapping": drift.is_flapping(drift.judged(letters)),
-            "cause": last.cause if last else None, "remedy": last.remedy if last else None,
-            **({"explained_by": last.explained_by} if last and last.explained_by else {})}
+    return {
+        "verdicts": letters,
+        "strikes": drift.strikes(letters),
+        "flapping": drift.is_flapping(drift.judged(letters)),
+        "cause": last.cause if last else None,
+        "remedy": last.remedy if last else None,
+        **({"explained_by": last.explained_by} if last and last.explained_by else {}),
+    }
 
 
 # -- output on a terminal --------------------------------------------------------------------------
@@ -150,10 +198,12 @@ def show(console: Console, found: Document, path: Path) -> None:
     span = nights[0] if len(nights) == 1 else f"{nights[0]} to {nights[-1]}"
     console.print(Text(f"{_count(len(nights), 'night')}, {span}", style="bold"), soft_wrap=True)
     hosts = found["hosts"]
-    checks = {(host, name): check for host, it in hosts.items()
-              for name, check in it["checks"].items()}
-    measures = {(host, name): line for host, it in hosts.items()
-                for name, line in it["measures"].items()}
+    checks = {
+        (host, name): check for host, it in hosts.items() for name, check in it["checks"].items()
+    }
+    measures = {
+        (host, name): line for host, it in hosts.items() for name, line in it["measures"].items()
+    }
     if checks:
         _lines(console, checks, "held")
     if measures:
@@ -162,40 +212,57 @@ def show(console: Console, found: Document, path: Path) -> None:
         if read := host.get("contents_read"):
             console.print(Text("contents last read whole", style="bold"))
             for component, moment in read.items():
-                console.print(f"  {component}  {moment or 'not yet'}", markup=False,
-                              soft_wrap=True)
+                console.print(f"  {component}  {moment or 'not yet'}", markup=False, soft_wrap=True)
     if not checks and not measures:
-        _lines(console, {(host, ""): _host(it["verdicts"]) for host, it in hosts.items()},
-               "healthy")
+        _lines(
+            console, {(host, ""): _host(it["verdicts"]) for host, it in hosts.items()}, "healthy"
+        )
 
 
 def _host(letters: str) -> Document:
-    return {"verdicts": letters, "strikes": drift.strikes(letters), "cause": None, "remedy": None,
-            "flapping": drift.is_flapping(drift.judged(letters))}
+    return {
+        "verdicts": letters,
+        "strikes": drift.strikes(letters),
+        "cause": None,
+        "remedy": None,
+        "flapping": drift.is_flapping(drift.judged(letters)),
+    }
 
 
 def _lines(console: Console, rows: Mapping[tuple[str, str], Document], good: str) -> None:
     hosts, checks = ({key[position] for key in rows} for position in (0, 1))
-    titles = [title for title, shown in (
-        ("host", len(hosts) > 1 or len(checks) == 1), ("check", len(checks) > 1)) if shown]
+    titles = [
+        title
+        for title, shown in (
+            ("host", len(hosts) > 1 or len(checks) == 1),
+            ("check", len(checks) > 1),
+        )
+        if shown
+    ]
     odd = {key: row for key, row in rows.items() if set(row["verdicts"]) - GOOD}
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for title in titles:
         table.add_column(title, no_wrap=True)
-    table.add_column("nights, oldest first", min_width=min(MOST_WIDE, max(
-        len(row["verdicts"]) for row in rows.values())), overflow="fold")
+    table.add_column(
+        "nights, oldest first",
+        min_width=min(MOST_WIDE, max(len(row["verdicts"]) for row in rows.values())),
+        overflow="fold",
+    )
     table.add_column("now", overflow="fold")
     # The worst first: what is bad now, the longest.
-    for key, row in sorted(odd.items(), key=lambda it: (
-            -it[1]["strikes"], "?" not in it[1]["verdicts"][-1:], it[0])):
-        names = [name for name, title in zip(key, ("host", "check"), strict=True)
-                 if title in titles]
+    for key, row in sorted(
+        odd.items(), key=lambda it: (-it[1]["strikes"], "?" not in it[1]["verdicts"][-1:], it[0])
+    ):
+        names = [
+            name for name, title in zip(key, ("host", "check"), strict=True) if title in titles
+        ]
         table.add_row(*names, _strip(row["verdicts"]), _now(row))
     if odd:
         console.print(table)
     if held := len(rows) - len(odd):
-        console.print(Text(f"✓ {_count(held, titles[-1])} {good} in every night",
-                           style=_STYLE["P"]))
+        console.print(
+            Text(f"✓ {_count(held, titles[-1])} {good} in every night", style=_STYLE["P"])
+        )
 
 
 def _strip(letters: str) -> Text:
@@ -213,8 +280,10 @@ def _now(row: Document) -> Text:
     elif letter == "?":
         text.append("not judged", style="yellow")
     else:
-        text.append("not there" if letter == NOT_THERE else "healthy",
-                    style="dim" if letter == NOT_THERE else "green")
+        text.append(
+            "not there" if letter == NOT_THERE else "healthy",
+            style="dim" if letter == NOT_THERE else "green",
+        )
     if row["cause"]:
         over = not row["strikes"] and letter in GOOD
         text.append(f"{'; had been' if over else ''}: {row['cause']}", style="dim" if over else "")
@@ -226,8 +295,11 @@ def _now(row: Document) -> Text:
 def _charts(console: Console, rows: Mapping[tuple[str, str], Sequence[float | None]]) -> None:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("measure", overflow="fold")
-    table.add_column("nights, oldest first", overflow="fold",
-                     min_width=min(MOST_WIDE, max(map(len, rows.values()))))
+    table.add_column(
+        "nights, oldest first",
+        overflow="fold",
+        min_width=min(MOST_WIDE, max(map(len, rows.values()))),
+    )
     for title in ("last", "usual", "least"):
         table.add_column(title, justify="right", no_wrap=True)
     above: tuple[str, str] | None = None
@@ -240,8 +312,11 @@ def _charts(console: Console, rows: Mapping[tuple[str, str], Sequence[float | No
         if above != (host, device):
             above = (host, device)
             table.add_row(Text(f"{host} {device.removeprefix('gpu.')}", style="bold"))
-        table.add_row(f"  {measure}", spark(line), *map(
-            _number, (line[-1], statistics.median(known), min(known))))
+        table.add_row(
+            f"  {measure}",
+            spark(line),
+            *map(_number, (line[-1], statistics.median(known), min(known))),
+        )
     console.print(table)
 
 
@@ -254,7 +329,8 @@ def spark(line: Sequence[float | None]) -> str:
     top = len(_BARS) - 1
     return "".join(
         " " if value is None else _BARS[top // 2 if flat else round((value - least) / span * top)]
-        for value in line)
+        for value in line
+    )
 
 
 def _number(value: float | None) -> str:
@@ -277,19 +353,24 @@ def _record(history: History, directory: Path, kind: str) -> None:
         try:
             return json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
-            raise ConfigurationError(f"It cannot be read: {error}", str(path), "Name the directory"
-                                     " of a report, such as reports/latest.") from error
+            raise ConfigurationError(
+                f"It cannot be read: {error}",
+                str(path),
+                "Name the directory of a report, such as reports/latest.",
+            ) from error
 
     report = read("report.json")
     if any(night.started == report["started"] for night in history.nights(kind=kind)):
-        raise ConfigurationError(f"This run ({report['started']}) is in the history already.",
-                                 str(directory))
+        raise ConfigurationError(
+            f"This run ({report['started']}) is in the history already.", str(directory)
+        )
     hosts = []
     for name, result in report["hosts"].items():
         file = f"{host_file_name(name)}.json"
         probed = (directory / "snapshots" / file).exists()
-        hosts.append(HostRun(name, read(f"snapshots/{file}") if probed else None,
-                             read(f"plans/{file}"), result))
+        hosts.append(
+            HostRun(
+                name, read(f"snapshots/{file}") if probed else None, read(f"plans/{file}"), result
+            )
+        )
     history.record(Session(hosts, report["started"], report["finished"]), kind=kind)
-
-

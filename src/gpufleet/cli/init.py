@@ -9,21 +9,32 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 
 from gpufleet.errors import ConfigurationError
+from gpufleet.paths import ROOT
 
 from .parser import Parser
 
 TEMPLATE = resources.files(__package__) / "inventory_template"
 # Stored under other names, since they have a meaning in the package itself.
 NAMES = {"gitignore": ".gitignore"}
+# The editor's schema; the files of the template name it where it is copied to.
+SCHEMA = ROOT / "docs" / "reference" / "schemas" / "inventory.json"
+SCHEMA_COPY = Path(".gpufleet", "inventory.schema.json")
 
 
 def parser() -> Parser:
     """The options."""
-    verb = Parser("init", ("init fleet", "init /srv/inventories/gpus"), usage="DIR",
-                  exit_status="Exit status: 0 written, 4 the directory is not empty.")
+    verb = Parser(
+        "init",
+        ("init fleet", "init /srv/inventories/gpus"),
+        usage="DIR",
+        exit_status="Exit status: 0 written, 4 the directory is not empty.",
+    )
     verb.add_argument_group("Inventory").add_argument(
-        "directory", type=Path, metavar="DIR",
-        help="Create the inventory in this directory, which must be empty or absent")
+        "directory",
+        type=Path,
+        metavar="DIR",
+        help="Create the inventory in this directory, which must be empty or absent",
+    )
     return verb
 
 
@@ -32,16 +43,24 @@ def run(options: argparse.Namespace, _: list[str]) -> int:
     directory: Path = options.directory
     try:
         if directory.exists() and any(directory.iterdir()):
-            raise ConfigurationError("The directory is not empty.", str(directory),
-                                     "Name one that is empty or does not exist.")
+            raise ConfigurationError(
+                "The directory is not empty.",
+                str(directory),
+                "Name one that is empty or does not exist.",
+            )
         copy(TEMPLATE, directory)
+        (directory / SCHEMA_COPY).parent.mkdir()
+        (directory / SCHEMA_COPY).write_bytes(SCHEMA.read_bytes())
     except OSError as error:
-        raise ConfigurationError(f"It cannot be written: {error}.", str(directory),
-                                 "Name a directory that you can write.") from error
+        raise ConfigurationError(
+            f"It cannot be written: {error}.",
+            str(directory),
+            "Name a directory that you can write.",
+        ) from error
     name = shlex.quote(str(directory))
     print(f"""The inventory is in {directory}. Next:
-  1. Name your hosts in {directory / 'hosts.yml'}.
-  2. Declare their stacks in {directory / 'group_vars/gpu_hosts/main.yml'}.
+  1. Name your hosts in {directory / "hosts.yml"}.
+  2. Declare their stacks in {directory / "group_vars/gpu_hosts/main.yml"}.
   3. gpufleet plan -i {name} --offline
   4. gpufleet plan -i {name}
   5. gpufleet provision -i {name} --limit HOST""")

@@ -25,5 +25,6 @@ def start_lab() -> None:
 def build(act: str) -> None:
     """Run one verb of the lab, its output on standard error."""
     if run_module("lab", [act], packages=LAB, output=sys.stderr):
-        raise ConfigurationError(f"The lab could not be built: 'lab {act}' failed.", "",
-                                 "See its output above.")
+        raise ConfigurationError(
+            f"The lab could not be built: 'lab {act}' failed.", "", "See its output above."
+        )

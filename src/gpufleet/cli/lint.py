@@ -12,6 +12,7 @@ from .parser import Parser
 
 LINTERS = (
     ("ruff", "check", "."),
+    ("ruff", "format", "--check", "."),
     ("mypy",),
     ("lint-imports",),
     ("yamllint", "--strict", "."),
@@ -23,8 +24,9 @@ LINTERS = (
 
 def parser() -> Parser:
     """The options: none."""
-    return Parser("lint", ("lint", "lint --help"),
-                  exit_status="Exit status: 0 clean, 1 a linter complains.")
+    return Parser(
+        "lint", ("lint", "lint --help"), exit_status="Exit status: 0 clean, 1 a linter complains."
+    )
 
 
 def run(_: argparse.Namespace, __: list[str]) -> int:

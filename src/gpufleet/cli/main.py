@@ -10,17 +10,20 @@ import gc
 import importlib
 import importlib.metadata
 import json
+import os
 import shlex
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from gpufleet.errors import ConfigurationError
+from gpufleet.stopping import reason_of, status_of
 
 from .parser import Parser
 from .verbs import GROUPS, VERBS
 
-USAGE, INTERRUPTED = 4, 130
+USAGE = 4
 # New objects after which Python looks for cycles among them: the documents of a fleet are many and
 # have none, and with Python's own 700 a tenth of the time of a short run is spent on it.
 COLLECT_AFTER = 10_000
@@ -29,6 +32,8 @@ DESCRIPTION = "Provision servers with NVIDIA GPUs; prove that each GPU computes 
 
 def main(args: Sequence[str] | None = None) -> int:
     """Run a verb; its exit status."""
+    # No file of ours is one that every account may write, whatever the caller's mask permits.
+    os.umask(os.umask(0o022) | 0o022)
     args = list(sys.argv[1:] if args is None else args)
     if args and args[0] in {"-h", "--help", "help"}:
         print(overview())
@@ -43,9 +48,11 @@ def main(args: Sequence[str] | None = None) -> int:
     except ConfigurationError as error:
         sys.stderr.write(f"gpufleet: {error}\n")
         return USAGE
-    except KeyboardInterrupt:
-        sys.stderr.write("gpufleet: interrupted. The same command continues what was started.\n")
-        return INTERRUPTED
+    except KeyboardInterrupt as stopped:
+        # A closed terminal takes no message.
+        with suppress(OSError):
+            sys.stderr.write(f"gpufleet: {reason_of(stopped)}. {what_now(args[0])}\n")
+        return status_of(stopped)
 
 
 def run(verb: str, args: list[str]) -> int:
@@ -70,6 +77,11 @@ def run(verb: str, args: list[str]) -> int:
         return int(ended.code or 0)
 
 
+def what_now(verb: str) -> str:
+    """What a person does after a verb was stopped."""
+    return str(getattr(load(verb), "IF_STOPPED", "The same command continues what was started."))
+
+
 def load(verb: str) -> Any:
     """The module of a verb."""
     return importlib.import_module(f".{VERBS[verb].module}", __package__)
@@ -77,8 +89,12 @@ def load(verb: str) -> Any:
 
 def parsers() -> dict[str, Parser]:
     """The parser of every public verb whose command line is part of this package."""
-    return {verb.name: load(verb.name).parser()
-            for verbs in GROUPS.values() for verb in verbs if not verb.program}
+    return {
+        verb.name: load(verb.name).parser()
+        for verbs in GROUPS.values()
+        for verb in verbs
+        if not verb.program
+    }
 
 
 def overview() -> str:
@@ -88,10 +104,14 @@ def overview() -> str:
     for title, verbs in GROUPS.items():
         lines += ["", f"{title}:", *(f"    {verb.name:{width}}{verb.summary}" for verb in verbs)]
     lines += [
-        "", "Options:", f"    {'-h, --help':{width}}Show this help",
-        f"    {'--version':{width}}Show the version", "",
+        "",
+        "Options:",
+        f"    {'-h, --help':{width}}Show this help",
+        f"    {'--version':{width}}Show the version",
+        "",
         "In a checkout the verbs work on the lab's hosts unless -i names an inventory.",
-        "gpufleet VERB --help lists the options of a verb."]
+        "gpufleet VERB --help lists the options of a verb.",
+    ]
     return "\n".join(lines)
 
 
@@ -102,16 +122,27 @@ def unknown_verb(args: Sequence[str]) -> ConfigurationError:
     near = difflib.get_close_matches(args[0], VERBS, 1)
     return ConfigurationError(
         f"There is no verb {shlex.quote(args[0])}.",
-        remedy=f"Did you mean {near[0]}?" if near else "gpufleet --help lists the verbs.")
+        remedy=f"Did you mean {near[0]}?" if near else "gpufleet --help lists the verbs.",
+    )
 
 
 def print_problems(error: ConfigurationError, schema: int | None) -> None:
     """The error as a document on standard output."""
-    problems = getattr(error, "problems", [{
-        "code": "configuration", "message": error.message, "where": error.where,
-        "remedy": error.remedy}])
-    document = {"problems": problems} if schema is None else {
-        "schema": schema, "problems": problems}
+    problems = getattr(
+        error,
+        "problems",
+        [
+            {
+                "code": "configuration",
+                "message": error.message,
+                "where": error.where,
+                "remedy": error.remedy,
+            }
+        ],
+    )
+    document = (
+        {"problems": problems} if schema is None else {"schema": schema, "problems": problems}
+    )
     sys.stdout.write(json.dumps(document, indent=1) + "\n")
 
 

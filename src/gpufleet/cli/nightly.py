@@ -12,12 +12,13 @@ import time
 from pathlib import Path
 
 from gpufleet.errors import ConfigurationError
+from gpufleet.model.clock import utc_now
 from gpufleet.model.verdict import FAILED, HEALTHY, USAGE
 from gpufleet.nightly import channels, config, notifications, state
 from gpufleet.nightly.config import Settings
+from gpufleet.nightly.retention import TOLERANCE_S
 from gpufleet.nightly.run import NightlyRun, configured_hosts, notify_all
 from gpufleet.nightly.state import ERROR, HEARTBEAT, log
-from gpufleet.verification.session import utc_now
 
 from .parser import EXIT_STATUS, Parser
 from .system_packages import SSH, require
@@ -26,18 +27,32 @@ from .system_packages import SSH, require
 def parser() -> Parser:
     """The options."""
     verb = Parser(
-        "nightly", ("nightly --config nightly.yml --check", "nightly --status"),
-        exit_status=EXIT_STATUS.rstrip(".") + ", 5 the nightly run did not do all of its work.")
+        "nightly",
+        ("nightly --config nightly.yml --check", "nightly --status"),
+        exit_status=EXIT_STATUS.rstrip(".") + ", 5 the nightly run did not do all of its work.",
+    )
     group = verb.add_argument_group("Configuration")
-    group.add_argument("--config", type=Path, default=config.DEFAULT_PATH, metavar="FILE",
-                       help="Read the configuration from this file")
+    group.add_argument(
+        "--config",
+        type=Path,
+        default=config.DEFAULT_PATH,
+        metavar="FILE",
+        help="Read the configuration from this file",
+    )
     group = verb.add_argument_group("Instead of a nightly run").add_mutually_exclusive_group()
-    group.add_argument("--check", action="store_true",
-                       help="Check configuration, secrets and inventory")
-    group.add_argument("--test-message", action="store_true",
-                       help="Send a test message to every configured channel")
-    group.add_argument("--status", action="store_true",
-                       help="Show the last run; exit status 1 where it is too old or incomplete")
+    group.add_argument(
+        "--check", action="store_true", help="Check configuration, secrets and inventory"
+    )
+    group.add_argument(
+        "--test-message",
+        action="store_true",
+        help="Send a test message to every configured channel",
+    )
+    group.add_argument(
+        "--status",
+        action="store_true",
+        help="Show the last run; exit status 1 where it is too old or incomplete",
+    )
     return verb
 
 
@@ -64,6 +79,12 @@ def run(options: argparse.Namespace, _: list[str]) -> int:
     if options.status:
         return _status(settings)
     if options.test_message:
+        if not channels.configured_channels(settings):
+            raise ConfigurationError(
+                "No channel is configured, so no message is sent.",
+                str(options.config),
+                "Add one: mail or webhooks.",
+            )
         return FAILED if notify_all(settings, notifications.test_message_of(utc_now())) else HEALTHY
     with state.exclusive(settings.state_dir):
         return NightlyRun(settings).run()
@@ -74,8 +95,11 @@ def _checked(settings: Settings) -> str:
     _check_directories(settings)
     hosts, count = len(configured_hosts(settings)), len(channels.configured_channels(settings))
     worst_h = math.ceil(hosts / settings.fanout) * settings.deadline_s / 3600
-    source = (f"The hosts' own results are read from {settings.pulled}." if settings.pulled
-              else f"If every host hangs, a run takes {worst_h:.1f} h.")
+    source = (
+        f"The hosts' own results are read from {settings.pulled}."
+        if settings.pulled
+        else f"If every host hangs, a run takes {worst_h:.1f} h."
+    )
     return f"{hosts} hosts, {count} channels. {source}"
 
 
@@ -83,27 +107,49 @@ def _check_directories(settings: Settings) -> None:
     """Refuse existing directories that are not writable, and a `pulled` that cannot be read."""
     if settings.pulled and not os.access(settings.pulled, os.R_OK | os.X_OK):
         raise ConfigurationError(
-            "It does not exist, or cannot be read.", f"pulled: {settings.pulled}",
-            "Collect the hosts' results there, readable by the user of the nightly run.")
+            "It does not exist, or cannot be read.",
+            f"pulled: {settings.pulled}",
+            "Collect the hosts' results there, readable by the user of the nightly run.",
+        )
     for name in ("state_dir", "reports_dir", "published_dir", "textfile_dir"):
         directory = getattr(settings, name)
         if directory and directory.exists() and not os.access(directory, os.W_OK | os.X_OK):
-            raise ConfigurationError("It cannot be written to.", f"{name}: {directory}",
-                                     "Make the user of the nightly run its owner.")
+            raise ConfigurationError(
+                "It cannot be written to.",
+                f"{name}: {directory}",
+                "Make the user of the nightly run its owner.",
+            )
 
 
 def _status(settings: Settings) -> int:
     """Print how the last run went, and whether it is recent enough."""
-    last = state.read(settings.state_dir / HEARTBEAT)
+    last, damage = state.read(settings.state_dir / HEARTBEAT)
+    if damage:
+        log(
+            f"{settings.state_dir / HEARTBEAT}: the record of the last run is damaged ({damage})."
+            " The next run sets it aside, and begins a new one.",
+            ERROR,
+        )
+        return FAILED
     if not last:
         log(f"No nightly run is recorded: there is no {settings.state_dir / HEARTBEAT}.", ERROR)
         return FAILED
     age_h = (time.time() - last["last_run"]) / 3600
+    if age_h * 3600 < -TOLERANCE_S:
+        log(
+            f"The last run is dated {last['finished']}, which is in the future: this machine's"
+            " clock was wrong then, or is wrong now (timedatectl). The next run with a right clock"
+            " ends this message.",
+            ERROR,
+        )
+        return FAILED
     print(f"Last run: {last['finished']}, {age_h:.1f} h ago, exit status {last['status']}.")
     for step, text in last["troubles"].items():
         print(f"  {step}: {text}")
     late = age_h > settings.expected_every_h
     if late:
-        print(f"That is too long ago: one is expected every {settings.expected_every_h:g} h. See"
-              " systemctl list-timers gpufleet-nightly.timer; journalctl -u gpufleet-nightly")
+        print(
+            f"That is too long ago: one is expected every {settings.expected_every_h:g} h. See"
+            " systemctl list-timers gpufleet-nightly.timer; journalctl -u gpufleet-nightly"
+        )
     return FAILED if late or last["troubles"] else HEALTHY

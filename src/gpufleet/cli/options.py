@@ -12,7 +12,7 @@ from typing import Any
 from gpufleet.errors import ConfigurationError
 from gpufleet.inventory import HostSelector
 from gpufleet.paths import IN_CHECKOUT, LAB_INVENTORY, REPORTS
-from gpufleet.verification.session import ProbeOptions
+from gpufleet.verification.options import ProbeOptions
 
 from .parser import Parser
 
@@ -21,28 +21,55 @@ def add_hosts(parser: Parser) -> None:
     """The options that select hosts, named as Ansible's."""
     group = parser.add_argument_group("Hosts")
     group.add_argument(
-        "-i", "--inventory", action="append", default=[], metavar="INV",
+        "-i",
+        "--inventory",
+        action="append",
+        default=[],
+        metavar="INV",
         help="Inventory: a file, a directory, or host names 'a,b,'; may be repeated (default: the"
-        " lab in a checkout, else Ansible's own setting)")
+        " lab in a checkout, else Ansible's own setting)",
+    )
     group.add_argument(
-        "-l", "--limit", metavar="HOSTS",
-        help="Select these hosts only: names, groups, patterns or @FILE, as in ansible-playbook")
+        "-l",
+        "--limit",
+        metavar="HOSTS",
+        help="Select these hosts only: names, groups, patterns or @FILE, as in ansible-playbook",
+    )
     group.add_argument(
-        "-e", "--extra-vars", action="append", default=[], metavar="VARS",
-        help="Set variables on top of the inventory: KEY=VALUE, JSON or @FILE; may be repeated")
+        "-e",
+        "--extra-vars",
+        action="append",
+        default=[],
+        metavar="VARS",
+        help="Set variables on top of the inventory: KEY=VALUE, JSON or @FILE; may be repeated",
+    )
     group.add_argument(
-        "--vault-password-file", action="append", default=[], metavar="FILE",
-        help="Read a vault password from this file; may be repeated")
+        "--vault-password-file",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="Read a vault password from this file; may be repeated",
+    )
 
 
 def add_probe(parser: Parser) -> Any:
     """The options of a probe; the group, for more of them."""
     group = parser.add_argument_group("Probe")
-    group.add_argument("--fanout", type=int, default=ProbeOptions.fanout, metavar="N",
-                       help="Probe this many hosts at the same time")
-    group.add_argument("--deadline", type=float, default=ProbeOptions.deadline_s, metavar="S",
-                       help="Abandon the probe of a host after this many seconds; stacks that use"
-                       " several GPUs, or compile their code for one, have more")
+    group.add_argument(
+        "--fanout",
+        type=int,
+        default=ProbeOptions.fanout,
+        metavar="N",
+        help="Probe this many hosts at the same time",
+    )
+    group.add_argument(
+        "--deadline",
+        type=float,
+        default=ProbeOptions.deadline_s,
+        metavar="S",
+        help="Abandon the probe of a host after this many seconds; stacks that use"
+        " several GPUs, or compile their code for one, have more",
+    )
     return group
 
 
@@ -57,21 +84,31 @@ def add_output(parser: Parser, *, report: bool = True) -> Any:
 
 def add_json(group: Any) -> None:
     """`--json`."""
-    group.add_argument("--json", action="store_true",
-                       help="Print one JSON document on standard output")
+    group.add_argument(
+        "--json", action="store_true", help="Print one JSON document on standard output"
+    )
 
 
 def add_report(group: Any) -> None:
     """`--report`."""
-    group.add_argument("--report", type=Path, default=REPORTS, metavar="DIR",
-                       help="Write reports below this directory (default: reports/ in a checkout,"
-                       " else in the current directory)")
+    group.add_argument(
+        "--report",
+        type=Path,
+        default=REPORTS,
+        metavar="DIR",
+        help="Write reports below this directory (default: reports/ in a checkout,"
+        " else in the current directory)",
+    )
 
 
 def default_inventory(options: argparse.Namespace) -> bool:
     """Whether the lab's hosts are selected: in a checkout, when nothing names other hosts."""
-    return (IN_CHECKOUT and not options.inventory and not getattr(options, "local", False)
-            and not os.environ.get("ANSIBLE_INVENTORY"))
+    return (
+        IN_CHECKOUT
+        and not options.inventory
+        and not getattr(options, "local", False)
+        and not os.environ.get("ANSIBLE_INVENTORY")
+    )
 
 
 def selector(options: argparse.Namespace) -> HostSelector:
@@ -80,14 +117,15 @@ def selector(options: argparse.Namespace) -> HostSelector:
     for source in inventories:
         if "," not in source and not Path(source).exists():
             raise ConfigurationError(
-                "The inventory does not exist.", source, "Give a file, a directory, or 'host,'.")
+                "The inventory does not exist.", source, "Give a file, a directory, or 'host,'."
+            )
     if default_inventory(options):
         inventories = [str(LAB_INVENTORY)]
-    elif not (inventories or getattr(options, "local", False)
-              or getattr(options, "snapshot", None)):
+    elif not (
+        inventories or getattr(options, "local", False) or getattr(options, "snapshot", None)
+    ):
         require_inventory()
-    return HostSelector(inventories, options.limit, options.extra_vars,
-                        options.vault_password_file)
+    return HostSelector(inventories, options.limit, options.extra_vars, options.vault_password_file)
 
 
 def require_inventory() -> None:
@@ -96,8 +134,10 @@ def require_inventory() -> None:
 
     if not any("," in source or Path(source).exists() for source in constants.DEFAULT_HOST_LIST):
         raise ConfigurationError(
-            "No inventory is named.", "",
-            "Name one: -i INVENTORY. 'gpufleet init DIR' creates one to start from.")
+            "No inventory is named.",
+            "",
+            "Name one: -i INVENTORY. 'gpufleet init DIR' creates one to start from.",
+        )
 
 
 def probe_options(options: argparse.Namespace, mode: str, **more: Any) -> ProbeOptions:

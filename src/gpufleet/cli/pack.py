@@ -18,20 +18,32 @@ from .developer import require_checkout
 from .parser import Parser
 
 # As .gitignore has it.
-GENERATED = {".git", ".venv", ".venv.lock", "reports", ".gpufleet", "__pycache__", ".mypy_cache",
-        ".ruff_cache", ".pytest_cache", ".ansible"}
+GENERATED = {
+    ".git",
+    ".venv",
+    ".venv.lock",
+    "reports",
+    ".gpufleet",
+    "__pycache__",
+    ".mypy_cache",
+    ".ruff_cache",
+    ".pytest_cache",
+    ".ansible",
+}
 
 
 def files(root: Path) -> list[str]:
     """The names of the files, sorted."""
     if (root / ".git").exists():
         listed = subprocess.run(
-            ["git", "ls-files", "-z"], cwd=root, check=True, capture_output=True)
+            ["git", "ls-files", "-z"], cwd=root, check=True, capture_output=True
+        )
         names = [name for name in listed.stdout.decode().split("\0") if name]
     else:
         names = [str(path.relative_to(root)) for path in root.rglob("*") if not path.is_dir()]
-    return sorted(name for name in names
-                  if not GENERATED & set(Path(name).parts) and (root / name).exists())
+    return sorted(
+        name for name in names if not GENERATED & set(Path(name).parts) and (root / name).exists()
+    )
 
 
 def pack(root: Path, archive: Path) -> str:
@@ -57,10 +69,15 @@ def pack(root: Path, archive: Path) -> str:
 
 def parser() -> Parser:
     """The options."""
-    verb = Parser("pack", ("pack gpufleet.tar", "pack .gpufleet/nightly.tar"), usage="FILE",
-                  exit_status="Prints the digest of the content.")
+    verb = Parser(
+        "pack",
+        ("pack gpufleet.tar", "pack .gpufleet/nightly.tar"),
+        usage="FILE",
+        exit_status="Prints the digest of the content.",
+    )
     verb.add_argument_group("Archive").add_argument(
-        "file", type=Path, metavar="FILE", help="Write this archive")
+        "file", type=Path, metavar="FILE", help="Write this archive"
+    )
     return verb
 
 

@@ -12,10 +12,12 @@ from .parser import Parser
 
 def parser() -> Parser:
     """The options."""
-    verb = Parser("pack-pull", ("pack-pull gpufleet-pull.pyz", "pack-pull /tmp/pull.pyz"),
-                  usage="FILE")
+    verb = Parser(
+        "pack-pull", ("pack-pull gpufleet-pull.pyz", "pack-pull /tmp/pull.pyz"), usage="FILE"
+    )
     verb.add_argument_group("Program").add_argument(
-        "file", type=Path, metavar="FILE", help="Write this program")
+        "file", type=Path, metavar="FILE", help="Write this program"
+    )
     return verb
 
 

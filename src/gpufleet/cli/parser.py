@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import shlex
+import shutil
 from collections.abc import Iterable, Sequence
 from typing import NoReturn
 
@@ -12,15 +13,22 @@ from gpufleet.errors import ConfigurationError
 
 from .verbs import VERBS
 
-EXIT_STATUS = ("Exit status: 0 all healthy, 1 something failed, 3 something could not be judged,"
-               " 4 usage or configuration.")
+EXIT_STATUS = (
+    "Exit status: 0 all healthy, 1 something failed, 3 something could not be judged,"
+    " 4 usage or configuration."
+)
+
+
+# The widest line of a help text, in characters, and the width of what is not a terminal.
+WIDTH = 100
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Shows each option's default, unless its help names one."""
+    """Shows each option's default, unless its help names one. Fits the terminal."""
 
     def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=30, width=100)
+        columns = shutil.get_terminal_size((WIDTH, 24)).columns
+        super().__init__(prog, max_help_position=30, width=min(WIDTH, columns))
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         text = action.help or ""
@@ -36,21 +44,29 @@ class Parser(argparse.ArgumentParser):
     """
 
     def __init__(
-        self, verb: str, examples: Sequence[str], *, passes_to: str = "", usage: str = "",
+        self,
+        verb: str,
+        examples: Sequence[str],
+        *,
+        passes_to: str = "",
+        usage: str = "",
         exit_status: str = "",
     ) -> None:
         notes = [f"Other options are passed to {passes_to}."] if passes_to else []
         notes += [exit_status] if exit_status else []
         lines = ["Examples:", *(f"  gpufleet {example}" for example in examples)]
         super().__init__(
-            prog=f"gpufleet {verb}", usage=f"gpufleet {verb} {usage or '[options]'}",
-            description=f"{VERBS[verb].summary}.", formatter_class=HelpFormatter,
+            prog=f"gpufleet {verb}",
+            usage=f"gpufleet {verb} {usage or '[options]'}",
+            description=f"{VERBS[verb].summary}.",
+            formatter_class=HelpFormatter,
             epilog="\n".join((*lines, *(("", *notes) if notes else ()))),
-            allow_abbrev=False, add_help=False)
+            allow_abbrev=False,
+            add_help=False,
+        )
         self.passes_to = passes_to
         self._help_group = self.add_argument_group("Help")
-        self._help_group.add_argument(
-            "-h", "--help", action="help", help="Show this help and exit")
+        self._help_group.add_argument("-h", "--help", action="help", help="Show this help and exit")
         # After the groups of the verb.
         self._action_groups.remove(self._help_group)
 
@@ -91,7 +107,11 @@ def unknown_option(
     """The error for an unknown argument, with the nearest option that exists."""
     name = rest[0].partition("=")[0]
     near = difflib.get_close_matches(name, sorted(options), 1)
-    message = f"There is no option {name}{programs}." if name.startswith("-") else (
-        f"'{name}' is not an option.")
+    message = (
+        f"There is no option {name}{programs}."
+        if name.startswith("-")
+        else (f"'{name}' is not an option.")
+    )
     return ConfigurationError(
-        message, shlex.join(rest), f"Did you mean {near[0]}? {remedy}" if near else remedy)
+        message, shlex.join(rest), f"Did you mean {near[0]}? {remedy}" if near else remedy
+    )

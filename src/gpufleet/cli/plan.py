@@ -13,16 +13,19 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from gpufleet.checks import judge
-from gpufleet.checks.registry import shortened
+from gpufleet.checks.base.registry import shortened
 from gpufleet.diff import changes
 from gpufleet.errors import Defect, guarded
 from gpufleet.inventory import InventoryHost, inventory_hosts
+from gpufleet.judge import judge
 from gpufleet.mirror.delivery import delivery, sentences
 from gpufleet.model.verdict import FAILED, HEALTHY, USAGE
+from gpufleet.provision.privilege import cannot_become_root
 from gpufleet.report import terminal
+from gpufleet.transport.compression import compressed
 from gpufleet.transport.fanout import Outcome
-from gpufleet.verification.session import plan_of, probe_hosts, undeclared
+from gpufleet.verification.judging import plan_of, undeclared
+from gpufleet.verification.probing import probe_hosts
 
 from .options import add_hosts, add_output, add_probe, probe_options, selector
 from .parser import Parser
@@ -34,18 +37,29 @@ SCHEMA = judge.SCHEMA
 def parser() -> Parser:
     """The options."""
     verb = Parser(
-        "plan", ("plan -i inventory/fleet --limit 'gpu0*'",
-                 "plan -i inventory/fleet --offline --json"),
+        "plan",
+        ("plan -i inventory/fleet --limit 'gpu0*'", "plan -i inventory/fleet --offline --json"),
         exit_status="Exit status: 0 all planned, 1 a host was not reached, 4 a plan is refused,"
-        " usage or configuration.")
+        " usage or configuration.",
+    )
     add_hosts(verb)
     group = add_probe(verb)
-    group.add_argument("--topology", type=Path, metavar="FILE",
-                       help="Probe through the gateways of this topology.conf of ClusterShell")
-    group.add_argument("--deep", action="store_true",
-                       help="Compare the contents of installed files, not only size and date")
-    group.add_argument("--offline", action="store_true",
-                       help="Probe no host: show what the inventory alone determines")
+    group.add_argument(
+        "--topology",
+        type=Path,
+        metavar="FILE",
+        help="Probe through the gateways of this topology.conf of ClusterShell",
+    )
+    group.add_argument(
+        "--deep",
+        action="store_true",
+        help="Compare the contents of installed files, not only size and date",
+    )
+    group.add_argument(
+        "--offline",
+        action="store_true",
+        help="Probe no host: show what the inventory alone determines",
+    )
     add_output(verb, report=False)
     return verb
 
@@ -61,22 +75,32 @@ def run(options: argparse.Namespace, _: list[str]) -> int:
         with terminal.progress(Console(stderr=True), "Probing", len(hosts)) as report:
             outcomes = probe_hosts(hosts, how, report)
     defects: list[Defect] = []
-    plans = {host.name: guarded(
-        "planned this host", partial(planned, host, outcomes.get(host.name)),
-        partial(not_planned, host, defects)) for host in hosts}
-    artifacts = delivery(plans, {
-        host.name: str(host.variables.get("gpu_artifacts_source") or "") for host in hosts})
+    plans = {
+        host.name: guarded(
+            "planned this host",
+            partial(planned, host, outcomes.get(host.name)),
+            partial(not_planned, host, defects),
+        )
+        for host in hosts
+    }
+    artifacts = delivery(
+        plans, {host.name: str(host.variables.get("gpu_artifacts_source") or "") for host in hosts}
+    )
     if options.json:
         document = {"schema": SCHEMA, "hosts": plans, "artifacts": artifacts}
         sys.stdout.write(json.dumps(document, indent=1) + "\n")
     else:
         for name, plan in plans.items():
-            _host(Console(), name, plan)
+            _host(terminal.output(), name, plan)
         for number, line in enumerate(sentences(artifacts)):
-            Console().print(f"{'' if number else chr(10)}{line}", markup=False, soft_wrap=True)
+            terminal.output().print(
+                f"{'' if number else chr(10)}{line}", markup=False, soft_wrap=True
+            )
     if any(plan["problems"] for plan in plans.values()):
         return USAGE
-    missing = defects or any(not outcome.snapshot for outcome in outcomes.values())
+    missing = defects or any(
+        compressed(outcome, "snapshot") is None for outcome in outcomes.values()
+    )
     return FAILED if missing else HEALTHY
 
 
@@ -85,18 +109,27 @@ def planned(host: InventoryHost, outcome: Outcome | None) -> dict[str, Any]:
     snapshot = outcome.snapshot if outcome else None
     plan = plan_of(host, snapshot)
     if outcome and not snapshot:
-        plan["notes"] = [*plan["notes"], ("The snapshot is not read: " if outcome.refused
-                                             else "The host was not reached: ") + outcome.cause]
+        plan["notes"] = [
+            *plan["notes"],
+            ("The snapshot is not read: " if outcome.refused else "The host was not reached: ")
+            + outcome.cause,
+        ]
     known = snapshot is not None and not plan["problems"]
-    return {**plan, "changes": changes(plan, snapshot) if known else None}
+    pending = changes(plan, snapshot) if known else None
+    if pending and (why := cannot_become_root(host, snapshot)):
+        plan["notes"] = [*plan["notes"], f"{why[0].upper()}{why[1:]}."]
+    return {**plan, "changes": pending}
 
 
 def not_planned(host: InventoryHost, defects: list[Defect], defect: Defect) -> dict[str, Any]:
     """The plan of a host on which gpufleet failed: nothing, and a note of why."""
     defects.append(defect)
     known = judge.defective(defect, host.name)["checks"][0]
-    return {**undeclared(host.name), "notes": [f"{known['cause']}. {known['remedy']}"],
-            "changes": None}
+    return {
+        **undeclared(host.name),
+        "notes": [f"{known['cause']}. {known['remedy']}"],
+        "changes": None,
+    }
 
 
 def _driver(row: dict[str, Any]) -> str:
@@ -115,34 +148,46 @@ def _host(console: Console, name: str, plan: dict[str, Any]) -> None:
     table = Table.grid(padding=(0, 2))
     for stack in plan["stacks"]:
         bound = stack["cuda_source"] == "toolkit"
-        cuda = (f"CUDA {stack['cuda']} from {stack['toolkit_path']}, cuDNN {stack['cudnn']}"
-                if bound else "CUDA and cuDNN from pip's wheels")
+        cuda = (
+            f"CUDA {stack['cuda']} from {stack['toolkit_path']}, cuDNN {stack['cudnn']}"
+            if bound
+            else "CUDA and cuDNN from pip's wheels"
+        )
         python = stack["interpreter"] or stack["python"]
         table.add_row("  stack", Text(f"{stack['name']}: Python {python}, {cuda}"))
     for toolkit in plan["toolkits"]:
         default = ", the default" if toolkit["default"] else ""
         patches = "".join(f", patch {patch['version']}" for patch in toolkit["patches"])
-        table.add_row("  toolkit", Text(f"CUDA {toolkit['version']}{patches} in"
-                                        f" {toolkit['path']}{default}"))
+        table.add_row(
+            "  toolkit", Text(f"CUDA {toolkit['version']}{patches} in {toolkit['path']}{default}")
+        )
     for cudnn in plan["cudnn"]:
         table.add_row("  cuDNN", Text(f"{cudnn['version']} in CUDA {cudnn['toolkit']}"))
     for clash in plan["linker"]["clashes"]:
-        table.add_row("  linker", Text(
-            f"CUDA {clash['loser']} is left out of the linker cache: {clash['winner']} provides"
-            f" {shortened(clash['sonames'])} as well. Each stack still uses its own toolkit"))
+        table.add_row(
+            "  linker",
+            Text(
+                f"The linker cache uses CUDA {clash['winner']} for {shortened(clash['sonames'])},"
+                f" not {clash['loser']}. Each stack still uses its own toolkit"
+            ),
+        )
     if plan["driver"]:
         table.add_row("  driver", Text(_driver(plan["driver"])))
     for note in plan["notes"]:
         table.add_row("  note", Text(note, style="dim"))
     for problem in plan["problems"]:
-        table.add_row(Text("  refused", style="bold red"),
-                      Text(f"{problem['where']}: {problem['message']}"))
+        table.add_row(
+            Text("  refused", style="bold red"), Text(f"{problem['where']}: {problem['message']}")
+        )
+        if "file" in problem:
+            table.add_row("  declared", Text(f"in {problem['file']}"))
         table.add_row("  remedy", Text(problem["remedy"], style="cyan"))
     if plan["changes"] is not None:
         for change in plan["changes"]:
-            table.add_row(Text("  change", style="yellow"),
-                          Text(f"{change['action']} {change['what']} {change['id']}:"
-                               f" {change['because']}"))
+            table.add_row(
+                Text("  change", style="yellow"),
+                Text(f"{change['action']} {change['what']} {change['id']}: {change['because']}"),
+            )
         if not plan["changes"] and not plan["problems"]:
             table.add_row(Text("  change", style="green"), "none: the host matches its plan")
     console.print(table)

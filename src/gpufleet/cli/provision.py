@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from rich.console import Console
 
-from gpufleet.checks import judge
+from gpufleet.judge import judge
 from gpufleet.provision.playbook import log
 from gpufleet.provision.provision import (
     ProvisionOptions,
@@ -42,22 +42,30 @@ SCHEMA = judge.SCHEMA
 def parser() -> Parser:
     """The options."""
     verb = Parser(
-        "provision", ("provision -i inventory/fleet --limit gpu07",
-                      "provision -i inventory/fleet --check --diff"),
+        "provision",
+        (
+            "provision -i inventory/fleet --limit gpu07",
+            "provision -i inventory/fleet --check --diff",
+        ),
         passes_to="ansible-playbook",
-        exit_status=EXIT_STATUS.replace("something failed", "a check or the playbook failed"))
+        exit_status=EXIT_STATUS.replace("something failed", "a check or the playbook failed"),
+    )
     add_hosts(verb)
     group = verb.add_argument_group("Ansible")
-    group.add_argument("--force", action="store_true",
-                       help="Run Ansible on every host, also where nothing differs")
+    group.add_argument(
+        "--force", action="store_true", help="Run Ansible on every host, also where nothing differs"
+    )
     group.add_argument("-C", "--check", action="store_true", help="Change nothing")
-    group.add_argument("-D", "--diff", action="store_true",
-                       help="Show the changes of files; --check implies it")
+    group.add_argument(
+        "-D", "--diff", action="store_true", help="Show the changes of files; --check implies it"
+    )
     add_probe(verb).add_argument(
-        "--contents", action="store_true",
-        help="Read the contents of all installed files, and repair what differs from its receipt")
+        "--contents",
+        action="store_true",
+        help="Read the contents of all installed files, and repair what differs from its receipt",
+    )
     add_output(verb)
-    verb.set_defaults(local=False, snapshot=[], save=None)
+    verb.set_defaults(local=False, snapshot=[], save=None, verbose=False)
     return verb
 
 
@@ -73,8 +81,12 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     mode = ["--check"] if options.check else []
     diff = ["--diff"] if options.diff or options.check else []
     how_to_provision = ProvisionOptions(
-        selected, how, options.force, [*mode, *diff, *rest],
-        output=sys.stderr if options.json else None)
+        selected,
+        how,
+        options.force,
+        [*mode, *diff, *rest],
+        output=sys.stderr if options.json else None,
+    )
     hosts = checked_hosts(selected)
     if options.check:
         _, work = hosts_to_run(hosts, how_to_provision, log)

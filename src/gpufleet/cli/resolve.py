@@ -10,7 +10,7 @@ import json
 import sys
 from typing import Any
 
-from gpufleet.model.frameworks import FRAMEWORKS
+from gpufleet.frameworks import FRAMEWORKS, titles
 from gpufleet.resolver.release import release
 
 from .parser import Parser
@@ -22,27 +22,40 @@ CHECKED = ("cuda", "cudnn", "driver", "gpu", "python", "index")
 def parser() -> Parser:
     """The options."""
     verb = Parser(
-        "resolve", ("resolve --tensorflow 2.17.1", "resolve --pytorch 2.6.0 --gpu V100 --json",
-                    "resolve --jax 0.5.3 --cuda local"),
-        usage="--tensorflow|--pytorch|--jax VERSION [options]",
-        exit_status="Exit status: 0 resolved, 4 it cannot be installed, or usage.")
+        "resolve",
+        tuple(
+            f"resolve --{each.id} {each.example} {each.example_options}".rstrip()
+            for each in FRAMEWORKS.values()
+        ),
+        usage=f"{'|'.join(f'--{name}' for name in FRAMEWORKS)} VERSION [options]",
+        exit_status="Exit status: 0 resolved, 4 it cannot be installed, or usage.",
+    )
     group = verb.add_argument_group("Release")
     one = group.add_mutually_exclusive_group(required=True)
-    for name, example in (("tensorflow", "2.17.1"), ("pytorch", "2.6.0"), ("jax", "0.5.3")):
-        one.add_argument(f"--{name}", metavar="VERSION",
-                         help=f"{FRAMEWORKS[name].title} release, such as {example}")
+    for each in FRAMEWORKS.values():
+        one.add_argument(
+            f"--{each.id}",
+            metavar="VERSION",
+            help=f"{each.title} release, such as {each.example}",
+        )
     group = verb.add_argument_group("Check against the release")
-    group.add_argument("--cuda", metavar="VERSION", help='CUDA version, or "pip" for wheels,'
-                       ' or "local" for JAX on a toolkit')
+    group.add_argument(
+        "--cuda",
+        metavar="VERSION",
+        help='CUDA version, or "pip" for wheels, or "local" for'
+        f" {titles(lambda each: each.can_be_local)} on a toolkit",
+    )
     group.add_argument("--cudnn", metavar="VERSION", help="cuDNN version")
     group.add_argument("--driver", metavar="BRANCH", help="Driver branch or version")
-    group.add_argument("--gpu", metavar="GPU",
-                       help="Compute capability, model or architecture: 8.9, H100, Ampere")
+    group.add_argument(
+        "--gpu", metavar="GPU", help="Compute capability, model or architecture: 8.9, H100, Ampere"
+    )
     group.add_argument("--python", metavar="VERSION", help="Python version")
     group.add_argument("--index", metavar="URL", help="Extra package index of the release")
     group = verb.add_argument_group("Output")
-    group.add_argument("--json", action="store_true",
-                       help="Print one JSON document on standard output")
+    group.add_argument(
+        "--json", action="store_true", help="Print one JSON document on standard output"
+    )
     return verb
 
 
@@ -61,10 +74,12 @@ def _show(answer: dict[str, Any]) -> None:
         "GPUs": f"compute capability {capability['min']} or newer",
         "  own code": " ".join(capability["native"]),
         "  through PTX": " ".join([*capability["ptx"], " (slow first start)"])
-        if capability["ptx"] else "none",
-        "Libraries": "\n".join(answer["sonames"]) or (
-            "inside of its wheel" if answer["cuda_source"] == "bundled"
-            else "from nvidia-* wheels"),
+        if capability["ptx"]
+        else "none",
+        "Libraries": "\n".join(answer["sonames"])
+        or (
+            "inside of its wheel" if answer["cuda_source"] == "bundled" else "from nvidia-* wheels"
+        ),
         "pip install": "\n".join(answer["requirements"]),
         **({"Index": answer["index"]} if "index" in answer else {}),
         "Known from": f"{answer['sources'][0]}\nand {len(answer['sources']) - 1} more (--json)",
@@ -91,9 +106,12 @@ def _refuse(problems: list[dict[str, str]]) -> None:
 
 def run(options: argparse.Namespace, _: list[str]) -> int:
     """Print the answer or the problems; the exit status."""
-    framework = next(each.id for each in FRAMEWORKS.values() if getattr(options, each.id))
-    answer = release(framework, getattr(options, framework),
-                     **{name: getattr(options, name) for name in CHECKED})
+    framework = next(
+        each.id for each in FRAMEWORKS.values() if getattr(options, each.id) is not None
+    )
+    answer = release(
+        framework, getattr(options, framework), **{name: getattr(options, name) for name in CHECKED}
+    )
     if options.json:
         print(json.dumps(answer, indent=2))
     elif "problems" in answer:

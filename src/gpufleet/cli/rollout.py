@@ -27,51 +27,87 @@ from .options import add_hosts, add_probe, add_report, selector
 from .parser import Parser
 from .system_packages import SSH, require
 
-INTERRUPTED = 130
+IF_STOPPED = "'./gpufleet rollout --resume' continues it."
 
 
 def parser() -> Parser:
     """The options."""
     verb = Parser(
-        "rollout", ("rollout -i inventory/fleet --canary gpu07 --batch 10% --hook slurm",
-                    "rollout --resume"),
+        "rollout",
+        ("rollout -i inventory/fleet --canary gpu07 --batch 10% --hook slurm", "rollout --resume"),
         passes_to="ansible-playbook",
         exit_status="Exit status: 0 done, 1 stopped by a failure, 3 stopped by what could not be"
-        " judged, 4 usage or configuration: nothing was changed.")
+        " judged, 4 usage or configuration: nothing was changed.",
+    )
     add_hosts(verb)
     group = verb.add_argument_group("Batches")
-    group.add_argument("--canary", default="1", metavar="HOST,..|N",
-                       help="Provision these hosts first, or the first N; 0 for none")
-    group.add_argument("--pause", action="store_true",
-                       help="Stop after a healthy canary, until --resume")
-    group.add_argument("--batch", default="10%", metavar="N|N%",
-                       help="Provision at most this many hosts at a time (default: 10%%)")
-    group.add_argument("--domain", metavar="NAME",
-                       help="Keep each batch within one failure domain: a variable of that name,"
-                       " or groups NAME_x")
-    group.add_argument("--force", action="store_true",
-                       help="Run Ansible on every host, also where nothing differs")
-    group.add_argument("--rollback", action="store_true",
-                       help="Return to the previous driver on the hosts of an unhealthy batch")
+    group.add_argument(
+        "--canary",
+        default="1",
+        metavar="HOST,..|N",
+        help="Provision these hosts first, or the first N; 0 for none",
+    )
+    group.add_argument(
+        "--pause", action="store_true", help="Stop after a healthy canary, until --resume"
+    )
+    group.add_argument(
+        "--batch",
+        default="10%",
+        metavar="N|N%",
+        help="Provision at most this many hosts at a time (default: 10%%)",
+    )
+    group.add_argument(
+        "--domain",
+        metavar="NAME",
+        help="Keep each batch within one failure domain: a variable of that name, or groups NAME_x",
+    )
+    group.add_argument(
+        "--force", action="store_true", help="Run Ansible on every host, also where nothing differs"
+    )
+    group.add_argument(
+        "--rollback",
+        action="store_true",
+        help="Return to the previous driver on the hosts of an unhealthy batch",
+    )
     group = verb.add_argument_group("Scheduler")
-    group.add_argument("--hook", default="none", choices=list(SCHEDULERS),
-                       help="Scheduler that drains hosts and returns them to service")
-    group.add_argument("--drain-wait", type=float, default=3600, metavar="S",
-                       help="Wait this many seconds for running jobs")
+    group.add_argument(
+        "--hook",
+        default="none",
+        choices=list(SCHEDULERS),
+        help="Scheduler that drains hosts and returns them to service",
+    )
+    group.add_argument(
+        "--drain-wait",
+        type=float,
+        default=3600,
+        metavar="S",
+        help="Wait this many seconds for running jobs",
+    )
     group = verb.add_argument_group("Progress")
-    group.add_argument("--state", type=Path, default=REPORTS / "rollout", metavar="DIR",
-                       help="Keep the progress in this directory (default: rollout/ among the"
-                       " reports)")
+    group.add_argument(
+        "--state",
+        type=Path,
+        default=REPORTS / "rollout",
+        metavar="DIR",
+        help="Keep the progress in this directory (default: rollout/ among the reports)",
+    )
     group = group.add_mutually_exclusive_group()
     group.add_argument("--plan", action="store_true", help="Show the batches, and do nothing")
-    group.add_argument("--resume", action="store_true",
-                       help="Continue the rollout that was started; --drain-wait, --rollback,"
-                       " --fanout and --deadline may be given again")
-    group.add_argument("--abandon", action="store_true",
-                       help="Abandon the rollout that was started")
+    group.add_argument(
+        "--resume",
+        action="store_true",
+        help="Continue the rollout that was started; --drain-wait, --rollback,"
+        " --fanout and --deadline may be given again",
+    )
+    group.add_argument(
+        "--abandon", action="store_true", help="Abandon the rollout that was started"
+    )
     group = add_probe(verb)
-    group.add_argument("--deep", action="store_true",
-                       help="Compare the contents of installed files, not only size and date")
+    group.add_argument(
+        "--deep",
+        action="store_true",
+        help="Compare the contents of installed files, not only size and date",
+    )
     add_report(verb.add_argument_group("Output"))
     return verb
 
@@ -93,17 +129,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     check_playbook_args(own, rest)
     require(SSH)
     given: dict[str, Any] = own.given(options.args)
-    try:
-        return _run(options, given, rest, console())
-    except KeyboardInterrupt:
-        console().print("Interrupted. './gpufleet rollout --resume' continues it.")
-        return INTERRUPTED
-
-
-def _run(
-    options: argparse.Namespace, given: dict[str, Any], rest: list[str], out: Console
-) -> int:
-    store = Store(options.state)
+    out, store = console(), Store(options.state)
     request = _request(options, rest)
     if options.plan:
         show(out, rollout.prepare(request))
@@ -113,12 +139,15 @@ def _run(
         unfinished = last is not None and last.status in {"running", "stopped"}
         if options.resume or options.abandon:
             if not last or not unfinished:
-                raise ConfigurationError("There is no rollout to resume or abandon.",
-                                         str(store.file))
+                raise ConfigurationError(
+                    "There is no rollout to resume or abandon.", str(store.file)
+                )
         elif last and unfinished:
             raise ConfigurationError(
-                f"The last rollout is not finished ({last.summary}).", str(store.file),
-                "'./gpufleet rollout --resume' continues it, '--abandon' abandons it.")
+                f"The last rollout is not finished ({last.summary}).",
+                str(store.file),
+                "'./gpufleet rollout --resume' continues it, '--abandon' abandons it.",
+            )
         progress = last if last and unfinished else rollout.prepare(request)
         if options.abandon:
             return rollout.abandon(progress, store, out)
@@ -132,5 +161,6 @@ def _request(options: argparse.Namespace, rest: list[str]) -> rollout.Request:
     named = (options.resume or options.abandon) and not options.inventory
     hosts = HostSelector() if named else selector(options)
     settings = {name: getattr(options, name) for name in rollout.SETTINGS}
-    return rollout.Request(replace(hosts, domain=options.domain), options.canary, options.batch,
-                           settings, rest)
+    return rollout.Request(
+        replace(hosts, domain=options.domain), options.canary, options.batch, settings, rest
+    )

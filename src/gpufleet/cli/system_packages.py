@@ -52,14 +52,17 @@ def require(programs: Mapping[str, str]) -> None:
     command = ["apt-get", "install", "--yes", "--no-install-recommends", *missing]
     if os.geteuid() != 0 or not IN_CHECKOUT or not shutil.which("apt-get"):
         raise ConfigurationError(
-            f"Packages are not installed: {', '.join(missing)}.", "",
-            f"Install them first:\n  sudo {shlex.join(command)}")
+            f"Packages are not installed: {', '.join(missing)}.",
+            "",
+            f"Install them first:\n  sudo {shlex.join(command)}",
+        )
     log(f"Installing packages: {', '.join(missing)}")
     for step in (["apt-get", "update", "--quiet"], [*command, "--quiet"]):
         status = run(step, sys.stderr, stdin=subprocess.DEVNULL)
         if status:
             raise ConfigurationError(
-                f"{shlex.join(step)} failed with status {status}.", "", "See its output above.")
+                f"{shlex.join(step)} failed with status {status}.", "", "See its output above."
+            )
 
 
 def found(program: str) -> bool:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import os
+import tempfile
 from dataclasses import dataclass
+from pathlib import Path
 
+from gpufleet.errors import ConfigurationError
 from gpufleet.paths import ROOT
 from gpufleet.provision.playbook import log
 from gpufleet.provision.playbook import run as run_command
 
+from . import shards
 from .developer import BIN, require_checkout
 from .parser import Parser
 from .system_packages import ALERTS, BROWSER, COMPILER, LAB, VM, require
@@ -29,37 +34,104 @@ TIERS = {
     "default": Tier(
         "not slow and not exhaustive and (not lab or newcomer)",
         "Left out: most tests on lab hosts and those of thousands of cases (./gpufleet test"
-        " --hosts), and those that take minutes (./gpufleet test --all runs every test)."),
+        " --hosts), and those that take minutes (./gpufleet test --all runs every test).",
+    ),
     "hosts": Tier(
         "(lab or exhaustive) and not slow and not newcomer",
         "Left out: the other tests without hosts (./gpufleet test), and those that take minutes"
-        " (./gpufleet test --all runs every test)."),
+        " (./gpufleet test --all runs every test).",
+    ),
     "all": Tier(""),
 }
 
 
 def parser() -> Parser:
     """The options."""
-    verb = Parser("test", ("test", "test --hosts -k rollout"), passes_to="pytest",
-                  exit_status="Exit status: pytest's: 0 all passed, 1 a test failed.")
+    verb = Parser(
+        "test",
+        ("test", "test --hosts -k rollout"),
+        passes_to="pytest",
+        exit_status="Exit status: pytest's: 0 all passed, 1 a test failed.",
+    )
     group = verb.add_argument_group("Tier").add_mutually_exclusive_group()
-    group.add_argument("--hosts", dest="tier", action="store_const", const="hosts",
-                       default="default", help="Run the tests that need lab hosts, and those of"
-                       " thousands of cases (default: the newcomer's tests, which include a sample"
-                       " of these)")
-    group.add_argument("--all", dest="tier", action="store_const", const="all",
-                       default="default", help="Run every test, those that take minutes included"
-                       " (default: see --hosts)")
+    group.add_argument(
+        "--hosts",
+        dest="tier",
+        action="store_const",
+        const="hosts",
+        default="default",
+        help="Run the tests that need lab hosts, and those of"
+        " thousands of cases (default: the newcomer's tests, which include a sample"
+        " of these)",
+    )
+    group.add_argument(
+        "--all",
+        dest="tier",
+        action="store_const",
+        const="all",
+        default="default",
+        help="Run every test, those that take minutes included (default: see --hosts)",
+    )
+    shard = verb.add_argument_group("Shards of --all")
+    shard.add_argument(
+        "--shard",
+        metavar="NUMBER/COUNT",
+        help="Run this part of all test files, unless it has passed on the same commit",
+    )
+    shard.add_argument(
+        "--shards",
+        action="store_true",
+        help="Print which shards passed on this commit, and the last full pass",
+    )
     return verb
 
 
 def run(options: argparse.Namespace, rest: list[str]) -> int:
-    """Run a tier, then print what it leaves out; returns pytest's exit status."""
+    """Run a tier or a shard, then print what was left out; returns pytest's exit status."""
     require_checkout("test")
-    require({**LAB, **COMPILER, **BROWSER, **ALERTS, **(VM if options.tier == "all" else {})})
+    if options.shards:
+        complete, lines = shards.status()
+        print("\n".join(lines))
+        return 0 if complete else 1
+    if options.shard and options.tier != "all":
+        raise ConfigurationError(
+            "Only all tests are divided into shards.", "--shard", "Add --all to the command."
+        )
+    part = shards.parse(options.shard) if options.shard else None
+    commit = shards.clean_commit() if part and not rest else ""
+    if part and commit and (record := shards.record_file(commit, *part)).exists():
+        log(f"Shard {options.shard} has passed on this commit. To run it again, remove {record}")
+        return 0
+    require({**LAB, **COMPILER, **ALERTS, **(VM if options.tier == "all" else {})})
+    require_browser()
+    if part:
+        return run_shard(part, commit, rest)
     tier = TIERS[options.tier]
     markers = ["-m", tier.markers] if tier.markers else []
     status = run_command([str(BIN / "pytest"), *PARALLEL, *markers, *rest], cwd=ROOT)
     if tier.left_out:
         log(tier.left_out)
+    return status
+
+
+def require_browser() -> None:
+    """Chromium for the tests of the page, which are skipped without it, except in CI."""
+    try:
+        require(BROWSER)
+    except ConfigurationError as error:
+        if os.environ.get("CI"):
+            raise
+        log(f"The tests of the HTML page are skipped. {error.message} {error.remedy}")
+
+
+def run_shard(part: tuple[int, int], commit: str, rest: list[str]) -> int:
+    """Run the files of a shard, and record it where it passed; returns pytest's exit status."""
+    with tempfile.TemporaryDirectory() as name:
+        junit = Path(name, "junit.xml")
+        command = [str(BIN / "pytest"), *PARALLEL, f"--junit-xml={junit}", *rest]
+        status = run_command([*command, *shards.files(*part)], cwd=ROOT)
+        if status == 0 and commit and commit == shards.clean_commit():
+            shards.save(commit, *part, junit)
+        elif status == 0:
+            log("No record is written: the checkout has changes, or pytest has further options.")
     return status

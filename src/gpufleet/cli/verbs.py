@@ -33,6 +33,7 @@ GROUPS: dict[str, tuple[Verb, ...]] = {
         Verb("provision", "Provision the hosts that differ from their plans, and verify them"),
         Verb("rollout", "Provision a fleet batch by batch, the canary first"),
         Verb("remove", "Remove toolkits, stacks, the driver or the container integration"),
+        Verb("playbook", "Run one of gpufleet's playbooks, such as rollback, nightly or pull"),
     ),
     "Verify": (
         Verb("verify", "Verify the hosts of an inventory"),
@@ -40,23 +41,20 @@ GROUPS: dict[str, tuple[Verb, ...]] = {
         Verb("history", "Show nightly verification history"),
         Verb("report", "Show the latest report"),
     ),
-    "Offline": (
-        Verb("artifacts", "Mirror everything that the hosts of an inventory install"),
-    ),
-    "Lab": (
-        Verb("lab", "Manage throwaway hosts on this machine", "lab"),
-    ),
+    "Offline": (Verb("artifacts", "Mirror everything that the hosts of an inventory install"),),
+    "Lab": (Verb("lab", "Manage throwaway hosts on this machine", "lab"),),
     "Developer": (
         Verb("test", "Run the tests"),
         Verb("lint", "Run every linter"),
         Verb("docs", "Generate the reference documentation", "docs.generate"),
+        Verb("build", "Build the wheel and the collection, with their bill of materials"),
         Verb("bench", "Run the benchmarks", "benchmarks"),
-        Verb("measure", "Compare the catalog with the frameworks' wheels"),
+        Verb("catalog", "Add releases to the catalog, check it, make and try its locks"),
     ),
 }
 # Run by roles and by the generator of documents.
 INTERNAL = (
-    Verb("catalogue", "Print the checks as a table"),
+    Verb("checks-table", "Print the checks as a table"),
     Verb("pack", "Write this checkout into one archive"),
     Verb("pack-pull", "Write probe and judge into one file that hosts run"),
 )

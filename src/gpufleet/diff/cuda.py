@@ -15,8 +15,9 @@ from gpufleet.model.plan import (
     PlannedLink,
     PlannedToolkit,
 )
+from gpufleet.model.types import Row
 
-from .row import Row, altered, change, unfinished, unobserved, without_receipt
+from .row import altered, change, unfinished, unobserved, without_receipt
 
 
 def toolkit_change(host: Host, row: PlannedToolkit, adopt: bool) -> PlanChange | None:
@@ -38,10 +39,10 @@ def toolkit_change(host: Host, row: PlannedToolkit, adopt: bool) -> PlanChange |
     if tree is None:
         because = f"{row['path']} is missing, but it has a receipt"
         return change("toolkit", identity, "repair", because)
-    return (
-        altered(receipt, "toolkit", identity, row["version"])
-        or _other_source(receipt, "toolkit", identity, row["artifact"])
-        or other_patches(receipt, identity, row["patches"])
+    return _first_whole(
+        altered(receipt, "toolkit", identity, row["version"]),
+        _other_source(receipt, "toolkit", identity, row["artifact"]),
+        other_patches(receipt, identity, row["patches"]),
     )
 
 
@@ -86,8 +87,9 @@ def cudnn_change(host: Host, row: PlannedCudnn, adopt: bool) -> PlanChange | Non
         state = "becomes" if row["default"] else "is no longer"
         because = f"it {state} the default of {row['toolkit_path']}"
         return change("cudnn", identity, "repair", because)
-    return altered(receipt, "cudnn", identity, row["version"]) or _other_source(
-        receipt, "cudnn", identity, row["artifact"]
+    return _first_whole(
+        altered(receipt, "cudnn", identity, row["version"]),
+        _other_source(receipt, "cudnn", identity, row["artifact"]),
     )
 
 
@@ -109,6 +111,12 @@ def default_link_change(host: Host, row: PlannedLink | None) -> PlanChange | Non
         return None
     because = f"{path} points to {link.get('target')}, not to {target}"
     return change("default_link", path, "install", because)
+
+
+def _first_whole(*found: PlanChange | None) -> PlanChange | None:
+    """The first change; one of links only where there is no other, which restores them too."""
+    rows = [row for row in found if row]
+    return next((row for row in rows if row.get("step") != "links"), rows[0] if rows else None)
 
 
 def _foreign(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from gpufleet.host_state.host import Host
 from gpufleet.model.plan import Plan, PlanChange
+from gpufleet.model.types import Row
 from gpufleet.resolver.linker import FILE
 
-from .row import Row, change, unobserved
+from .row import change, unobserved
 
 
 def linker_change(host: Host, plan: Plan) -> PlanChange | None:
@@ -49,7 +50,7 @@ def _stale(host: Host, directories: list[str]) -> list[str]:
 
 
 def _lacking(host: Host, plan: Plan) -> list[str]:
-    """Directories of which the cache has nothing, and cuDNN that it has not in a registered one."""
+    """Directories that the cache does not list, and cuDNN that it lacks in a registered one."""
     found = []
     for directory in plan["linker"]["directories"]:
         cached = {str(row.get("soname")) for row in _cached(host, directory)}

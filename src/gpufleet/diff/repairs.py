@@ -10,7 +10,9 @@ from gpufleet.resolver import environment
 
 from .row import change
 
+# What a failing check can demand. What only lacks links takes the step before these.
 STEPS: tuple[Step, ...] = ("contents", "reinstall", "recreate")
+ORDER: tuple[Step, ...] = ("links", *STEPS)
 MEANING: dict[Step, str] = {
     "contents": "compare every file with what is recorded of it, and restore what differs",
     "reinstall": "install it over what is there",
@@ -64,5 +66,5 @@ def with_repairs(rows: list[PlanChange], plan: Plan, repair: Repair) -> list[Pla
             because = f"a check that depends on it fails: {MEANING[step]}"
             rows.append(change(what, identity, "repair", because, step))
         elif row["action"] in {"install", "upgrade", "repair", "finish"}:
-            row["step"] = max(step, row.get("step", STEPS[0]), key=STEPS.index)
+            row["step"] = max(step, row.get("step", STEPS[0]), key=ORDER.index)
     return rows

@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from gpufleet.host_state.host import Host, Row, mapping, mappings
+from gpufleet.host_state.host import Host, mapping, mappings
 from gpufleet.model.plan import Plan, Restart, RestartAction
+from gpufleet.model.text import gpufleet
+from gpufleet.model.types import Row
 
 # Daemons that hold the GPU for the driver itself, by the start of their names: a reload stops
 # them and starts them again.
@@ -35,7 +37,7 @@ def decide(plan: Plan, host: Host, control_node: bool = False) -> Restart:
         return _decision("none", "the driver is not managed")
     if missing := host.unobserved(("kernel", "gpus", "driver")):
         because = f"the host's {' and '.join(missing)} could not be probed"
-        return _decision("wait", because, f"see why: ./gpufleet verify --limit {name}")
+        return _decision("wait", because, f"see why: {gpufleet('verify', '--limit', name)}")
     state = _State(plan, host)
     off = state.off
     if off is None:
@@ -44,13 +46,13 @@ def decide(plan: Plan, host: Host, control_node: bool = False) -> Restart:
             return _decision("none", state.idle or f"driver {state.loaded} runs as it is installed")
         off = str(state.marker.get("because"))
     elif state.reload_fixes and not state.holders and not state.load_error:
-        return _decision("reload", off, f"./gpufleet provision --limit {name}")
+        return _decision("reload", off, gpufleet("provision", "--limit", name))
     elif state.rebooted:
         because = f"{off}, after the reboot that should have fixed it{state.also}"
         return _decision("stuck", because, _by_hand(name))
     elif not state.reboot_fixes:
         because = f"{off}, and no restart fixes that: {state.next}"
-        remedy = f"./gpufleet provision --limit {name}, or run dkms status on the host"
+        remedy = f"{gpufleet('provision', '--limit', name)}, or run dkms status on the host"
         return _decision("stuck", because, remedy)
     because = f"{off}{state.also}"
     if control_node:
@@ -59,7 +61,7 @@ def decide(plan: Plan, host: Host, control_node: bool = False) -> Restart:
     if driver["reboot"] == "never":
         because += "; gpu_driver_reboot: never"
         return _decision("wait", because, f"reboot {name} at a suitable time")
-    return _decision("reboot", because, f"./gpufleet provision --limit {name} (it reboots)")
+    return _decision("reboot", because, f"{gpufleet('provision', '--limit', name)} (it reboots)")
 
 
 def _decision(action: RestartAction, because: str, remedy: str = "") -> Restart:

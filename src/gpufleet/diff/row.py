@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from gpufleet.host_state.host import Host, mappings
 from gpufleet.model.plan import Action, Component, PlanChange, Step
+from gpufleet.model.types import Row
 
-Row = dict[str, Any]
+# The components whose links are restored without an artifact.
+LINKED: tuple[Component, ...] = ("toolkit", "cudnn")
 
 
 def change(
@@ -56,4 +56,7 @@ def altered(receipt: Row, kind: Component, identity: str, version: str) -> PlanC
     changed = mappings(receipt["changed"]) or [{}]
     first = f"{changed[0].get('path')} ({changed[0].get('what')})"
     more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
+    if kind in LINKED and all(each.get("link") is True for each in changed):
+        because = f"only links changed since it was installed: {first}{more}"
+        return change(kind, identity, "repair", because, "links")
     return change(kind, identity, "repair", f"changed since it was installed: {first}{more}")

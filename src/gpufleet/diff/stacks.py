@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from gpufleet.catalog import versions
+from gpufleet.frameworks import is_in_no_toolkit
 from gpufleet.host_state import ownership
 from gpufleet.host_state.host import Host, mapping
-from gpufleet.model.frameworks import is_in_no_toolkit
 from gpufleet.model.plan import EnvironmentFile, PlanChange, PlannedStack
+from gpufleet.model.types import Row
 from gpufleet.resolver import environment
 
-from .row import Row, altered, change, unfinished, unobserved, without_receipt
+from .row import altered, change, unfinished, unobserved, without_receipt
 
 
 def stack_change(host: Host, row: PlannedStack) -> PlanChange | None:
@@ -72,11 +73,15 @@ def _bound(binding: object, row: PlannedStack) -> bool:
     paths = [str(path) for path in binding] if isinstance(binding, list) else []
     beside = [name for name in row["sonames"] if row["toolkit_path"] and is_in_no_toolkit(name)]
     packages = f"{row['venv']}/"
-    rest = [path for path in paths
-            if not (path.startswith(packages) and path.rpartition("/")[2] in beside)]
+    rest = [
+        path
+        for path in paths
+        if not (path.startswith(packages) and path.rpartition("/")[2] in beside)
+    ]
     root = row["toolkit_path"] or row["venv"]
     complete = bool(rest) == bool(row["sonames"]) or (
-        not row["sonames"] and bool(row["sonames_optional"]))
+        not row["sonames"] and bool(row["sonames_optional"])
+    )
     return complete and all(path.startswith(f"{root}/") for path in rest)
 
 

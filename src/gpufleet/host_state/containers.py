@@ -10,15 +10,16 @@ from fnmatch import fnmatchcase
 from typing import Any, Literal
 
 from gpufleet.catalog import versions
+from gpufleet.model.types import Row
 
 from .host import Host, mapping, mappings
-
-Row = dict[str, Any]
 
 RECEIPT: tuple[Literal["containers"], str] = ("containers", "engine")
 RUNTIME = "nvidia"
 # The first Docker Engine that reads CDI specifications, if its feature is on.
 CDI_SINCE = "25.0"
+# What a container may lose and still compute: profilers and displays use these.
+UNNEEDED_NODES = ("/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
 # What a missing link of /dev/char means: systemd from 240 on, with a runc of its time, needs none.
 WITHOUT_LINK = (
     "with systemd before 240, or an older runc, a container that was given this device loses it at"
@@ -39,7 +40,7 @@ def lacking(wanted: Mapping[str, Any], host: Host) -> Iterator[str]:
         yield "NVIDIA's container toolkit is not installed"
     else:
         version = str(toolkit.get("version"))
-        if wanted["toolkit"] and version.partition("-")[0] != wanted["toolkit"]:
+        if toolkit_differs(wanted, toolkit):
             yield f"the container toolkit is {version}, planned is {wanted['toolkit']}"
         if not toolkit.get("held"):
             yield f"the container toolkit {version} is not held: an upgrade would change it"
@@ -52,6 +53,14 @@ def lacking(wanted: Mapping[str, Any], host: Host) -> Iterator[str]:
         yield f"{receipt.get('engine')} was set up, planned is {name}"
     for changed in mappings(receipt.get("changed"))[:1]:
         yield f"changed since it was installed: {changed.get('path')} ({changed.get('what')})"
+
+
+def toolkit_differs(wanted: Mapping[str, Any], toolkit: Mapping[str, Any] | None) -> bool:
+    """Whether no container toolkit is installed, or another release than the planned one."""
+    if not toolkit:
+        return True
+    release = str(toolkit.get("version")).partition("-")[0]
+    return bool(wanted["toolkit"]) and release != wanted["toolkit"]
 
 
 def _daemon(wanted: Mapping[str, Any], observed: Row, engine: Row) -> Iterator[str]:
@@ -115,11 +124,17 @@ def lost_at_reload(unit: Mapping[str, Any], majors: Mapping[str, Any]) -> list[s
     # Without rules of its own a unit restricts nothing.
     if unit.get("policy") == "auto" and not allow:
         return []
-    allowed = [name for name, _, access in (entry.partition(" ") for entry in allow)
-               if {"r", "w"} <= set(access)]
+    allowed = [
+        name
+        for name, _, access in (entry.partition(" ") for entry in allow)
+        if {"r", "w"} <= set(access)
+    ]
     groups = {str(number): name for name, number in majors.items()}
-    return [str(node.get("node")) for node in mappings(unit.get("nodes"))
-            if not _allowed(node, allowed, groups)]
+    return [
+        str(node.get("node"))
+        for node in mappings(unit.get("nodes"))
+        if not _allowed(node, allowed, groups)
+    ]
 
 
 def _allowed(node: Row, allowed: list[str], groups: Mapping[str, str]) -> bool:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpufleet.model.plan import Plan
+from gpufleet.model.text import quoted, shell
+from gpufleet.model.types import Row
 
 from .driver_state import Fault, installed, part, provision, without_card
-from .host import Host, Row, mapping, mappings
+from .host import Host, mapping, mappings
 
 # The kind of a kernel module by its licence.
 KINDS = {"NVIDIA": "proprietary", "Dual MIT/GPL": "open"}
@@ -21,24 +23,29 @@ def modules(plan: Plan, host: Host) -> Iterator[Fault]:
         version = str(kernel.get("version"))
         name, lacks_headers = _kernel_name(host, version), not kernel.get("headers")
         module: Row = next(
-            (row for row in mappings(kernel.get("modules")) if row.get("name") == "nvidia"), {})
+            (row for row in mappings(kernel.get("modules")) if row.get("name") == "nvidia"), {}
+        )
         remedy = f"{provision(plan)} (on the host: {_repair(host, version, lacks_headers)})"
         if not module:
             why = f", and no headers ({headers(host, version)}) to build it with" * lacks_headers
-            yield Fault(f"{name} has no NVIDIA module{why}: a host that boots it has no GPU",
-                        remedy)
+            yield Fault(
+                f"{name} has no NVIDIA module{why}: a host that boots it has no GPU", remedy
+            )
             continue
         version_found = module.get("version")
         if have and version_found and version_found != have:
             yield Fault(f"the module of {name} is {version_found}, the driver is {have}", remedy)
         kind = KINDS.get(str(module.get("license")))
         if kind and driver.get("module") not in {None, kind}:
-            yield Fault(f"the module of {name} is {kind}, planned is {driver['module']}",
-                        provision(plan))
+            yield Fault(
+                f"the module of {name} is {kind}, planned is {driver['module']}", provision(plan)
+            )
         if dkms and lacks_headers:
             yield Fault(
                 f"{name} has no headers ({headers(host, version)}): the next driver cannot be"
-                " built for it", remedy)
+                " built for it",
+                remedy,
+            )
 
 
 def judged_kernels(host: Host) -> list[Row]:
@@ -47,7 +54,8 @@ def judged_kernels(host: Host) -> list[Row]:
     running = None if state.get("container") else state.get("running")
     rows = mappings(state.get("installed"))
     found = [
-        row for row in rows
+        row
+        for row in rows
         if (row.get("image") and "rescue" not in str(row.get("version")))
         or row.get("version") == running
     ]
@@ -72,7 +80,12 @@ def _kernel_name(host: Host, version: str) -> str:
 def _repair(host: Host, kernel: str, lacks_headers: bool) -> str:
     tool = "dnf" if part(host, "packages").get("manager") == "rpm" else "apt-get"
     install = f"{tool} install {headers(host, kernel)}; " if lacks_headers else ""
-    return f"{install}dkms autoinstall -k {kernel}; or remove that kernel, if it is not needed"
+    build = shell(
+        f"{install}dkms autoinstall -k",
+        kernel,
+        instead=(f"build the module for {quoted(kernel)}, if there is such a kernel"),
+    )
+    return f"{build}; or remove that kernel, if it is not needed"
 
 
 def nouveau(plan: Plan, host: Host) -> Iterator[Fault]:
@@ -85,12 +98,20 @@ def nouveau(plan: Plan, host: Host) -> Iterator[Fault]:
             yield Fault(
                 f"the initramfs {kernel.get('initramfs')} has the module nouveau, and nothing in"
                 " it blocks it",
-                f"{again} (on the host: update-initramfs -u -k {kernel.get('version')}, or dracut"
-                f" -f --kver {kernel.get('version')})")
+                f"{again} (on the host: {_initramfs(str(kernel.get('version')))})",
+            )
     own = not part(host, "kernel").get("container")
     if state.get("loaded") and own and not without_card(plan, host):
-        yield Fault("the module nouveau is loaded: CUDA cannot use a card that it holds",
-                    f"reboot {plan['host']} ({again} does, where gpu_driver_reboot allows it)", "")
+        yield Fault(
+            "the module nouveau is loaded: CUDA cannot use a card that it holds",
+            f"reboot {plan['host']} ({again} does, where gpu_driver_reboot allows it)",
+            "",
+        )
+
+
+def _initramfs(kernel: str) -> str:
+    made = f"make the initramfs of {quoted(kernel)} again, if there is such a kernel"
+    return shell(f"update-initramfs -u -k {kernel}, or dracut -f --kver", kernel, instead=made)
 
 
 def secure_boot(plan: Plan, host: Host) -> Iterator[Fault]:
@@ -101,4 +122,6 @@ def secure_boot(plan: Plan, host: Host) -> Iterator[Fault]:
             " kernel refuses them",
             f"on {plan['host']}: mokutil --import /var/lib/dkms/mok.pub (Ubuntu:"
             " /var/lib/shim-signed/mok/MOK.der), reboot, and enrol the key at the console; or"
-            " switch Secure Boot off in the firmware", "")
+            " switch Secure Boot off in the firmware",
+            "",
+        )

@@ -8,6 +8,8 @@ from typing import Any
 
 from gpufleet.catalog import versions
 from gpufleet.model.plan import Plan
+from gpufleet.model.text import quoted
+from gpufleet.model.types import Row
 
 from .driver_state import (
     PACKAGED,
@@ -22,7 +24,7 @@ from .driver_state import (
     texts,
     upstream,
 )
-from .host import Host, Row, mapping, mappings
+from .host import Host, mapping, mappings
 
 PIN = "/etc/apt/preferences.d/gpufleet-driver"
 
@@ -44,19 +46,24 @@ def packages(plan: Plan, host: Host) -> Iterator[Fault]:
         if name in package_rows(host) or _BUILDERS.match(name):
             yield Fault(
                 f"package {name} is {status}: {manager} did not finish installing it",
-                f"{again} (on the host: dpkg --configure -a shows the reason)")
+                f"{again} (on the host: dpkg --configure -a shows the reason)",
+            )
     if driver["source"] not in PACKAGED:
         if there:
             yield Fault(
                 f"packages of a driver ({listed(there)}) are installed beside the runfile's: each"
                 " overwrites the other's files",
                 "on the host: remove them (apt-get purge, dnf remove), or set gpu_driver: {source:"
-                " distro}", "refuse")
+                " distro}",
+                "refuse",
+            )
     elif not there and host.driver_library:
         yield Fault(
             f"driver {host.driver_library} (libcuda.so) belongs to no package: a"
             " runfile installed it, and packages would mix with it",
-            "on the host: nvidia-uninstall, or set gpu_driver: {source: preinstalled}", "refuse")
+            "on the host: nvidia-uninstall, or set gpu_driver: {source: preinstalled}",
+            "refuse",
+        )
         return
     elif not there:
         yield Fault("no package of the driver is installed", again, "install")
@@ -70,14 +77,13 @@ def packages(plan: Plan, host: Host) -> Iterator[Fault]:
     if have is not None:
         yield from _other_version(plan, receipt, have)
     ours = {name: own for name, own in mapping(receipt.get("packages")).items() if upstream(own)}
-    now = {
-        name: _without_epoch(row.get("version")) for name, row in package_rows(host).items()
-    }
+    now = {name: _without_epoch(row.get("version")) for name, row in package_rows(host).items()}
     if gone := set(ours) - set(now):
         yield Fault(f"packages installed with the driver are missing: {listed(gone)}", again)
     changed = {
         f"{name} {now[name]} (was {own})"
-        for name, own in ours.items() if now.get(name) not in {None, _without_epoch(own)}
+        for name, own in ours.items()
+        if now.get(name) not in {None, _without_epoch(own)}
     }
     if changed:
         yield Fault(f"packages were changed by somebody else: {listed(changed, 2)}", again)
@@ -94,13 +100,17 @@ def _other_version(plan: Plan, receipt: Row, have: str) -> Iterator[Fault]:
     elif driver["source"] not in PACKAGED and str(receipt.get("version") or have) != have:
         yield Fault(
             f"driver {receipt['version']} was installed by gpufleet, and {have} is installed now:"
-            " somebody else changed it", again)
+            " somebody else changed it",
+            again,
+        )
     for key in ("source", "branch", "module"):
         wanted = str(driver.get(key))
         if driver.get(key) and str(receipt.get(key) or wanted) != wanted:
             yield Fault(
                 f"the driver was installed with {key} {receipt[key]}, planned is {wanted}",
-                again, "upgrade")
+                again,
+                "upgrade",
+            )
 
 
 def _without_epoch(version: Any) -> str:
@@ -111,7 +121,8 @@ def _without_epoch(version: Any) -> str:
 def _repositories(plan: Plan, host: Host) -> Iterator[Fault]:
     """Two definitions of one repository with two keys stop apt; two repositories mix drivers."""
     sources = [
-        row for row in mappings(part(host, "packages").get("sources"))
+        row
+        for row in mappings(part(host, "packages").get("sources"))
         if not _OTHER_REPOSITORY.search(f"{row.get('path')} {row.get('uris')}")
     ]
     repositories: dict[str, list[Row]] = {}
@@ -138,13 +149,14 @@ def _unwanted(plan: Plan, sources: list[Row], cause: str) -> Fault:
     ours = [row for row in sources if row not in theirs]
     own = {uri.rstrip("/") for row in ours for uri in texts(row.get("uris"))}
     left = [
-        row for row in theirs
+        row
+        for row in theirs
         if not any(_NVIDIA.search(uri) or uri.rstrip("/") in own for uri in texts(row.get("uris")))
     ]
     if mapping(plan["driver"])["source"] == "nvidia_repo" and not left:
         return Fault(cause, f"{provision(plan)} (it removes what is not gpufleet's)")
-    remedy = f"on the host: remove what does not belong there, of {_paths(theirs)}"
-    return Fault(cause, remedy, "")
+    paths = listed({quoted(str(row.get("path"))) for row in theirs})
+    return Fault(cause, f"on the host: remove what does not belong there, of {paths}", "")
 
 
 def holds(plan: Plan, host: Host) -> Iterator[Fault]:
@@ -156,8 +168,9 @@ def holds(plan: Plan, host: Host) -> Iterator[Fault]:
     rows = package_rows(host)
     if loose := [name for name in ours if name in rows and not rows[name].get("held")]:
         yield Fault(
-            f"packages are not held, and can be upgraded under the running driver: "
-            f"{listed(loose)}", again)
+            f"packages are not held, and can be upgraded under the running driver: {listed(loose)}",
+            again,
+        )
     if part(host, "packages").get("manager") == "dpkg":
         pinned = {str(row.get("path")) for row in mappings(part(host, "packages").get("pins"))}
         if PIN not in pinned:
@@ -171,4 +184,5 @@ def _by_version(there: Mapping[str, str]) -> str:
     found = sorted(set(there.values()))
     return "; ".join(
         f"{version} ({listed([name for name, own in there.items() if own == version], 2)})"
-        for version in found)
+        for version in found
+    )

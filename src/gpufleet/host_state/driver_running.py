@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from gpufleet.catalog import pci
 from gpufleet.model.plan import Plan
+from gpufleet.model.text import quoted
 
 from .driver_state import Fault, installed, listed, managed, part, provision, texts, without_card
 from .host import Host, mapping, mappings
@@ -35,7 +36,9 @@ def nodes(plan: Plan, host: Host) -> Iterator[Fault]:
         yield Fault(
             f"device files are missing, without which programs find no GPU: {listed(missing)}",
             "on the host, as root: nvidia-modprobe -u -c 0 (nvidia-smi creates those of the GPUs,"
-            " and at each boot the persistence daemon: gpu_driver: {persistence: true})", "")
+            " and at each boot the persistence daemon: gpu_driver: {persistence: true})",
+            "",
+        )
 
 
 def persistence(plan: Plan, host: Host) -> Iterator[Fault]:
@@ -46,7 +49,9 @@ def persistence(plan: Plan, host: Host) -> Iterator[Fault]:
         if MODE_OFF in command.split():
             yield Fault(
                 f"service {PERSISTENCE} runs with {MODE_OFF}, as Ubuntu's packages start it, so"
-                " persistence mode is off", provision(plan))
+                " persistence mode is off",
+                provision(plan),
+            )
 
 
 def fabric(plan: Plan, host: Host) -> Iterator[Fault]:
@@ -60,17 +65,24 @@ def fabric(plan: Plan, host: Host) -> Iterator[Fault]:
             yield Fault(
                 f"service {FABRIC} starts at boot on a host without NVSwitch, and fails",
                 f"if the host has no NVSwitch: {provision(plan)} (on the host: systemctl disable"
-                f" {FABRIC}); if it has, it is not on the PCI bus: see kernel.log")
+                f" {FABRIC}); if it has, it is not on the PCI bus: see kernel.log",
+            )
         return
-    if hidden and gpus.get("hypervisor") and state.get("unit") is None and part(
-            host, "driver").get("cuinit") == 0:
+    if (
+        hidden
+        and gpus.get("hypervisor")
+        and state.get("unit") is None
+        and part(host, "driver").get("cuinit") == 0
+    ):
         return  # the machine below manages the fabric, and CUDA starts on it
     yield from _service(plan, host, "fabric", FABRIC)
     have = host.driver or installed(plan, host)
     if state.get("version") and have and state["version"] != have:
         yield Fault(
             f"the fabric manager is {state['version']}, the driver is {have}: CUDA starts only"
-            " where they are equal", provision(plan))
+            " where they are equal",
+            provision(plan),
+        )
 
 
 def behind_hidden_nvswitch(host: Host) -> bool:
@@ -79,8 +91,7 @@ def behind_hidden_nvswitch(host: Host) -> bool:
 
 
 def _in_rack(host: Host) -> bool:
-    """Whether the GPUs are those of a rack (GB200, GB300), whose switches are hosts of their own.
-    """
+    """Whether the GPUs belong to a rack (GB200, GB300), whose switches are separate hosts."""
     return any(pci.in_rack(pci.digits(str(card.get("device")))) for card in host.gpus)
 
 
@@ -89,12 +100,16 @@ def _service(plan: Plan, host: Host, key: str, unit: str) -> Iterator[Fault]:
     if state.get("unit") is None:
         yield Fault(f"service {unit} is not installed", provision(plan))
     elif not state.get("enabled"):
-        yield Fault(f"service {unit} does not start at boot",
-                    f"{provision(plan)} (on the host: systemctl enable {unit})")
+        yield Fault(
+            f"service {unit} does not start at boot",
+            f"{provision(plan)} (on the host: systemctl enable {unit})",
+        )
     # Without the driver it cannot run, and that is another fault.
     elif state.get("active") is False and host.driver is not None:
-        yield Fault(f"service {unit} does not run",
-                    f"{provision(plan)} (on the host: systemctl status {unit} shows why)")
+        yield Fault(
+            f"service {unit} does not run",
+            f"{provision(plan)} (on the host: systemctl status {unit} shows why)",
+        )
 
 
 def mismatch(plan: Plan, host: Host) -> Iterator[Fault]:
@@ -151,10 +166,15 @@ def mig(plan: Plan, host: Host) -> Iterator[Fault]:
             continue
         have = sorted(texts(row.get("instances")))
         if wanted and row.get("mode") is None:
-            yield Fault(f"GPU {index} does not support MIG, declared is {', '.join(wanted)}",
-                        f"remove GPU {index} from gpu_mig", "")
+            yield Fault(
+                f"GPU {index} does not support MIG, declared is {', '.join(wanted)}",
+                f"remove GPU {quoted(index)} from gpu_mig",
+                "",
+            )
         elif have != sorted(map(str, wanted)) or (row.get("mode") == "on") != bool(wanted):
-            there = ", ".join(have) or ("MIG without instances" if row.get("mode") == "on" else
-                                        "no MIG")
-            yield Fault(f"GPU {index} has {there}, declared is {', '.join(wanted) or 'no MIG'}",
-                        again)
+            there = ", ".join(have) or (
+                "MIG without instances" if row.get("mode") == "on" else "no MIG"
+            )
+            yield Fault(
+                f"GPU {index} has {there}, declared is {', '.join(wanted) or 'no MIG'}", again
+            )

@@ -15,14 +15,16 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from gpufleet.model.plan import Action, Plan
+from gpufleet.model.text import gpufleet
+from gpufleet.model.types import Row
 
-from .host import Host, Row, mapping, mappings
+from .host import Host, mapping, mappings
 
 RECEIPT: tuple[Literal["driver"], str] = ("driver", "driver")  # kind and id
 SECTIONS = ("kernel", "gpus", "driver", "packages")  # of the snapshot, that are read here
 PACKAGED = ("distro", "nvidia_repo")  # sources whose files belong to packages
 
-# Of the driver's packages, those with a version of their own, or that of a firmware in the name.
+# Packages of the driver that have a version of their own, or a firmware's version in their name.
 _OWN_VERSION = re.compile(r"nvidia-(modprobe|persistenced|settings|xconfig|firmware-.*)")
 _UPSTREAM = re.compile(r"(?:\d+:)?(\d{3}\.\d+(?:\.\d+)?)(?![.\d])")
 
@@ -55,7 +57,7 @@ def without_card(plan: Plan, host: Host) -> bool:
 def provision(plan: Plan) -> str:
     """The remedy: the command, or whoever maintains a driver that gpufleet does not manage."""
     if managed(plan):
-        return f"./gpufleet provision --limit {plan['host']}"
+        return gpufleet("provision", "--limit", plan["host"])
     return f"ask whoever installs the driver of {plan['host']} to repair it"
 
 

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import PurePosixPath
 from typing import Any
 
 from gpufleet.catalog import versions
-
-Row = dict[str, Any]
+from gpufleet.model.types import Row
 
 
 def mapping(value: Any) -> Row:
@@ -65,6 +65,25 @@ class Host:
 
     def _rows(self, section: str, key: str) -> list[Row]:
         return mappings(self._value(section, key))
+
+    @cached_property
+    def _indexes(self) -> dict[tuple[str, ...], dict[tuple[Any, ...], Row]]:
+        return {}
+
+    def _row(self, section: str, key: str, **wanted: str) -> Row | None:
+        """The first row with these values. The rows are read once, and not for each such question.
+
+        A host's lists may be long, and are asked for each of their own rows.
+        """
+        name = (section, key, *wanted)
+        if name not in self._indexes:
+            index: dict[tuple[Any, ...], Row] = {}
+            for row in self._rows(section, key):
+                values = tuple(row.get(each) for each in wanted)
+                if all(isinstance(value, str) for value in values):
+                    index.setdefault(values, row)
+            self._indexes[name] = index
+        return self._indexes[name].get(tuple(wanted.values()))
 
     @property
     def arch(self) -> str | None:
@@ -147,8 +166,11 @@ class Host:
     def damaged(self, records: str, kind: str, identity: str) -> str | None:
         """Why a receipt or journal entry that exists cannot be used; `records` names which."""
         end = f"/{records}/{kind}-{identity}.json"
-        found = [row for row in self._rows("receipts", "unreadable")
-                 if str(row.get("path")).endswith(end)]
+        found = [
+            row
+            for row in self._rows("receipts", "unreadable")
+            if str(row.get("path")).endswith(end)
+        ]
         return str(found[0].get("error")) if found else None
 
     @property
@@ -158,10 +180,7 @@ class Host:
         return [str(each) for each in found] if isinstance(found, list) else []
 
     def _entry(self, key: str, kind: str, identity: str) -> Row | None:
-        for row in self.entries(key):
-            if row.get("kind") == kind and row.get("id") == identity:
-                return row
-        return None
+        return self._row("receipts", key, kind=kind, id=identity)
 
     def foreign_text(self, path: str, sha256: str) -> bool:
         """Whether a foreign file with another content is at the path of an environment file."""
@@ -175,13 +194,11 @@ class Host:
 
     def tree(self, path: str) -> Row | None:
         """The toolkit at a path."""
-        rows = self._rows("toolkits", "trees")
-        return next((row for row in rows if row.get("path") == path), None)
+        return self._row("toolkits", "trees", path=path)
 
     def cudnn(self, toolkit_path: str) -> Row:
         """The cuDNN in a toolkit's tree."""
-        rows = self._rows("cudnn", "trees")
-        return next((row for row in rows if row.get("toolkit") == toolkit_path), {})
+        return self._row("cudnn", "trees", toolkit=toolkit_path) or {}
 
     def cudnn_libraries(self, toolkit_path: str, soname: str) -> list[Row]:
         """The libraries of that name in a toolkit's tree."""
@@ -189,10 +206,9 @@ class Host:
         return [each for each in libraries if each.get("soname") == soname]
 
     def stack(self, name: str) -> Row | None:
-        rows = self._rows("stacks", "stacks")
-        return next((row for row in rows if row.get("name") == name), None)
+        return self._row("stacks", "stacks", name=name)
 
-    @property
+    @cached_property
     def foreign_stacks(self) -> list[Row]:
         """The environments that gpufleet did not install."""
         ours = {
@@ -214,6 +230,14 @@ class Host:
     @property
     def linker_cache(self) -> list[Row]:
         return self._rows("linker", "cache")
+
+    @property
+    def hidden_records(self) -> Row | None:
+        """The mount that covers the records of what gpufleet installed on this host."""
+        return next(
+            (row for row in self._rows("receipts", "obstacles") if row.get("what") == "mounted"),
+            None,
+        )
 
     def room(self, directory: str) -> Room | None:
         """Free space at a directory, or at the nearest parent that was probed.

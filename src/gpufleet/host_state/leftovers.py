@@ -7,16 +7,17 @@ cuDNN.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from pathlib import PurePosixPath
+from typing import Literal
 
 from gpufleet.model.plan import Plan
+from gpufleet.model.types import Row
 
 from . import driver_state
 from .host import Host
 
-Row = dict[str, Any]
 Kind = Literal["stack", "cudnn", "toolkit"]
 
 KINDS: tuple[Kind, ...] = ("stack", "cudnn", "toolkit")  # in the order of removal
@@ -49,24 +50,25 @@ def found(plan: Plan, host: Host) -> list[Leftover]:
     declared |= {("stack", row["name"]) for row in plan["stacks"]}
     rows = [*host.entries("receipts"), *host.entries("journal")]
     entries = {(str(row.get("kind")), str(row.get("id"))): row for row in rows}
+    users: dict[str, list[str]] = {}
+    for stack in host.foreign_stacks:
+        for directory in PurePosixPath(str(stack.get("bound_to"))).parents:
+            users.setdefault(str(directory), []).append(str(stack.get("venv")))
     return [
-        _leftover(host, wanted, row)
+        _leftover(host, wanted, row, users)
         for wanted in KINDS
         for (kind, identity), row in sorted(entries.items())
         if kind == wanted and (kind, identity) not in declared
     ]
 
 
-def _leftover(host: Host, kind: Kind, row: Row) -> Leftover:
+def _leftover(host: Host, kind: Kind, row: Row, users: Mapping[str, list[str]]) -> Leftover:
+    """`users`: the foreign environments that are bound to something in a directory."""
     identity, path = str(row.get("id")), str(row.get("path"))
     entry = host.journal(kind, identity) or {}
     since = str(entry.get("started")) if entry.get("state") == "removing" else None
-    users = [
-        str(stack.get("venv"))
-        for stack in host.foreign_stacks
-        if kind != "stack" and str(stack.get("bound_to")).startswith(f"{path}/")
-    ]
-    return Leftover(kind, identity, path, since, tuple(users))
+    bound = users.get(path, []) if kind != "stack" else []
+    return Leftover(kind, identity, path, since, tuple(bound))
 
 
 def notes(plan: Plan, host: Host) -> Iterator[str]:

@@ -16,16 +16,20 @@ from .host import Host
 
 def foreign(host: Host, kind: str, identity: str, exists: bool) -> bool:
     """Whether something exists there that gpufleet did not install."""
-    ours = host.receipt(kind, identity) or host.journal(kind, identity) or any(
-        host.damaged(records, kind, identity) for records in ("receipts", "journal"))
+    ours = (
+        host.receipt(kind, identity)
+        or host.journal(kind, identity)
+        or any(host.damaged(records, kind, identity) for records in ("receipts", "journal"))
+    )
     return exists and not ours and host.section("receipts") is not None
 
 
 def registered(host: Host, path: str) -> bool:
     """Whether gpufleet's file for the linker lists a toolkit's libraries."""
     rows = [row for row in host.linker_files if "gpufleet" in str(row.get("path"))]
-    return any(str(each).startswith(f"{path}/") for row in rows
-               for each in row.get("directories") or [])
+    return any(
+        str(each).startswith(f"{path}/") for row in rows for each in row.get("directories") or []
+    )
 
 
 def bound(host: Host, row: PlannedStack) -> bool:

@@ -8,8 +8,16 @@ from __future__ import annotations
 
 from .hosts import GROUP, Become, Connection, HostSelector, InventoryHost, locks_in
 
-__all__ = ["GROUP", "Become", "Connection", "HostSelector", "InventoryHost", "inventory_hosts",
-           "locks_in", "start_ansible"]
+__all__ = [
+    "GROUP",
+    "Become",
+    "Connection",
+    "HostSelector",
+    "InventoryHost",
+    "inventory_hosts",
+    "locks_in",
+    "start_ansible",
+]
 
 
 def inventory_hosts(selector: HostSelector) -> list[InventoryHost]:

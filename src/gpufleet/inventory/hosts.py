@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gpufleet.model.spec import Declaration, Spec
 from gpufleet.paths import ROOT
+from gpufleet.spec.parse import declaration_of
 
 GROUP = "gpu_hosts"
 
@@ -52,7 +54,8 @@ class InventoryHost:
 
     `locks` are the stacks' locks in `locks_dir`, {file name: sha256}; the directory may be absent.
     `keeps_artifacts`: downloaded artifacts stay on the host after the install (artifacts_keep).
-    `domain` is the host's value of the selector's `domain`.
+    `domain` is the host's value of the selector's `domain`. `origins` has the file and line of
+    each declared value, {`gpu_stacks[0].tensorflow`: `FILE:LINE`}.
     """
 
     name: str
@@ -62,6 +65,22 @@ class InventoryHost:
     locks_dir: Path = ROOT / "stacks"
     keeps_artifacts: bool = False
     domain: str | None = None
+    origins: dict[str, str] = field(default_factory=dict)
+
+    @functools.cached_property
+    def declaration(self) -> Declaration:
+        """The variables, parsed once."""
+        return declaration_of(self.variables)
+
+    @property
+    def spec(self) -> Spec:
+        """What the variables declare, without what is refused."""
+        return self.declaration.spec
+
+    def origin(self, where: str) -> str | None:
+        """`FILE:LINE` of a place in the variables, or of the nearest value around it."""
+        ends = (i for i in range(len(where), 0, -1) if where[i : i + 1] in {"", ".", "["})
+        return next((self.origins[where[:i]] for i in ends if where[:i] in self.origins), None)
 
 
 @dataclass(frozen=True)

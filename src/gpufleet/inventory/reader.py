@@ -29,18 +29,22 @@ from ansible.utils.vars import load_extra_vars
 from ansible.vars.manager import VariableManager
 
 from gpufleet.errors import ConfigurationError
+from gpufleet.model.spec import declares
 from gpufleet.paths import ROOT
 
 from . import typed
 from .hosts import Become, Connection, HostSelector, InventoryHost, locks_in
+from .origins import origin_of_error, origins_of
 
 INVENTORY_SUFFIXES = {".yml", ".yaml", ".json", ".ini", ".toml"}
-# Facts that roles set while they run: not part of a declaration.
-ROLE_FACTS = {"gpu_plan", "gpu_changes"}
-VARIABLE_PREFIXES = ("ansible_", "gpu_")
 # Variables of ours that are read beside the spec, which types all others.
-OWN_TEXTS = {"gpu_artifacts_source", "gpu_pip_index_url", "gpu_pair_address", "gpu_node_name",
-             "gpu_scheduler_host"}
+OWN_TEXTS = {
+    "gpu_artifacts_source",
+    "gpu_pip_index_url",
+    "gpu_pair_address",
+    "gpu_node_name",
+    "gpu_scheduler_host",
+}
 
 
 def read(selector: HostSelector) -> list[InventoryHost]:
@@ -49,12 +53,13 @@ def read(selector: HostSelector) -> list[InventoryHost]:
     for source in sources:
         if "," not in source and not Path(source).exists():
             raise ConfigurationError(
-                "The inventory does not exist.", source, "Give a file, a directory, or 'host,'.")
+                "The inventory does not exist.", source, "Give a file, a directory, or 'host,'."
+            )
     try:
         return _read(sources, selector)
     except AnsibleError as error:
-        raise ConfigurationError(
-            str(error.message).strip(), ", ".join(sources), "Fix the inventory.") from error
+        where = origin_of_error(error) or ", ".join(sources)
+        raise ConfigurationError(str(error.message).strip(), where, "Fix the inventory.") from error
 
 
 @functools.cache
@@ -78,12 +83,17 @@ class _Inventory(InventoryManager):  # type: ignore[misc]
         parsed = bool(super().parse_source(source, cache=cache))
         path = Path(source)
         # A directory also holds other files; their names tell them apart.
-        named = source in self._sources or path.suffix in INVENTORY_SUFFIXES or (
-            os.access(path, os.X_OK))
+        named = (
+            source in self._sources
+            or path.suffix in INVENTORY_SUFFIXES
+            or (os.access(path, os.X_OK))
+        )
         if not parsed and path.is_file() and named and path.stat().st_size:
             raise ConfigurationError(
-                "The file cannot be parsed as an inventory; see Ansible's warning above.", source,
-                "Fix it, or move it out of the inventory.")
+                "The file cannot be parsed as an inventory; see Ansible's warning above.",
+                source,
+                "Fix it, or move it out of the inventory.",
+            )
         return parsed
 
 
@@ -94,8 +104,12 @@ def _read(sources: list[str], selector: HostSelector) -> list[InventoryHost]:
     load_extra_vars.extra_vars = None
     loader = DataLoader()
     secrets = CLI.setup_vault_secrets(
-        loader, list(constants.DEFAULT_VAULT_IDENTITY_LIST), auto_prompt=False,
-        vault_password_files=list(selector.vault_password_files), initialize_context=False)
+        loader,
+        list(constants.DEFAULT_VAULT_IDENTITY_LIST),
+        auto_prompt=False,
+        vault_password_files=list(selector.vault_password_files),
+        initialize_context=False,
+    )
     loader.set_vault_secrets(secrets)
     # One context per process, and it can be created only once.
     VaultSecretsContext.current().secrets = secrets
@@ -106,11 +120,16 @@ def _read(sources: list[str], selector: HostSelector) -> list[InventoryHost]:
     hosts = inventory.get_hosts(selector.group if selector.group in inventory.groups else "all")
     if not hosts:
         raise ConfigurationError(
-            f"No host matches --limit {selector.limit}." if selector.limit
-            else "The inventory has no hosts.", ", ".join(sources),
-            f"Add hosts to the group '{selector.group}', or correct the limit.")
-    return [_inventory_host(host, variables.get_vars(host=host), loader, selector.domain)
-            for host in hosts]
+            f"No host matches --limit {selector.limit}."
+            if selector.limit
+            else "The inventory has no hosts.",
+            ", ".join(sources),
+            f"Add hosts to the group '{selector.group}', or correct the limit.",
+        )
+    return [
+        _inventory_host(host, variables.get_vars(host=host), loader, selector.domain)
+        for host in hosts
+    ]
 
 
 def _inventory_host(
@@ -120,22 +139,29 @@ def _inventory_host(
     values = {
         name: _templated(templar, host.name, name, variables[name])
         for name in sorted(variables)
-        if name.startswith(VARIABLE_PREFIXES) and name not in ROLE_FACTS
+        if (name.startswith("ansible_") or declares(name))
         # Ansible's facts about itself.
         and not name.startswith(("ansible_version", "ansible_playbook_python", "ansible_config"))
     }
-    declared = {name: value for name, value in values.items() if name.startswith("gpu_")}
+    declared = {name: value for name, value in values.items() if declares(name)}
     typed.host_name(host.name)
     locks_dir = typed.directory(
         declared.get("gpu_locks_dir") or f"{variables.get('inventory_dir') or ROOT}/stacks",
-        f"{host.name}: gpu_locks_dir")
+        f"{host.name}: gpu_locks_dir",
+    )
     for name in OWN_TEXTS & set(declared):
         typed.text(declared[name], f"{host.name}: {name}")
     keeps = _templated(templar, host.name, "artifacts_keep", variables.get("artifacts_keep", False))
     return InventoryHost(
-        host.name, declared, connection_of(host.name, values), locks_in(locks_dir), locks_dir,
+        host.name,
+        declared,
+        connection_of(host.name, values),
+        locks_in(locks_dir),
+        locks_dir,
         typed.flag(keeps, f"{host.name}: artifacts_keep"),
-        _domain(templar, host, variables, domain) if domain else None)
+        _domain(templar, host, variables, domain) if domain else None,
+        dict(place for name in declared for place in origins_of(name, variables[name])),
+    )
 
 
 def _domain(templar: Any, host: Any, variables: dict[str, Any], domain: str) -> str | None:
@@ -155,8 +181,10 @@ def _templated(templar: Any, host: str, name: str, value: Any) -> Any:
     except (AnsibleError, TypeError, ValueError) as error:
         message = getattr(error, "message", None) or str(error)
         raise ConfigurationError(
-            f"The value cannot be evaluated: {str(message).strip()}", f"{host}: {name}",
-            "Fix it in the inventory.") from error
+            f"The value cannot be evaluated: {str(message).strip()}",
+            f"{host}: {name}",
+            "Fix it in the inventory.",
+        ) from error
 
 
 def connection_of(name: str, values: Mapping[str, Any]) -> Connection:
@@ -168,12 +196,19 @@ def connection_of(name: str, values: Mapping[str, Any]) -> Connection:
     if kind not in {"ssh", "local"}:
         raise ConfigurationError(
             f"The connection plugin '{kind}' is not supported.",
-            f"{name}: ansible_connection", "Use ssh or local.")
+            f"{name}: ansible_connection",
+            "Use ssh or local.",
+        )
     ssh = _plugin_options("connection", "ssh", name, values)
-    arguments = [argument for option in ("ssh_args", "ssh_common_args", "ssh_extra_args")
-                 for argument in typed.arguments(ssh[option], f"{name}: ansible_{option}")]
-    python = typed.text(values.get("ansible_python_interpreter"),
-                        f"{name}: ansible_python_interpreter") or "auto"
+    arguments = [
+        argument
+        for option in ("ssh_args", "ssh_common_args", "ssh_extra_args")
+        for argument in typed.arguments(ssh[option], f"{name}: ansible_{option}")
+    ]
+    python = (
+        typed.text(values.get("ansible_python_interpreter"), f"{name}: ansible_python_interpreter")
+        or "auto"
+    )
     has_address = "ansible_host" in values or "ansible_ssh_host" in values
     address = ssh["host"] if has_address else name
     return Connection(
@@ -192,16 +227,18 @@ def connection_of(name: str, values: Mapping[str, Any]) -> Connection:
     )
 
 
-def _plugin_options(
-    kind: str, plugin: str, host: str, values: Mapping[str, Any]
-) -> dict[str, Any]:
+def _plugin_options(kind: str, plugin: str, host: str, values: Mapping[str, Any]) -> dict[str, Any]:
     try:
         options: dict[str, Any] = constants.config.get_plugin_options(
-            kind, plugin, variables=dict(values))
+            kind, plugin, variables=dict(values)
+        )
     except (AnsibleError, TypeError, ValueError) as error:
         message = str(getattr(error, "message", None) or error).strip()
-        raise ConfigurationError(f"A variable of the {plugin} plugin cannot be used: {message}",
-                                 f"{host}: ansible_*", "Correct it in the inventory.") from error
+        raise ConfigurationError(
+            f"A variable of the {plugin} plugin cannot be used: {message}",
+            f"{host}: ansible_*",
+            "Correct it in the inventory.",
+        ) from error
     return options
 
 
@@ -210,10 +247,13 @@ def _become(name: str, values: Mapping[str, Any]) -> Become:
     if method.rpartition(".")[2] != "sudo":
         raise ConfigurationError(
             f"The become method '{method}' is not supported.",
-            f"{name}: ansible_become_method", "Use sudo.")
+            f"{name}: ansible_become_method",
+            "Use sudo.",
+        )
     sudo = _plugin_options("become", "sudo", name, values)
     become = values.get("ansible_become")
     return Become(
         None if become is None else typed.flag(become, f"{name}: ansible_become"),
         typed.account(sudo["become_user"] or "root", f"{name}: ansible_become_user") or "root",
-        typed.secret(sudo["become_pass"], f"{name}: ansible_become_password"))
+        typed.secret(sudo["become_pass"], f"{name}: ansible_become_password"),
+    )

@@ -24,18 +24,25 @@ _ADDRESS = "an address that ssh accepts: text without blanks and shell character
 def refused(where: str, value: Any, wanted: str) -> ConfigurationError:
     """The mistake at one place of the inventory."""
     shown = repr(value) if len(repr(value)) <= 80 else f"{repr(value)[:80]}..."
-    return ConfigurationError(f"Expected {wanted}, got {shown}.", where, "Correct it in the"
-                              " inventory.")
+    return ConfigurationError(
+        f"Expected {wanted}, got {shown}.", where, "Correct it in the inventory."
+    )
 
 
 def host_name(name: str) -> str:
     """A host's name: it becomes a file's name, an argument of programs and a line of reports."""
     if len(name) > MOST_NAME:
-        raise refused(f"{name[:40]}...", f"{len(name)} characters",
-                      f"a host name of at most {MOST_NAME} characters")
+        raise refused(
+            f"{name[:40]}...",
+            f"{len(name)} characters",
+            f"a host name of at most {MOST_NAME} characters",
+        )
     if not name.strip() or not name.isprintable() or name.startswith("-") or not name.strip("."):
-        raise refused("the inventory's hosts", name, "a host name: text without control characters,"
-                      " no dash first, and more than dots")
+        raise refused(
+            "the inventory's hosts",
+            name,
+            "a host name: text without control characters, no dash first, and more than dots",
+        )
     return name
 
 
@@ -83,8 +90,9 @@ def secret(value: Any, where: str) -> str | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, str | int) or "\n" in str(value):
-        raise ConfigurationError("Expected a password of one line.", where,
-                                 "Correct it in the inventory or its vault.")
+        raise ConfigurationError(
+            "Expected a password of one line.", where, "Correct it in the inventory or its vault."
+        )
     return str(value)
 
 
@@ -108,8 +116,13 @@ def directory(value: Any, where: str) -> Path:
 
 
 def _is_word(value: str) -> bool:
-    return (bool(value) and value.isprintable() and not _SHELL & set(value)
-            and not any(map(str.isspace, value)) and not value.startswith("-"))
+    return (
+        bool(value)
+        and value.isprintable()
+        and not _SHELL & set(value)
+        and not any(map(str.isspace, value))
+        and not value.startswith("-")
+    )
 
 
 def _number(value: Any, where: str, wanted: str, most: int) -> int:

@@ -41,24 +41,34 @@ class Contents:
             except (OSError, ValueError, KeyError) as error:
                 raise MirrorError(
                     f"{self.path} cannot be read: {error}",
-                    "Remove it; 'artifacts fetch' creates it again.") from error
+                    "Remove it; 'artifacts fetch' creates it again.",
+                ) from error
 
     def known(self, lock: Lock) -> list[File]:
         """Return the packages of a lock; raise `MirrorError` if the mirror does not list it."""
         if not lock.path.exists():
             raise MirrorError(
                 f"{lock.path} does not exist",
-                "Run 'artifacts fetch' where a package index is reachable; it resolves the lock.")
+                "Run 'artifacts fetch' where a package index is reachable; it resolves the lock.",
+            )
         entry = self.locks.get(digest_of(str(lock.path)))
         if not entry:
             raise MirrorError(
                 f"the mirror was not fetched for the current {lock.path}",
-                "Run 'artifacts fetch' where a package index is reachable.")
+                "Run 'artifacts fetch' where a package index is reachable.",
+            )
         return [
             # The document may come from elsewhere: only the name of a path is used.
-            File(**{**row, "path": f"{WHEELS}/{Path(row['path']).name}", "kind": "package",
-                    "reasons": tuple(row["reasons"])})
-            for row in entry["files"]]
+            File(
+                **{
+                    **row,
+                    "path": f"{WHEELS}/{Path(row['path']).name}",
+                    "kind": "package",
+                    "reasons": tuple(row["reasons"]),
+                }
+            )
+            for row in entry["files"]
+        ]
 
     def learn(self, lock: Lock, fetch: Fetch) -> None:
         """Look up the packages of an unknown lock in the index, and write them to the document.
@@ -73,9 +83,12 @@ class Contents:
         fetch(sources)
         listed = {file.path for file in files}
         files += [
-            file for file in packages.build_requirements(
-                lock, [self.directory / file.path for file in sources])
-            if file.path not in listed]
+            file
+            for file in packages.build_requirements(
+                lock, [self.directory / file.path for file in sources]
+            )
+            if file.path not in listed
+        ]
         rows = [{name: asdict(file)[name] for name in RECORDED} for file in files]
         self.locks[digest] = {"lock": lock.path.name, "python": lock.python, "files": rows}
         document = {"schema": SCHEMA, "locks": self.locks}

@@ -7,19 +7,20 @@ Toolkits, their patches and cuDNN count; the driver's runfile, `uv` and packages
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rich.filesize import decimal
 
 from gpufleet.model.mirror import Delivery, DeliveryGroup
+from gpufleet.model.text import public_addresses
 
 # From so many hosts on another way is worth its preparation.
 MOST_COPIED = 10
-ADVICE = (f"With more than {MOST_COPIED} hosts, a mirror on another machine takes this load:"
-          " docs/how-to/fifty-servers.md")
-_LOGIN = re.compile(r"//[^/]*@")
+ADVICE = (
+    f"With more than {MOST_COPIED} hosts, a mirror on another machine takes this load:"
+    " docs/how-to/fifty-servers.md"
+)
 _NOT_INSTALLED = {"adopt", "remove", "refuse"}
 
 
@@ -28,14 +29,25 @@ def lacking(plan: Mapping[str, Any]) -> dict[str, int | None]:
     pending = plan["changes"]
     if plan["problems"]:
         return {}
-    wanted = None if pending is None else {
-        (row["what"], row["id"]) for row in pending if row["action"] not in _NOT_INSTALLED}
+    wanted = (
+        None
+        if pending is None
+        else {
+            (row["what"], row["id"])
+            for row in pending
+            # Links are restored from the receipt.
+            if row["action"] not in _NOT_INSTALLED and row.get("step") != "links"
+        }
+    )
     rows: list[Mapping[str, Any]] = []
     for toolkit in plan["toolkits"]:
         if wanted is None or ("toolkit", toolkit["short"]) in wanted:
             rows += [toolkit["artifact"], *toolkit["patches"]]
-    rows += [cudnn["artifact"] for cudnn in plan["cudnn"]
-             if wanted is None or ("cudnn", cudnn.get("id")) in wanted]
+    rows += [
+        cudnn["artifact"]
+        for cudnn in plan["cudnn"]
+        if wanted is None or ("cudnn", cudnn.get("id")) in wanted
+    ]
     return {row["file"]: row["size_bytes"] for row in rows if row and row["file"]}
 
 
@@ -46,14 +58,21 @@ def delivery(plans: Mapping[str, Mapping[str, Any]], sources: Mapping[str, str])
         files = lacking(plan)
         if not files:
             continue
-        source = _LOGIN.sub("//***@", sources.get(name, ""))
+        source = public_addresses(sources.get(name, ""))
         unknown = tuple(sorted(file for file, size in files.items() if size is None))
         known = sum(size or 0 for size in files.values())
         probed = plan["changes"] is not None
-        group = groups.setdefault((source, unknown, known, probed), {
-            "way": "mirror" if source.startswith(("http://", "https://")) else "copy",
-            "source": source or None, "hosts": [], "probed": probed, "known_bytes": known,
-            "unknown": list(unknown)})
+        group = groups.setdefault(
+            (source, unknown, known, probed),
+            {
+                "way": "mirror" if source.startswith(("http://", "https://")) else "copy",
+                "source": source or None,
+                "hosts": [],
+                "probed": probed,
+                "known_bytes": known,
+                "unknown": list(unknown),
+            },
+        )
         group["hosts"].append(name)
     rows = list(groups.values())
     copied = [row for row in rows if row["way"] == "copy"]
@@ -61,7 +80,8 @@ def delivery(plans: Mapping[str, Mapping[str, Any]], sources: Mapping[str, str])
     return {
         "groups": rows,
         "control_bytes": None if unknown_size else _leaving(copied),
-        "advice": ADVICE if sum(len(row["hosts"]) for row in copied) > MOST_COPIED else None}
+        "advice": ADVICE if sum(len(row["hosts"]) for row in copied) > MOST_COPIED else None,
+    }
 
 
 def sentences(found: Delivery) -> list[str]:
@@ -85,8 +105,10 @@ def _sentence(group: DeliveryGroup) -> str:
     size = decimal(group["known_bytes"]) if group["known_bytes"] else "an unknown size"
     to = "1 host" if count == 1 else f"each of {count} hosts"
     if group["way"] == "mirror":
-        how = (f"fetched from {group['source']}: none leaves this machine, unless it serves that"
-               " address")
+        how = (
+            f"fetched from {group['source']}: none leaves this machine, unless it serves that"
+            " address"
+        )
     else:
         total = decimal(_leaving([group])) if group["known_bytes"] else "an unknown number of bytes"
         how = f"copied from this machine: {least}{total} leave it"

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from http.client import HTTPException
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -19,7 +20,9 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.download import (
     download,
     held,
     opened,
+    promised_bytes,
     put,
+    signed,
     verified,
 )
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import StateError
@@ -75,13 +78,19 @@ class Mirror:
     """A mirror's directory and its sources.
 
     `directories`: where files are copied from; `sites`: base addresses of artifacts; `indexes`:
-    addresses of package indexes, with the login that they may need.
+    addresses of package indexes, with the login that they may need; `declared`: addresses of
+    artifacts with their queries, which plans do not show.
     """
 
     directory: Path
     directories: tuple[Path, ...] = ()
     sites: tuple[str, ...] = ()
     indexes: tuple[str, ...] = ()
+    declared: tuple[str, ...] = ()
+
+    def address(self, file: File) -> str:
+        """Where a file is downloaded from, with the login or the query that the server needs."""
+        return _with_login(signed(file.url, self.declared), self.indexes)
 
     def path(self, file: File) -> Path:
         """The file's path in the mirror."""
@@ -140,21 +149,24 @@ class Mirror:
         sites = self.sites if file.kind == "artifact" else ()
         urls = [f"{site.rstrip('/')}/{file.name}" for site in sites]
         if file.url and not file.login_required:
-            urls.append(_with_login(file.url, self.indexes))
+            urls.append(self.address(file))
         for url in urls:
-            yield functools.partial(
-                download, url, target, file.checksum, seals, file.size_bytes)
+            yield functools.partial(download, url, target, file.checksum, seals, file.size_bytes)
 
     def _remedy(self, file: File) -> str:
         if file.login_required:
             size = f" ({decimal(file.size_bytes)})" if file.size_bytes else ""
-            return (f"Log in with NVIDIA at {file.url}, download {file.name}{size}, and name the "
-                    "directory with the download: --from DIRECTORY.")
+            return (
+                f"Log in with NVIDIA at {file.url}, download {file.name}{size}, and name the "
+                "directory with the download: --from DIRECTORY."
+            )
         if file.kind == "package":
             return "Run 'artifacts fetch' again where the package index is reachable."
         site = file.url or "its site"
-        return (f"Run 'artifacts fetch' again where {site} is reachable, or put the file into a "
-                "directory and name the directory: --from DIRECTORY.")
+        return (
+            f"Run 'artifacts fetch' again where {site} is reachable, or put the file into a "
+            "directory and name the directory: --from DIRECTORY."
+        )
 
     def _without_logins(self, text: str) -> str:
         for address in (*self.sites, *self.indexes):
@@ -188,10 +200,9 @@ def sizes(mirror: Mirror, files: Iterable[File]) -> list[File]:
         if mirror.path(file).exists():
             return replace(file, size_bytes=mirror.path(file).stat().st_size)
         try:
-            url = _with_login(file.url, mirror.indexes)
-            with opened(url, method="HEAD") as answer:
-                return replace(file, size_bytes=int(answer.headers["Content-Length"]))
-        except (OSError, ValueError, TypeError):
+            with opened(mirror.address(file), method="HEAD") as answer:
+                return replace(file, size_bytes=promised_bytes(answer) or None)
+        except (OSError, ValueError, HTTPException):
             # An unreachable server is reported when the file is fetched.
             return file
 
@@ -203,7 +214,9 @@ def lacking(mirror: Mirror, files: Iterable[File]) -> int:
     """How many bytes are still to be fetched, as far as sizes are known."""
     return sum(
         max(0, (file.size_bytes or 0) - _length(mirror.partial(file)))
-        for file in files if not mirror.path(file).exists())
+        for file in files
+        if not mirror.path(file).exists()
+    )
 
 
 def _length(path: Path) -> int:
@@ -221,7 +234,8 @@ def check_space(mirror: Mirror, files: Iterable[File]) -> None:
         raise MirrorError(
             f"{mirror.directory} has {free / 1e9:.1f} GB free, and {required / 1e9:.1f} GB are "
             "still to be fetched; nothing was fetched",
-            "Free some space, or name a directory on another disk.")
+            "Free some space, or name a directory on another disk.",
+        )
 
 
 def fetch_all(mirror: Mirror, files: list[File], report: Report) -> list[Row]:
@@ -243,8 +257,6 @@ def fetch_all(mirror: Mirror, files: list[File], report: Report) -> list[Row]:
 def not_needed(mirror: Mirror, rows: Iterable[Row], *ours: Path) -> list[str]:
     """Files in the directory that nothing needs."""
     known = {mirror.path(row.file) for row in rows}.union(ours)
-    below = (
-        path for path in mirror.directory.rglob("*")
-        if path.is_file() and path not in known)
+    below = (path for path in mirror.directory.rglob("*") if path.is_file() and path not in known)
     names = (path.relative_to(mirror.directory) for path in below)
     return sorted(str(name) for name in names if not name.parts[0].startswith("."))

@@ -18,9 +18,16 @@ from .needs import Lock, MirrorError
 def resolve(locks: Iterable[Lock]) -> None:
     """Resolve every lock that is missing or outdated; raise `MirrorError` if that fails."""
     variables = [
-        {"path": str(lock.path), "requirements": lock.requirements, "python": lock.python,
-         "index_url": lock.index_url, "index": lock.index}
-        for lock in locks if lock.requirements]
+        {
+            "path": str(lock.path),
+            "requirements": lock.requirements,
+            "python": lock.python,
+            "index_url": lock.index_url,
+            "index": lock.index,
+        }
+        for lock in locks
+        if lock.requirements
+    ]
     if not variables:
         return
     # In a private file: an index's address may contain a password.
@@ -30,10 +37,14 @@ def resolve(locks: Iterable[Lock]) -> None:
         program = Path(sys.executable).with_name("ansible-playbook")
         done = subprocess.run(
             [str(program), "-i", "localhost,", "-e", f"@{file.name}", "playbooks/locks.yml"],
-            cwd=ROOT, stdout=sys.stderr, check=False,
-            env={**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg")})
+            cwd=ROOT,
+            stdout=sys.stderr,
+            check=False,
+            env={**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg")},
+        )
     if done.returncode:
         raise MirrorError(
             "the stacks' locks could not be resolved; see Ansible's output above",
             "Check that a Python package index is reachable (gpu_pip_index_url, or uv's own "
-            "setting), and run again.")
+            "setting), and run again.",
+        )

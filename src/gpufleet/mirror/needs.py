@@ -10,9 +10,7 @@ from pathlib import Path
 from gpufleet.errors import ConfigurationError
 from gpufleet.inventory import InventoryHost
 from gpufleet.model.plan import NeededArtifact, PlannedStack, ProblemEntry
-from gpufleet.model.problems import Problems
-from gpufleet.spec import parse
-from gpufleet.verification.session import plan_of
+from gpufleet.verification.judging import plan_of
 
 WHEELS = "wheels"
 
@@ -65,12 +63,15 @@ class Lock:
 
 @dataclass
 class Needs:
-    """The needs of an inventory; `sources`: its values of gpu_artifacts_source."""
+    """The needs of an inventory; `sources`: its values of gpu_artifacts_source; `addresses`: those
+    that it declares for artifacts.
+    """
 
     hosts: int = 0
     artifacts: dict[str, File] = field(default_factory=dict)
     locks: dict[Path, Lock] = field(default_factory=dict)
     sources: list[str] = field(default_factory=list)
+    addresses: set[str] = field(default_factory=set)
     problems: list[ProblemEntry] = field(default_factory=list)
 
 
@@ -81,12 +82,12 @@ def needs_of(hosts: Iterable[InventoryHost]) -> Needs:
         needs.hosts += 1
         plan = plan_of(host, None)
         needs.problems += [
-            {**problem, "where": f"{host.name}: {problem['where']}"}
-            for problem in plan["problems"]
+            {**problem, "where": f"{host.name}: {problem['where']}"} for problem in plan["problems"]
         ]
         source = str(host.variables.get("gpu_artifacts_source") or "")
         if source and source not in needs.sources:
             needs.sources.append(source)
+        needs.addresses.update(row["url"] for row in host.spec.artifacts.values() if "url" in row)
         for row in plan["artifacts"]:
             _add_artifact(needs, row, host.name)
         # A refused plan's stacks may be incomplete.
@@ -102,12 +103,20 @@ def _add_artifact(needs: Needs, row: NeededArtifact, host: str) -> None:
     if known and known.checksum != checksum:
         raise ConfigurationError(
             f"{file} is declared with {checksum}, but for another host with "
-            f"{known.checksum}: one directory cannot hold both.", f"{host}: gpu_artifacts",
-            "Create a mirror for each, with --limit.")
+            f"{known.checksum}: one directory cannot hold both.",
+            f"{host}: gpu_artifacts",
+            "Create a mirror for each, with --limit.",
+        )
     reasons = tuple(dict.fromkeys((*(known.reasons if known else ()), row["for"])))
     needs.artifacts[file] = File(
-        file, "artifact", checksum, row["url"] or "", row["size_bytes"],
-        bool(row["login_required"]), reasons)
+        file,
+        "artifact",
+        checksum,
+        row["url"] or "",
+        row["size_bytes"],
+        bool(row["login_required"]),
+        reasons,
+    )
 
 
 def _add_locks(needs: Needs, stack: PlannedStack, host: InventoryHost) -> None:
@@ -133,9 +142,8 @@ def _lock_names(lock: str) -> str:
     """The pattern of a lock's names on any Python and GPU (resolver.stacks); a group: Python."""
     name, _, _ = lock.rpartition("-py")
     plain = name.removesuffix("-jupyter")
-    return f"{re.escape(plain)}(?:-older-gpu)?{name[len(plain):]}" + r"-py(\d+\.\d+)\.lock"
+    return f"{re.escape(plain)}(?:-older-gpu)?{name[len(plain) :]}" + r"-py(\d+\.\d+)\.lock"
 
 
 def _python_is_declared(stack: PlannedStack, host: InventoryHost) -> bool:
-    specs = parse.read(host.variables, Problems()).stacks
-    return any(spec.python for spec in specs if spec.name == stack["name"])
+    return any(spec.python for spec in host.spec.stacks if spec.name == stack["name"])

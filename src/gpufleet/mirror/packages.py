@@ -22,6 +22,7 @@ from urllib.parse import unquote, urlsplit
 
 from ansible_collections.gpufleet.gpu.plugins.module_utils.python_environment import (
     index_variables,
+    resolved_for,
 )
 from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import parse_wheel_filename
@@ -58,20 +59,27 @@ def _pylock(requirements: str, lock: Lock, failed: str, *options: str) -> list[d
     """The packages of uv's output, in the format of PEP 751."""
     command = [
         *(str(UV), "pip", "compile", "--quiet", "--no-header", "--format", "pylock.toml"),
-        *("--python-version", lock.python),
-        *("--python-platform", f"x86_64-manylinux_2_{GLIBC[-1]}", *options)]
+        *("--python-version", resolved_for(lock.python)),
+        *("--python-platform", f"x86_64-manylinux_2_{GLIBC[-1]}", *options),
+    ]
     environment = {**os.environ, **index_variables(lock.index_url, lock.index)}
     with tempfile.TemporaryDirectory() as work:
         source, output = Path(work, "requirements.txt"), Path(work, "pylock.toml")
         source.write_text(requirements, encoding="utf-8")
         done = subprocess.run(
-            [*command, "--output-file", str(output), str(source)], env=environment,
-            capture_output=True, text=True, check=False)
+            [*command, "--output-file", str(output), str(source)],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         if done.returncode:
             last = "\n".join(done.stderr.strip().splitlines()[-STDERR_LINES:])
             raise MirrorError(
-                f"{failed}: {last}", "Check that a Python package index is reachable "
-                "(gpu_pip_index_url, or uv's own setting), and run again.")
+                f"{failed}: {last}",
+                "Check that a Python package index is reachable "
+                "(gpu_pip_index_url, or uv's own setting), and run again.",
+            )
         packages: list[dict[str, Any]] = tomllib.loads(output.read_text())["packages"]
         return packages
 
@@ -83,8 +91,10 @@ def _files(
     found: list[File] = []
     for package in packages:
         known = [
-            row for row in (*package.get("wheels", ()), package.get("sdist"))
-            if row and (text is None or f"sha256:{row['hashes'].get('sha256')}" in text)]
+            row
+            for row in (*package.get("wheels", ()), package.get("sdist"))
+            if row and (text is None or f"sha256:{row['hashes'].get('sha256')}" in text)
+        ]
         rows = {_name(row): row for row in known}
         selected = best(rows, lock.python) or [name for name in rows if not name.endswith(".whl")]
         if not selected:
@@ -92,11 +102,19 @@ def _files(
                 f"the package index has no file of {package['name']} {package['version']} with a "
                 f"checksum that {lock.path} lists",
                 "Remove the lock, so that it is resolved again, or name the index that it was "
-                "resolved from (gpu_pip_index_url).")
+                "resolved from (gpu_pip_index_url).",
+            )
         found += [
-            File(f"{WHEELS}/{name}", "package", f"sha256:{rows[name]['hashes']['sha256']}",
-                 rows[name]["url"], rows[name].get("size"), reasons=(reason,))
-            for name in selected]
+            File(
+                f"{WHEELS}/{name}",
+                "package",
+                f"sha256:{rows[name]['hashes']['sha256']}",
+                rows[name]["url"],
+                rows[name].get("size"),
+                reasons=(reason,),
+            )
+            for name in selected
+        ]
     return found
 
 
@@ -112,7 +130,9 @@ def best(names: Iterable[str], python: str) -> list[str]:
         ranks = _ranks(python, glibc)
         fitting = [
             (min(ranks[tag] for tag in tags if tag in ranks), name)
-            for name, tags in tagged if any(tag in ranks for tag in tags)]
+            for name, tags in tagged
+            if any(tag in ranks for tag in tags)
+        ]
         if fitting:
             chosen[min(fitting)[1]] = None
     return list(chosen)
@@ -128,7 +148,8 @@ def _ranks(python: str, glibc: int) -> dict[Tag, int]:
     platforms = list(_platforms(glibc))
     tags: list[Tag] = [
         *cpython_tags(version, [abi], platforms),
-        *compatible_tags(version, interpreter, platforms)]
+        *compatible_tags(version, interpreter, platforms),
+    ]
     return {tag: rank for rank, tag in enumerate(tags)}
 
 

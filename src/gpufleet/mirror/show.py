@@ -32,10 +32,15 @@ def needed(console: Console, mirror: Mirror, files: Sequence[File], hosts: int) 
     """Print every file: its purpose, its size, and the beginning of its checksum."""
     known = sum(file.size_bytes or 0 for file in files)
     least = "at least " if any(file.size_bytes is None for file in files) else ""
-    console.print(Text(
-        f"{'1 host needs' if hosts == 1 else f'{hosts} hosts need'} {len(files)} files, {least}"
-        f"{decimal(known)}; {decimal(lacking(mirror, files))} of it still to be fetched into "
-        f"{mirror.directory}", style="bold"), soft_wrap=True)
+    console.print(
+        Text(
+            f"{'1 host needs' if hosts == 1 else f'{hosts} hosts need'} {len(files)} files, {least}"
+            f"{decimal(known)}; {decimal(lacking(mirror, files))} of it still to be fetched into "
+            f"{mirror.directory}",
+            style="bold",
+        ),
+        soft_wrap=True,
+    )
     reasons = None
     for file in sorted(files, key=lambda file: file.reasons):
         if file.reasons != reasons:
@@ -44,22 +49,31 @@ def needed(console: Console, mirror: Mirror, files: Sequence[File], hosts: int) 
         algorithm, _, value = file.checksum.partition(":")
         size = "unknown" if file.size_bytes is None else decimal(file.size_bytes)
         login = "  (needs a login)" if file.login_required else ""
-        console.print(Text(f"    {size:>9}  {algorithm} {value[:DIGITS]}…  {file.path}{login}"),
-                      soft_wrap=True)
+        console.print(
+            Text(f"    {size:>9}  {algorithm} {value[:DIGITS]}…  {file.path}{login}"),
+            soft_wrap=True,
+        )
 
 
 @contextmanager
 def progress(console: Console, mirror: Mirror, files: Sequence[File]) -> Iterator[Report]:
     """Show a progress bar on a terminal; elsewhere a line for each fetched or failed file."""
     if not console.is_terminal:
+
         def line(row: Row) -> None:
             if row.state == FETCHED or not row.right:
                 state = "fetched" if row.right else f"{row.state}: {row.because}"
                 console.print(f"  {row.file.path}: {state}", markup=False, soft_wrap=True)
+
         yield line
         return
-    columns = (TextColumn("Fetching"), BarColumn(), DownloadColumn(), TransferSpeedColumn(),
-               TimeRemainingColumn())
+    columns = (
+        TextColumn("Fetching"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
     done, total = threading.Event(), lacking(mirror, files)
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("Fetching", total=total)
@@ -84,18 +98,25 @@ def end(console: Console, result: Result) -> None:
     for failure in result.failures:
         _print_problem(console, "unknown", failure.message, failure.remedy)
     for name in result.extra:
-        console.print(Text(f"extra  {name}: this inventory does not need it", style="yellow"),
-                      soft_wrap=True)
+        console.print(
+            Text(f"extra  {name}: this inventory does not need it", style="yellow"), soft_wrap=True
+        )
     if result.whole:
         fetched = sum(row.state == FETCHED for row in rows)
         new = f", {fetched} of them fetched now" if fetched else ""
-        console.print(Text(f"All {len(rows)} files are in {result.directory} and checked{new}.",
-                           style="bold green"), soft_wrap=True)
+        console.print(
+            Text(
+                f"All {len(rows)} files are in {result.directory} and checked{new}.",
+                style="bold green",
+            ),
+            soft_wrap=True,
+        )
     else:
         bad = sum(not row.right for row in rows)
         more = "; what else is needed is unknown" if result.failures else ""
-        console.print(Text(f"{bad} of {len(rows)} files are missing or wrong{more}.",
-                           style="bold red"))
+        console.print(
+            Text(f"{bad} of {len(rows)} files are missing or wrong{more}.", style="bold red")
+        )
 
 
 def _print_problem(console: Console, what: str, cause: str, remedy: str) -> None:
@@ -113,15 +134,30 @@ def document(result: Result) -> dict[str, Any]:
         "directory": str(result.directory),
         "complete": result.whole,
         "files": [
-            {"path": row.file.path, "kind": row.file.kind, "checksum": row.file.checksum,
-             "size_bytes": row.file.size_bytes, "url": row.file.url,
-             "login_required": row.file.login_required, "for": list(row.file.reasons),
-             "state": row.state, "because": row.because or None, "remedy": row.remedy or None}
-            for row in result.rows],
+            {
+                "path": row.file.path,
+                "kind": row.file.kind,
+                "checksum": row.file.checksum,
+                "size_bytes": row.file.size_bytes,
+                "url": row.file.url,
+                "login_required": row.file.login_required,
+                "for": list(row.file.reasons),
+                "state": row.state,
+                "because": row.because or None,
+                "remedy": row.remedy or None,
+            }
+            for row in result.rows
+        ],
         "extra": list(result.extra),
         "problems": [
-            {"code": "not-known", "message": failure.message, "where": str(result.directory),
-             "remedy": failure.remedy} for failure in result.failures],
+            {
+                "code": "not-known",
+                "message": failure.message,
+                "where": str(result.directory),
+                "remedy": failure.remedy,
+            }
+            for failure in result.failures
+        ],
     }
 
 

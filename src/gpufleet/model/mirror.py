@@ -24,7 +24,8 @@ class MirrorFile(_For):
     login_required: bool
     state: Annotated[
         Literal["there", "fetched", "missing", "wrong"],
-        "`there`: it was there, with the right checksum; `fetched`: now"]
+        "`there`: it was there, with the right checksum; `fetched`: now",
+    ]
     because: str | None
     remedy: str | None
 
@@ -37,8 +38,7 @@ class Mirror(TypedDict):
     complete: bool
     files: list[MirrorFile]
     extra: Annotated[list[Text], "files that nothing needs (`verify` only)"]
-    problems: Annotated[
-        list[ProblemEntry], "why it is not known which files are needed"]
+    problems: Annotated[list[ProblemEntry], "why it is not known which files are needed"]
 
 
 class LockedFile(TypedDict):
@@ -71,7 +71,8 @@ class DeliveryGroup(TypedDict):
 
     way: Annotated[
         Literal["copy", "mirror"],
-        "`copy`: the control machine copies over ssh; `mirror`: each host fetches over HTTP(S)"]
+        "`copy`: the control machine copies over ssh; `mirror`: each host fetches over HTTP(S)",
+    ]
     source: Annotated[Text | None, "`gpu_artifacts_source`; null: NVIDIA's site"]
     hosts: list[Text]
     probed: Annotated[bool, "false: what is installed already is not subtracted"]
@@ -87,6 +88,8 @@ class Delivery(TypedDict):
 
     groups: Annotated[list[DeliveryGroup], "empty: no host lacks a file"]
     control_bytes: Annotated[
-        int | None, "bytes of artifacts that leave the control machine, unless it is itself the"
-        " mirror; null: a size is not known"]
+        int | None,
+        "bytes of artifacts that leave the control machine, unless it is itself the"
+        " mirror; null: a size is not known",
+    ]
     advice: Annotated[Text | None, "what is better with that many hosts"]

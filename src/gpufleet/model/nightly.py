@@ -15,11 +15,12 @@ class ChangeEntry(TypedDict):
     kind: Annotated[
         Text,
         "`failure`, `recovery`, `other-cause`, `version`, `driver`, `kernel`, `gpu`, `throughput`,"
-        " `appeared`, `vanished` or `flapping`"]
+        " `appeared`, `vanished` or `flapping`",
+    ]
     host: Text
     check: Annotated[
-        Text | None,
-        "null: the host as a whole; `host.reachable`: the host was not reached"]
+        Text | None, "null: the host as a whole; `host.reachable`: the host was not reached"
+    ]
     before: str | None
     after: str | None
     text: Annotated[str, "a sentence without the host's name"]
@@ -27,7 +28,8 @@ class ChangeEntry(TypedDict):
     weight: Annotated[Weight, "in this order"]
     strikes: Annotated[int, "how many judged runs in a row it has been bad"]
     explained_by: NotRequired[
-        Annotated[Text, "the check of the same host whose finding explains this one"]]
+        Annotated[Text, "the check of the same host whose finding explains this one"]
+    ]
     explains: NotRequired[Annotated[list[Text], "the checks that its finding explains"]]
 
 
@@ -41,7 +43,8 @@ class Standing(TypedDict):
     remedy: str
     strikes: int
     explained_by: NotRequired[
-        Annotated[Text, "the check of the same host whose finding explains this one"]]
+        Annotated[Text, "the check of the same host whose finding explains this one"]
+    ]
 
 
 class Changes(TypedDict):
@@ -73,12 +76,16 @@ class PastHost(TypedDict):
     verdicts: Annotated[
         str,
         "a letter per run: `P` pass, `F` fail, `H` hung, `U` unreachable, `?` inconclusive, `-` not"
-        " declared, `.` not there"]
+        " declared, `.` not there",
+    ]
     measures: Annotated[dict[str, list[float | None]], "by name; null: not measured"]
     checks: NotRequired[dict[str, PastCheck]]
     contents_read: NotRequired[
-        Annotated[dict[str, Time | None],
-            "by component, when its contents were last read whole; null: not yet"]]
+        Annotated[
+            dict[str, Time | None],
+            "by component, when its contents were last read whole; null: not yet",
+        ]
+    ]
 
 
 class Past(TypedDict):
@@ -100,5 +107,6 @@ class Heartbeat(TypedDict):
     status: Annotated[int, "the exit status"]
     troubles: Annotated[dict[str, str], "by step: what failed"]
     hosts: Annotated[
-        dict[str, int] | None, "how many hosts have each verdict; null: none was judged"]
+        dict[str, int] | None, "how many hosts have each verdict; null: none was judged"
+    ]
     report: Annotated[str | None, "the report's address"]

@@ -4,40 +4,34 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, NotRequired, TypedDict
 
-from .frameworks import FRAMEWORKS, FrameworkId
+from gpufleet.frameworks import FRAMEWORKS, UNNAMED, FrameworkId
+
 from .types import Text
 
 Kind = Literal["parameter-server", "all-reduce", "nccl"]
-
-# The first release whose library has gloo (`jax_cpu_enable_gloo_collectives`, from 0.4.27 on
-# `jax_cpu_collectives_implementation`): read and run in the wheels of 0.4.20 to 0.10.2.
-JAX_ON_CPUS = (0, 4, 22)
 
 
 def lacking(
     kind: Kind, framework: str, release: str, gpus: tuple[int | None, int | None]
 ) -> str | None:
     """Why a release has no such run between two hosts with so many GPUs; None where it has."""
-    title = FRAMEWORKS[framework].title
+    title, run = FRAMEWORKS[framework].title, FRAMEWORKS[framework].distributed
     if kind == "nccl" and not all(gpus):
         return "gpu_expect: not both hosts have GPUs"
-    if framework == "tensorflow":
-        old = release.startswith("1.") and kind != "parameter-server"
-        return f"gpu_stacks: TensorFlow {release} has no multi-worker all-reduce" if old else None
     if kind == "parameter-server":
-        return f"gpu_stacks: {title} has no parameter servers"
-    if kind == "all-reduce" and all(gpus):
+        return None if run.parameter_servers else f"gpu_stacks: {title} has no parameter servers"
+    if kind == "all-reduce" and all(gpus) and run.communication == "GLOO":
         return f"gpu_stacks: {title} reduces between GPUs by NCCL, see pair.nccl"
     numbers = tuple(int(part) for part in release.split(".")[:3] if part.isdigit())
-    if kind == "all-reduce" and framework == "jax" and numbers < JAX_ON_CPUS:
-        return f"gpu_stacks: JAX {release} has no all-reduce between CPUs of two hosts"
+    if numbers < (run.gpus_from if all(gpus) else run.cpus_from):
+        return f"gpu_stacks: {title} {release} has no {run.reduction}"
     return None
 
 
 class SharedStack(TypedDict):
     """A stack in which two hosts meet."""
 
-    framework: NotRequired[Annotated[FrameworkId, "without it: tensorflow"]]
+    framework: NotRequired[Annotated[FrameworkId, UNNAMED]]
     name: Annotated[Text, "on this host"]
     release: Annotated[Text, "the framework's version"]
 
@@ -96,7 +90,8 @@ class Side(TypedDict):
         Text,
         "`ok`; `failed`: its own fault, see `error`; `lost`: the other one was gone; `stopped`: the"
         " session was stopped; `unconnected`: see `reach`; `hung`; `absent`: no such stack there;"
-        " `silent`: ssh did not get in"]
+        " `silent`: ssh did not get in",
+    ]
     stage: Annotated[str, "how far it came"]
     error: str | None
     version: Annotated[Text | None, "the framework's"]
@@ -131,7 +126,7 @@ class Meeting(TypedDict):
     """One run between two hosts, the same in both hosts' snapshots; one per kind and release."""
 
     kind: Kind
-    framework: NotRequired[Annotated[FrameworkId, "without it: tensorflow"]]
+    framework: NotRequired[Annotated[FrameworkId, UNNAMED]]
     release: Annotated[Text, "the framework's version"]
     hosts: Annotated[list[Text], "both names"]
     stacks: Annotated[list[Text], "the stack on each host"]

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, NotRequired, TypedDict
 
-from .frameworks import FrameworkId
+from gpufleet.frameworks import DEFAULT, UNNAMED, FrameworkId
+
 from .pairs import PlannedMeeting
 from .types import Path, Text
 
@@ -30,10 +31,15 @@ class Expectation(TypedDict):
     ecc: Literal["on", "off"] | None
     compute_mode: Annotated[Text | None, "`default` or `exclusive_process`"]
     pcie: ExpectedLink | None
+    nvlinks: NotRequired[Annotated[int | None, "the least number of active NVLinks of each GPU"]]
     tflops: Annotated[float | None, "the least float32 throughput of each GPU"]
     tflops_because: Annotated[Text | None, "`gpu_expect.tflops`, or the model's floor"]
-    found: NotRequired[Annotated[
-        bool, "the count is that of the probe, not a declaration (`verify --local`)"]]
+    governor: NotRequired[
+        Annotated[Text | None, "the frequency governor of each CPU, such as `performance`"]
+    ]
+    found: NotRequired[
+        Annotated[bool, "the count is that of the probe, not a declaration (`verify --local`)"]
+    ]
 
 
 class PlannedOs(TypedDict):
@@ -42,7 +48,7 @@ class PlannedOs(TypedDict):
     id: Text | None
     version_id: Text | None
     codename: str | None
-    family: Annotated[Text | None, "debian or rhel; null: not supported for drivers"]
+    family: Annotated[Text | None, "debian or redhat; null: not supported for drivers"]
 
 
 class PlannedDriver(TypedDict):
@@ -54,7 +60,8 @@ class PlannedDriver(TypedDict):
     version: Annotated[Text | None, "an exact version: declared, or of a runfile"]
     source: Annotated[
         Literal["distro", "nvidia_repo", "runfile", "preinstalled"] | None,
-        "null: the driver is not managed"]
+        "null: the driver is not managed",
+    ]
     managed: Annotated[bool, "gpufleet installs it"]
     module: Literal["open", "proprietary"] | None
     module_because: Text | None
@@ -62,7 +69,8 @@ class PlannedDriver(TypedDict):
     fabric_manager: Annotated[bool, "the GPUs are behind an NVSwitch"]
     mig: Annotated[
         dict[str, list[Text]] | None,
-        "MIG profiles by GPU index, or of `all`; empty: MIG off; null: not declared"]
+        "MIG profiles by GPU index, or of `all`; empty: MIG off; null: not declared",
+    ]
     reboot: Annotated[Literal["auto", "never", "always"], "when the host may be rebooted"]
 
 
@@ -71,7 +79,11 @@ class PlannedContainers(TypedDict):
 
     engine: Literal["docker", "podman"]
     source: Literal["distro", "docker_repo"]
-    toolkit: Annotated[Text | None, "the container toolkit's version; null: the newest"]
+    toolkit: Annotated[
+        Text | None,
+        "the container toolkit's version; null: the newest where none is installed, else that one",
+    ]
+    accept_cves: NotRequired[Annotated[list[Text], "known vulnerabilities that are accepted"]]
     image: Annotated[Text | None, "an image with a framework to test in"]
     data_root: Annotated[Text | None, "where Docker keeps its data; null: its default"]
     gpus: Annotated[int | None, "how many GPUs are declared"]
@@ -175,32 +187,34 @@ class ComputeCapability(TypedDict):
 class PlannedStack(TypedDict):
     """A framework in a virtual environment, bound to its own CUDA."""
 
-    name: Annotated[Text, "such as tensorflow-2.13.1"]
-    framework: NotRequired[Annotated[FrameworkId, "without it: tensorflow"]]
+    name: Annotated[Text, f"such as {DEFAULT.stack}"]
+    framework: NotRequired[Annotated[FrameworkId, UNNAMED]]
     distribution: Annotated[Text, "the Python package"]
     version: Text
     python: Annotated[Text | None, "such as 3.11"]
     interpreter: Annotated[
         Path | None,
-        "null until the host was probed, unless declared as a path, or where uv installs it"]
+        "null until the host was probed, unless declared as a path, or where uv installs it",
+    ]
     python_source: Annotated[Text | None, "`host`, `path` or `uv`"]
     venv: Path
     cuda: Annotated[Text, "such as 11.8"]
     cuda_source: Annotated[
         CudaSource,
         "a local toolkit, nvidia-* wheels in the environment, or the framework's own wheel,"
-        " whose libraries it loads itself"]
+        " whose libraries it loads itself",
+    ]
     toolkit_path: Path | None
     cudnn: Text | None
     sonames: Annotated[list[Text], "libraries that it loads, without libcuda.so.1"]
     sonames_optional: list[Text]
     requirements: Annotated[list[Text], "what the lock is made from"]
-    index: NotRequired[Annotated[
-        Text | None, "an extra package index for the requirements; null: none"]]
+    index: NotRequired[
+        Annotated[Text | None, "an extra package index for the requirements; null: none"]
+    ]
     lock: Annotated[Text, "the lock's file name beside the inventory"]
     lock_sha256: Annotated[Text | None, "the lock's digest; null: there is no lock"]
-    installer: Annotated[
-        Literal["uv", "pip"], "`pip` for interpreters that uv does not support"]
+    installer: Annotated[Literal["uv", "pip"], "`pip` for interpreters that uv does not support"]
     build: BuildVersions
     compute_capability: ComputeCapability
     driver_min: Annotated[Text, "the least driver that it needs"]
@@ -233,8 +247,15 @@ class PlannedLink(TypedDict):
     target: Text
 
 
-_Owner = TypedDict("_Owner", {"for": Annotated[
-    Text | None, "the toolkit or stack that it belongs to; null: removed with the last of them"]})
+_Owner = TypedDict(
+    "_Owner",
+    {
+        "for": Annotated[
+            Text | None,
+            "the toolkit or stack that it belongs to; null: removed with the last of them",
+        ]
+    },
+)
 
 
 class EnvironmentFile(_Owner):
@@ -250,8 +271,9 @@ class ProblemEntry(TypedDict):
 
     code: Annotated[Text, "one of a fixed list, such as unknown-release"]
     message: str
-    where: Annotated[str, "the location in the variables, such as gpu_stacks[0].tensorflow"]
+    where: Annotated[str, f"the location in the variables, such as gpu_stacks[0].{DEFAULT.id}"]
     remedy: str
+    file: NotRequired[Annotated[str, "where it is declared: the inventory's file and line"]]
 
 
 class Plan(TypedDict):
@@ -281,13 +303,20 @@ class Plan(TypedDict):
 
 
 Component = Literal[
-    "driver", "toolkit", "cudnn", "driver_library", "containers", "stack", "environment", "linker",
-    "default_link"]
-Action = Literal[
-    "install", "upgrade", "repair", "finish", "restart", "adopt", "remove", "refuse"]
+    "driver",
+    "toolkit",
+    "cudnn",
+    "driver_library",
+    "containers",
+    "stack",
+    "environment",
+    "linker",
+    "default_link",
+]
+Action = Literal["install", "upgrade", "repair", "finish", "restart", "adopt", "remove", "refuse"]
 
 
-Step = Literal["contents", "reinstall", "recreate"]
+Step = Literal["links", "contents", "reinstall", "recreate"]
 
 
 class PlanChange(TypedDict):
@@ -299,12 +328,17 @@ class PlanChange(TypedDict):
         Action,
         "`upgrade`: another driver is planned; `finish`: a run was stopped; `restart`: the"
         " installed driver does not run yet; `refuse`: something that gpufleet did not install is"
-        " there; `remove`: installed and no longer declared, and `prune` is set"]
+        " there; `remove`: installed and no longer declared, and `prune` is set",
+    ]
     because: str
-    step: NotRequired[Annotated[
-        Step,
-        "of a repair that a failing check demands: compare every file with what is recorded of it,"
-        " install over it, or move it aside and install as on a fresh host"]]
+    step: NotRequired[
+        Annotated[
+            Step,
+            "of a repair: restore only links from the receipt; or, where a failing check demands"
+            " it, compare every file with what is recorded of it, install over it, or move it aside"
+            " and install as on a fresh host",
+        ]
+    ]
 
 
 RestartAction = Literal["none", "reload", "reboot", "wait", "stuck"]

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from .plan import ProblemEntry
+from .text import public_addresses
 
 
 class Code(Enum):
@@ -47,6 +48,10 @@ class Code(Enum):
     PYTHON_UNAVAILABLE = (
         "python-unavailable",
         "The release has no wheel for that Python, or the host has no such Python.",
+    )
+    LOCK_UNAVAILABLE = (
+        "lock-unavailable",
+        "The lock of the release for that Python cannot be made, and the user has none.",
     )
     DRIVER_UNKNOWN = "driver-unknown", "No such driver branch is known."
     DRIVER_NOT_OFFERED = (
@@ -87,6 +92,10 @@ class Code(Enum):
     EULA_NOT_ACCEPTED = "eula-not-accepted", "NVIDIA's licence is not accepted."
     GLIBC = "glibc", "The host's glibc is too old, or too new for the toolkit's compiler."
     DISK_FULL = "disk-full", "A file system has less space than the installation needs."
+    RECORDS_HIDDEN = (
+        "records-hidden",
+        "A file system is mounted over the records of what gpufleet installed.",
+    )
     NOEXEC_TMP = "noexec-tmp", "The installer's temporary directory is mounted noexec."
     FOREIGN_TREE = "foreign-tree", "Something that gpufleet did not install is at the path."
     NOT_ADOPTABLE = "not-adoptable", "What should be adopted is incomplete or not as planned."
@@ -101,6 +110,10 @@ class Code(Enum):
     TOOLKIT_CLASH = "toolkit-clash", "Two patch releases need the same directory."
     CUDNN_CLASH = "cudnn-clash", "Two cuDNN of the same major version are declared for one toolkit."
     DEFAULT_NOT_DECLARED = "default-not-declared", "The default toolkit is not declared."
+    CONTAINER_TOOLKIT_VULNERABLE = (
+        "container-toolkit-vulnerable",
+        "The container toolkit has known vulnerabilities that nobody accepted.",
+    )
     HOST_UNSUPPORTED = "host-unsupported", "The host's architecture is not supported."
 
 
@@ -121,8 +134,8 @@ class Problems:
     found: list[Problem] = field(default_factory=list)
 
     def add(self, code: Code, message: str, where: str, remedy: str) -> None:
-        """Add a problem, unless it is already there."""
-        problem = Problem(code.value, message, where, remedy)
+        """Add a problem, unless it is already there; it repeats no secret of an address."""
+        problem = Problem(code.value, *map(public_addresses, (message, where, remedy)))
         if problem not in self.found:
             self.found.append(problem)
 
@@ -130,7 +143,10 @@ class Problems:
         """The problems as a plan has them."""
         return [
             ProblemEntry(
-                code=problem.code, message=problem.message, where=problem.where,
-                remedy=problem.remedy)
+                code=problem.code,
+                message=problem.message,
+                where=problem.where,
+                remedy=problem.remedy,
+            )
             for problem in self.found
         ]

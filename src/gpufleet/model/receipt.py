@@ -23,7 +23,11 @@ class ManifestEntry(TypedDict):
     mtime: NotRequired[Annotated[int, "whole seconds since the epoch; of files"]]
     mode: NotRequired[Annotated[Text, "such as 0755; of files"]]
     sha256: NotRequired[
-        Annotated[Text | None, "of shared libraries and environment files; null for others"]]
+        Annotated[
+            Text | None,
+            "of shared libraries, packages' records and environment files; null for others",
+        ]
+    ]
     target: NotRequired[Annotated[Text, "of links"]]
 
 
@@ -44,8 +48,9 @@ class AppliedPatch(TypedDict):
     checksum: Annotated[Text, "ALGORITHM:HEX"]
 
 
-_TextFor = TypedDict("_TextFor", {
-    "for": Annotated[Text | None, "the toolkit or stack that the file belongs to"]})
+_TextFor = TypedDict(
+    "_TextFor", {"for": Annotated[Text | None, "the toolkit or stack that the file belongs to"]}
+)
 
 
 class RecordedText(_TextFor):
@@ -69,56 +74,70 @@ class ReceiptFields(TypedDict):
     """What every receipt has, and what some kinds have."""
 
     schema: Annotated[int, "1"]
-    kind: Annotated[
-        Text, "`toolkit`, `cudnn`, `stack`, `environment`, `driver` or `containers`"]
+    kind: Annotated[Text, "`toolkit`, `cudnn`, `stack`, `environment`, `driver` or `containers`"]
     id: Annotated[
         Text,
         "toolkit: 11.8; cudnn: 11.8-8; stack: its name; environment: `files`; driver: `driver`;"
-        " containers: `engine`"]
+        " containers: `engine`",
+    ]
     path: Annotated[Path, "where it is installed; `/` for files in several directories"]
     version: Annotated[Text, "of what was adopted: the planned version"]
     installed: Annotated[Time, "when the installation was finished"]
     source: NotRequired[
         Annotated[
             ReceiptSource | str,
-            "driver: `distro`, `nvidia_repo` or `runfile`; others: the artifact", UNCHECKED]]
+            "driver: `distro`, `nvidia_repo` or `runfile`; others: the artifact",
+            UNCHECKED,
+        ]
+    ]
     patches: NotRequired[Annotated[list[AppliedPatch], "toolkit: in the order applied", UNCHECKED]]
     default: NotRequired[
-        Annotated[bool, "cudnn: headers and unversioned links belong to it", UNCHECKED]]
+        Annotated[bool, "cudnn: headers and unversioned links belong to it", UNCHECKED]
+    ]
     packages: NotRequired[
         Annotated[
             dict[str, str],
-            "stack: the packages of the lock, by name; driver: its packages; with versions"]]
+            "stack: the packages of the lock, by name; driver: its packages; with versions",
+        ]
+    ]
     lock_sha256: NotRequired[Annotated[Text | None, "stack: the lock's digest", UNCHECKED]]
     python: NotRequired[Annotated[Text | None, "stack: the interpreter's version", UNCHECKED]]
     binding: NotRequired[
-        Annotated[list[Text], "stack: the libraries that it is bound to", UNCHECKED]]
+        Annotated[list[Text], "stack: the libraries that it is bound to", UNCHECKED]
+    ]
     activation: NotRequired[
-        Annotated[Text | None,
-            "stack: the file that its `bin/activate` reads if it exists", UNCHECKED]]
-    texts: NotRequired[
-        Annotated[dict[str, RecordedText], "environment: the files, by path"]]
+        Annotated[
+            Text | None, "stack: the file that its `bin/activate` reads if it exists", UNCHECKED
+        ]
+    ]
+    texts: NotRequired[Annotated[dict[str, RecordedText], "environment: the files, by path"]]
     folders: NotRequired[
-        Annotated[list[Text], "environment: the directories created for its files", UNCHECKED]]
+        Annotated[list[Text], "environment: the directories created for its files", UNCHECKED]
+    ]
     engine: NotRequired[Annotated[Text, "containers: docker or podman", UNCHECKED]]
     origin: NotRequired[Annotated[Text | None, "containers: distro or docker_repo", UNCHECKED]]
     engine_packages: NotRequired[
         Annotated[
             list[Text] | None,
-            "containers: the engine's packages that gpufleet installed", UNCHECKED]]
+            "containers: the engine's packages that gpufleet installed",
+            UNCHECKED,
+        ]
+    ]
     branch: NotRequired[Annotated[Text | None, "driver: such as 535", UNCHECKED]]
     module: NotRequired[Annotated[Text | None, "driver: `open` or `proprietary`", UNCHECKED]]
     requested: NotRequired[
-        Annotated[list[Text], "driver: the packages that were requested", UNCHECKED]]
+        Annotated[list[Text], "driver: the packages that were requested", UNCHECKED]
+    ]
     brought: NotRequired[
-        Annotated[list[Text], "driver: other packages installed with it", UNCHECKED]]
+        Annotated[list[Text], "driver: other packages installed with it", UNCHECKED]
+    ]
     repository: NotRequired[Annotated[Text | None, "driver: the repository's address", UNCHECKED]]
     previous: NotRequired[Annotated[FormerDriver | None, "driver: the one before", UNCHECKED]]
     checksum: NotRequired[Annotated[Text | None, "driver: the runfile's", UNCHECKED]]
 
 
 class Receipt(ReceiptFields):
-    """One installation. Packages of a stack are compared with the records in the packages."""
+    """One installation. It lists the records of a stack's packages, which list the other files."""
 
     manifest: list[ManifestEntry]
 
@@ -165,10 +184,13 @@ class RestartMarker(TypedDict, total=False):
 
     schema: Annotated[int, "1", UNCHECKED]
     boot_id: Annotated[
-        Text | None, "the boot in which it became necessary, or in which a reboot was last tried",
-        UNCHECKED]
+        Text | None,
+        "the boot in which it became necessary, or in which a reboot was last tried",
+        UNCHECKED,
+    ]
     because: Annotated[str, "why a restart is needed", UNCHECKED]
     since: Annotated[Time, UNCHECKED]
     tried: Annotated[bool, "a reboot was tried", UNCHECKED]
     failed: Annotated[
-        FailedReload | None, "the last time that the modules could not be loaded", UNCHECKED]
+        FailedReload | None, "the last time that the modules could not be loaded", UNCHECKED
+    ]

@@ -30,12 +30,16 @@ MOST_KEY = 4096
 MOST_SECTIONS = 64
 # Lists of sections with rows of GPUs or of pairs of them, or of what a stack maps and computes:
 # rows are compared with each other, so a thousand times as many take a million times as long.
-MOST_ROWS = {**dict.fromkeys(("gpus", "smi", "smi_after", "compute"), 512),
-             **dict.fromkeys(("stacks", "containers"), 5000)}
+MOST_ROWS = {
+    **dict.fromkeys(("gpus", "smi", "smi_after", "compute"), 512),
+    **dict.fromkeys(("stacks", "containers"), 5000),
+}
 LEAST_INTEGER, MOST_INTEGER = -(1 << 63), (1 << 64) - 1
 
-REMEDY = ("find out why the host sends this: take a new snapshot with this release's probe; if it"
-          " sends the same again, examine the host, which may be damaged or taken over")
+REMEDY = (
+    "find out why the host sends this: take a new snapshot with this release's probe; if it"
+    " sends the same again, examine the host, which may be damaged or taken over"
+)
 
 
 class UnfitError(ValueError):
@@ -53,13 +57,12 @@ def document(raw: bytes, name: str = "document") -> Any:
 
 
 def snapshot(raw: bytes, host: str) -> Snapshot | None:
-    """The snapshot of a host, under the host's own name; None for any other JSON. Raises likewise.
-    """
+    """The snapshot under the host's own name; None for any other JSON. Raises likewise."""
     return snapshot_in(parsed(raw, "snapshot"), host)
 
 
 def snapshot_in(found: object, host: str) -> Snapshot | None:
-    """The same of a parsed document, which is changed."""
+    """Check a parsed document like `snapshot()`; the document is changed in place."""
     if not isinstance(found, dict) or not found.get("schema") or not found.get("sections"):
         return None
     sections = found.pop("sections")
@@ -68,8 +71,16 @@ def snapshot_in(found: object, host: str) -> Snapshot | None:
     head = checked({**found, "host": host}, "snapshot")
     if wrong := faults(Snapshot, {**head, "sections": {}}, "snapshot"):
         raise UnfitError(wrong[0])
-    return cast(Snapshot, {**head, "sections": {
-        printable(name[:MOST_KEY]): _section(name, section) for name, section in sections.items()}})
+    return cast(
+        Snapshot,
+        {
+            **head,
+            "sections": {
+                printable(name[:MOST_KEY]): _section(name, section)
+                for name, section in sections.items()
+            },
+        },
+    )
 
 
 def _section(name: str, section: Any) -> Any:
@@ -129,8 +140,7 @@ def _check_container(value: Any, location: Location, depth: int, most_items: int
     if named:
         # All keys at once: nearly always they pass.
         keys = "".join(value)
-        if not keys.isprintable() or (
-                len(keys) > MOST_KEY and max(map(len, value)) > MOST_KEY):
+        if not keys.isprintable() or (len(keys) > MOST_KEY and max(map(len, value)) > MOST_KEY):
             _rename(value, location)
 
 

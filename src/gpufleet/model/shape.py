@@ -130,8 +130,7 @@ def _object(kind: Any, args: tuple[Any, ...], bound: Mapping[Any, Any]) -> Objec
     """Generic ones are named by what they hold: a Section[Os] is an OsSection."""
     inner = dict(zip(getattr(kind, "__parameters__", ()), args, strict=False)) or bound
     name = "".join(arg.__name__ for arg in args) + kind.__name__
-    keys = tuple(_key(key, hint, kind.__total__, inner)
-                 for key, hint in _hints(kind).items())
+    keys = tuple(_key(key, hint, kind.__total__, inner) for key, hint in _hints(kind).items())
     return Object(name, " ".join((kind.__doc__ or "").split()), keys)
 
 

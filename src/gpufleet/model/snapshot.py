@@ -20,6 +20,10 @@ from .types import Text, Time
 
 Data = TypeVar("Data")
 
+# The schema of the snapshots that the checks read; the probe, which imports no other package, has
+# the same number (a test compares them).
+SNAPSHOT_SCHEMA = 1
+
 
 AFTER = "the same once more, after everything that computes; only where a driver was loaded"
 
@@ -30,7 +34,8 @@ class Section(TypedDict, Generic[Data]):
     state: Annotated[
         Text,
         "`ok`; `hung`: abandoned at its deadline; `error`; `denied`: it needs more rights;"
-        " `damaged`: it is not of its type"]
+        " `damaged`: it is not of its type",
+    ]
     seconds: Annotated[float | None, "how long it took"]
     error: Annotated[Text | None, "why there is no data"]
     data: NotRequired[Data | None]
@@ -101,5 +106,4 @@ class Snapshot(TypedDict):
     finished: NotRequired[Time]
     unseen: NotRequired[list[Unseen]]
     sections: Sections
-    pairs: NotRequired[
-        Annotated[list[Meeting], "of a host that took part in `verify --pair`"]]
+    pairs: NotRequired[Annotated[list[Meeting], "of a host that took part in `verify --pair`"]]

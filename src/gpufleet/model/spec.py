@@ -5,9 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from .frameworks import FrameworkId
+from gpufleet.frameworks import FRAMEWORKS, FrameworkId
 
+from .problems import Problem
+
+# The short forms of one more stack, each with its framework.
+SHORT_FORMS = {each.variable: each.id for each in FRAMEWORKS.values() if each.variable}
 KEYS = (
+    *SHORT_FORMS,
     "gpu_stacks",
     "gpu_toolkits",
     "gpu_cuda_default",
@@ -43,6 +48,15 @@ PIP = "pip"  # `cuda: pip` in a stack: CUDA from pip wheels, no toolkit
 LOCAL = "local"  # `cuda: local` in a stack: CUDA from an installed toolkit
 
 
+# Facts that roles set while they run, and options of a run: no part of a declaration.
+_NO_DECLARATION = ("gpu_plan", "gpu_changes", "gpu_plan_requires", "gpu_plan_done")
+
+
+def declares(name: str) -> bool:
+    """Whether a variable is part of a host's declaration."""
+    return (name.startswith("gpu_") or name in SHORT_FORMS) and name not in _NO_DECLARATION
+
+
 @dataclass(frozen=True)
 class StackSpec:
     """One entry of gpu_stacks; `where` is its location in the variables."""
@@ -61,6 +75,12 @@ class StackSpec:
     def interpreter(self) -> str | None:
         """The interpreter's path, where `python` names one."""
         return self.python if self.python and self.python.startswith("/") else None
+
+    @property
+    def python_version(self) -> str | None:
+        """The declared Python as X.Y: of `3.11.2`, or of `/opt/python/3.6/bin/python3.6`."""
+        parts = (self.python or "").rpartition("/python")[2].split(".")
+        return ".".join(parts[:2]) if self.python else None
 
 
 @dataclass(frozen=True)
@@ -102,6 +122,7 @@ class ContainersSpec:
     toolkit: str | None = None
     image: str | None = None
     data_root: str | None = None
+    accept_cves: tuple[str, ...] = ()  # known vulnerabilities of the toolkit
 
 
 @dataclass
@@ -135,3 +156,15 @@ class Spec:
     def without_gpu(self) -> bool:
         """Whether the host is declared to have no GPU."""
         return self.expect.get("count") == 0
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """What a host's variables declare: the spec, and the problems of what is left out of it.
+
+    Nothing changes a declaration: it is parsed once, and everything that concerns the host reads
+    the same one.
+    """
+
+    spec: Spec
+    problems: tuple[Problem, ...] = ()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +12,14 @@ REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 # White space that a text keeps: lines, columns, and the spaces that str.isprintable refuses.
 _KEPT = frozenset("\n\t\u00a0\u2002\u2003\u2007\u2009\u202f\u3000")
 MOST_SHOWN = 2000
+# Names and paths as software chooses them: one word of a command, no option, nothing to expand.
+_PLAIN = re.compile(r"[A-Za-z0-9_/][A-Za-z0-9_./+:@%,=-]*")
+# What a shell may read outside of quotes without doing anything.
+_INERT = re.compile(r"[\w ./+:@%,=-]")
+# The secrets of an address: its login, and its query, which may be a signature.
+LOGIN = re.compile(r"//[^/\s]*@")
+_QUERY = re.compile(r"(\w://[^\s?\"']*)\?[^\s\"']*")
+HIDDEN = "***"
 
 
 def printable(text: str) -> str:
@@ -17,16 +27,58 @@ def printable(text: str) -> str:
 
     Replaced are control characters (not line feeds and tabs), characters that change the direction
     or joining of text, surrogates, private and unassigned ones: all that Unicode does not print.
+    A line that ends as on a terminal, with a carriage return, ends with a line feed alone.
     """
+    text = text.replace("\r\n", "\n")
     if text.isprintable() or text.replace("\n", "").replace("\t", "").isprintable():
         return text
-    return "".join(character if character.isprintable() or character in _KEPT else REPLACEMENT
-                   for character in text)
+    return "".join(
+        character if character.isprintable() or character in _KEPT else REPLACEMENT
+        for character in text
+    )
+
+
+def public_addresses(text: str) -> str:
+    """The text with `***` in place of the logins and queries of its addresses."""
+    return _QUERY.sub(rf"\1?{HIDDEN}", LOGIN.sub(f"//{HIDDEN}@", text))
 
 
 def one_line(text: str) -> str:
     """A printable text in one line: a value cannot look like a line of ours."""
     return printable(text).replace("\n", " ").replace("\t", " ")
+
+
+def plain(text: str) -> bool:
+    """Whether a text from a host is a name or a path that a command may contain."""
+    return _PLAIN.fullmatch(text) is not None
+
+
+def quoted(text: str) -> str:
+    """A name from a host, for prose: as it is, or in quotes and with what a shell obeys escaped."""
+    if plain(text):
+        return text
+    return (
+        "'"
+        + "".join(
+            character
+            if _INERT.fullmatch(character)
+            else character.encode("unicode_escape").decode()
+            if not character.isascii()
+            else f"\\x{ord(character):02x}"
+            for character in text
+        )
+        + "'"
+    )
+
+
+def shell(command: str, *names: str, instead: str) -> str:
+    """A command with names from a host as its last words; `instead` where one is no plain name."""
+    return f"{command} {shlex.join(names)}" if all(map(plain, names)) else instead
+
+
+def gpufleet(*words: str) -> str:
+    """A command of gpufleet, to be run on the control machine."""
+    return shlex.join(["./gpufleet", *words])
 
 
 def cut(text: str, most: int) -> str:

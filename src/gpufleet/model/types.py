@@ -2,12 +2,12 @@
 
 A document is a `TypedDict`. Each key's type may carry its meaning as `Annotated[TYPE, "meaning"]`:
 the validator, the JSON Schema and docs/reference/documents.md all come from these types. Imports
-the standard library only, as everything in this room.
+the standard library only, as everything in this package.
 """
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 
 class NonEmpty:
@@ -33,3 +33,5 @@ Text = Annotated[str, NON_EMPTY]
 Time = Annotated[str, NON_EMPTY]
 # A file system path on the host.
 Path = Annotated[str, NON_EMPTY]
+# A row of a document whose keys its reader names: of the catalog, a plan or a snapshot.
+Row = dict[str, Any]

@@ -27,8 +27,14 @@ Location = tuple[Any, str | int]
 Check = Callable[[Any, Location, list[str]], None]
 
 # An integer may be any number: no check is wrong with 0.5 where a count should be.
-_NAMES = {"text": "text", "integer": "a number", "number": "a number",
-          "flag": "true or false", "null": "null", "any": "anything"}
+_NAMES = {
+    "text": "text",
+    "integer": "a number",
+    "number": "a number",
+    "flag": "true or false",
+    "null": "null",
+    "any": "anything",
+}
 
 
 def _number(value: Any) -> bool:
@@ -47,8 +53,12 @@ _TESTS: dict[str, Callable[[Any], bool]] = {
 
 # Values of exactly these types need no further look; most values of a document are such.
 _TYPES: dict[str, frozenset[type]] = {
-    "text": frozenset({str}), "integer": frozenset({int, float}),
-    "number": frozenset({int, float}), "flag": frozenset({bool}), "null": frozenset({type(None)})}
+    "text": frozenset({str}),
+    "integer": frozenset({int, float}),
+    "number": frozenset({int, float}),
+    "flag": frozenset({bool}),
+    "null": frozenset({type(None)}),
+}
 
 
 def faults(document: object, value: object, name: str) -> list[str]:
@@ -66,15 +76,22 @@ def mark_damaged(snapshot: Mapping[str, Any]) -> Snapshot:
     sections = snapshot.get("sections")
     if not isinstance(sections, Mapping):
         return cast(Snapshot, {**snapshot, "sections": {}})
-    return cast(Snapshot, {**snapshot, "sections": {
-        name: typed_section(name, section) for name, section in sections.items()}})
+    return cast(
+        Snapshot,
+        {
+            **snapshot,
+            "sections": {name: typed_section(name, section) for name, section in sections.items()},
+        },
+    )
 
 
 def section_data(snapshot: Mapping[str, Any]) -> SectionData:
     """The data of each section that was read and is of its type."""
     sections: Mapping[str, Any] = mark_damaged(snapshot)["sections"]
-    return cast(SectionData, {name: section["data"] for name, section in sections.items()
-                              if section["state"] == "ok"})
+    return cast(
+        SectionData,
+        {name: section["data"] for name, section in sections.items() if section["state"] == "ok"},
+    )
 
 
 def typed_section(name: str, section: Any) -> Any:
@@ -175,7 +192,7 @@ def _leaf(shape: Plain | Choice) -> Check:
 
 
 def _fitting_types(shape: Shape) -> frozenset[type]:
-    """The types of which every value fits the shape."""
+    """The types whose every value fits the shape."""
     if isinstance(shape, Plain) and not shape.non_empty:
         return _TYPES.get(shape.name, frozenset())
     if isinstance(shape, AnyOf):
@@ -225,8 +242,18 @@ def _mapping(shape: MappingOf) -> Check:
 
 
 def _object(shape: Object) -> Check:
-    keys = [(key.name, key.required, _fitting_types(key.shape), _takes_text(key.shape),
-             _compiled(key.shape), key) for key in shape.keys if key.checked]
+    keys = [
+        (
+            key.name,
+            key.required,
+            _fitting_types(key.shape),
+            _takes_text(key.shape),
+            _compiled(key.shape),
+            key,
+        )
+        for key in shape.keys
+        if key.checked
+    ]
 
     def check(value: Any, location: Location, found: list[str]) -> None:
         if type(value) is not dict and not isinstance(value, Mapping):
@@ -298,7 +325,7 @@ def _missing(key: Key, location: Location) -> str:
 
 
 def place(location: Location) -> str:
-    """A location as text, of which the end is shown where it is long."""
+    """A location as text; of a long one its end is shown."""
     steps: list[str] = []
     around: Location | None = location
     while around is not None:

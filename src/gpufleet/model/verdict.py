@@ -27,6 +27,9 @@ class Verdict(StrEnum):
     NOT_DECLARED = "NOT-DECLARED"
 
 
+# A check with one of these needs nothing.
+HEALTHY_VERDICTS = frozenset({Verdict.PASS, Verdict.NOT_DECLARED})
+# Exit statuses.
 HEALTHY, FAILED, NOT_JUDGED, USAGE = 0, 1, 3, 4
 
 SYMBOLS = {
@@ -36,6 +39,16 @@ SYMBOLS = {
     Verdict.UNREACHABLE: "⊘",
     Verdict.INCONCLUSIVE: "?",
     Verdict.NOT_DECLARED: "–",
+}
+
+# The verdicts in histories and in pages with thousands of them.
+LETTERS = {
+    Verdict.PASS: "P",
+    Verdict.FAIL: "F",
+    Verdict.HUNG: "H",
+    Verdict.UNREACHABLE: "U",
+    Verdict.INCONCLUSIVE: "?",
+    Verdict.NOT_DECLARED: "-",
 }
 
 _ORDER = list(Verdict)
@@ -60,13 +73,17 @@ class Repair(TypedDict):
     by: Annotated[
         Literal["provision", "command", "person"],
         "`provision` repairs the component, step by step; `command` is to be run as printed;"
-        " `person`: `act` says what a person has to do"]
+        " `person`: `act` says what a person has to do",
+    ]
     command: NotRequired[Annotated[str, "to be run on the control machine; not of `person`"]]
-    component: NotRequired[Annotated[
-        Text,
-        "of `provision`: `toolkit`, `cudnn`, `stack`, `environment`, `linker`, `default_link`,"
-        " `driver`, `driver_library` or `containers`; absent: what the plan's changes say. The"
-        " first one of a check is the most likely one"]]
+    component: NotRequired[
+        Annotated[
+            Text,
+            "of `provision`: `toolkit`, `cudnn`, `stack`, `environment`, `linker`, `default_link`,"
+            " `driver`, `driver_library` or `containers`; absent: what the plan's changes say. The"
+            " first one of a check is the most likely one",
+        ]
+    ]
     name: NotRequired[Annotated[Text, "the component's id, such as 11.8, 11.8-8 or a stack's name"]]
     act: NotRequired[Annotated[str, "of `person`"]]
 
@@ -76,18 +93,22 @@ class CheckResult(TypedDict):
 
     id: Annotated[Text, "such as cudnn.links"]
     verdict: Annotated[
-        Text,
-        "`PASS`, `FAIL`, `HUNG`, `UNREACHABLE`, `INCONCLUSIVE` or `NOT-DECLARED`"]
+        Text, "`PASS`, `FAIL`, `HUNG`, `UNREACHABLE`, `INCONCLUSIVE` or `NOT-DECLARED`"
+    ]
     statement: Annotated[str, "what holds where it passes"]
     cause: str
     remedy: str
-    repairs: NotRequired[Annotated[
-        list[Repair], "the parts of `remedy`, in order; absent where there is no remedy"]]
+    repairs: NotRequired[
+        Annotated[list[Repair], "the parts of `remedy`, in order; absent where there is no remedy"]
+    ]
     evidence: Annotated[str, "what shows it"]
-    explained_by: NotRequired[Annotated[
-        Text,
-        "the check whose finding explains this one; reports show this one under it. Verdict and"
-        " exit status count both"]]
+    explained_by: NotRequired[
+        Annotated[
+            Text,
+            "the check whose finding explains this one; reports show this one under it. Verdict and"
+            " exit status count both",
+        ]
+    ]
 
 
 def consequences(checks: Iterable[CheckResult]) -> dict[str, list[CheckResult]]:
@@ -107,9 +128,9 @@ class HostResult(TypedDict):
     verdict: Annotated[
         Text,
         "the worst of its checks: FAIL, HUNG, UNREACHABLE, INCONCLUSIVE, PASS; NOT-DECLARED alone"
-        " makes no host healthy"]
-    checks: Annotated[
-        list[CheckResult], "an unreachable host has one check, `host.reachable`"]
+        " makes no host healthy",
+    ]
+    checks: Annotated[list[CheckResult], "an unreachable host has one check, `host.reachable`"]
 
 
 class Verdicts(TypedDict):
@@ -121,7 +142,8 @@ class Verdicts(TypedDict):
     hosts: dict[str, HostResult]
     summary: Annotated[dict[str, int], "how many checks have each verdict"]
     provisioned: NotRequired[
-        Annotated[dict[str, list[str]], "by host on which Ansible ran: why (`provision` only)"]]
+        Annotated[dict[str, list[str]], "by host on which Ansible ran: why (`provision` only)"]
+    ]
 
 
 class HostProblem(ProblemEntry):
@@ -148,7 +170,8 @@ class Bundle(TypedDict):
     host: Text
     note: NotRequired[str]
     same_verdicts: NotRequired[
-        Annotated[bool, "the checks find the same in it as in the real documents"]]
+        Annotated[bool, "the checks find the same in it as in the real documents"]
+    ]
     plan: Plan
     snapshot: Annotated[Snapshot | None, "null: the probe gave none"]
     result: HostResult
@@ -168,4 +191,5 @@ class CollectedResult(TypedDict):
     snapshot: Annotated[Snapshot | None, "null: the probe gave none"]
     result: HostResult
     scrub: NotRequired[
-        Annotated[list[ContentsRead], "how far contents were read; the next run goes on there"]]
+        Annotated[list[ContentsRead], "how far contents were read; the next run goes on there"]
+    ]

@@ -79,12 +79,14 @@ def slowdown(speeds: Sequence[float | None]) -> Slowdown | None:
             usual, lows = [*lows, value], []
     settled = before == LASTING and low(speeds[-1], past)
     # Tonight's value is not part of the baseline that it is compared with.
-    return Slowdown(len(lows), before, statistics.median(past) if past else speeds[-1], speeds[-1],
-                settled)
+    return Slowdown(
+        len(lows), before, statistics.median(past) if past else speeds[-1], speeds[-1], settled
+    )
 
 
-def slow_nights(speeds: Mapping[tuple[str, str], Sequence[float | None]]
-                ) -> dict[tuple[str, str], int]:
+def slow_nights(
+    speeds: Mapping[tuple[str, str], Sequence[float | None]],
+) -> dict[tuple[str, str], int]:
     """By host and card, how many measured nights in a row it was low, up to the last measured."""
     found: dict[tuple[str, str], int] = {}
     for (host, name), line in speeds.items():
@@ -99,16 +101,19 @@ def slow_nights(speeds: Mapping[tuple[str, str], Sequence[float | None]]
 def _device(name: str) -> tuple[str, str]:
     """(card or `cpu`, environment: toolkit or stack) of a measure's name."""
     device, kind, where = name.removesuffix(".tflops").partition(
-        ".toolkit." if ".toolkit." in name else ".stack.")
+        ".toolkit." if ".toolkit." in name else ".stack."
+    )
     return device.removeprefix("gpu."), f"CUDA {where}" if "toolkit" in kind else where
 
 
-REMEDY = ("see gpu.throttle, gpu.settings and gpu.pcie; check which other processes use the card;"
-          " ./gpufleet verify --deep shows temperatures and clocks under load")
+REMEDY = (
+    "see gpu.throttle, gpu.settings and gpu.pcie; check which other processes use the card;"
+    " ./gpufleet verify --deep shows temperatures and clocks under load"
+)
 
 
 def throughput_changes(
-    speeds: Mapping[tuple[str, str], Sequence[float | None]]
+    speeds: Mapping[tuple[str, str], Sequence[float | None]],
 ) -> Iterator[Change]:
     """Yield one change for each slow card (or processor), in the second low night.
 
@@ -119,21 +124,41 @@ def throughput_changes(
         worst, how = max(each, key=lambda it: (it[0].row, it[0].settled, it[0].drop))
         if worst.row == STRIKES:
             yield Change(
-                "throughput", host, THROUGHPUT, f"{worst.usual:.4g} TFLOP/s",
-                f"{worst.now:.4g} TFLOP/s", _lower(title, worst, how), REMEDY, "bad", worst.row)
+                "throughput",
+                host,
+                THROUGHPUT,
+                f"{worst.usual:.4g} TFLOP/s",
+                f"{worst.now:.4g} TFLOP/s",
+                _lower(title, worst, how),
+                REMEDY,
+                "bad",
+                worst.row,
+            )
         elif worst.settled and not worst.row:
             yield Change(
-                "throughput", host, THROUGHPUT, f"{worst.usual:.4g} TFLOP/s",
+                "throughput",
+                host,
+                THROUGHPUT,
+                f"{worst.usual:.4g} TFLOP/s",
                 f"{worst.now:.4g} TFLOP/s",
                 f"{title} has been slow for {count_nights(LASTING + 1)} {how}:"
                 f" {worst.now:.4g} TFLOP/s is the baseline from now on, instead of"
-                f" {worst.usual:.4g}.", REMEDY, "bad")
+                f" {worst.usual:.4g}.",
+                REMEDY,
+                "bad",
+            )
         elif not worst.row and any(slow.before >= STRIKES for slow, _ in each):
             slow, how = max(each, key=lambda it: it[0].before)
             yield Change(
-                "throughput", host, THROUGHPUT, None, f"{slow.now:.4g} TFLOP/s",
+                "throughput",
+                host,
+                THROUGHPUT,
+                None,
+                f"{slow.now:.4g} TFLOP/s",
                 f"{title} is as fast as before again {how}, after {count_nights(slow.before)}.",
-                "", "good")
+                "",
+                "good",
+            )
 
 
 def standing(speeds: Mapping[tuple[str, str], Sequence[float | None]]) -> Iterator[Standing]:
@@ -141,17 +166,26 @@ def standing(speeds: Mapping[tuple[str, str], Sequence[float | None]]) -> Iterat
     for (host, title), each in _slow(speeds).items():
         worst, how = max(each, key=lambda it: (it[0].row, it[0].drop))
         if worst.row >= STRIKES:
-            yield {"host": host, "check": THROUGHPUT, "verdict": "SLOW",
-                   "cause": _lower(title, worst, how), "remedy": REMEDY, "strikes": worst.row}
+            yield {
+                "host": host,
+                "check": THROUGHPUT,
+                "verdict": "SLOW",
+                "cause": _lower(title, worst, how),
+                "remedy": REMEDY,
+                "strikes": worst.row,
+            }
 
 
 def _lower(title: str, slow: Slowdown, how: str) -> str:
-    return (f"{title} reaches {slow.now:.4g} TFLOP/s {how}, {slow.drop:.0%} below its baseline of"
-            f" {slow.usual:.4g}.")
+    return (
+        f"{title} reaches {slow.now:.4g} TFLOP/s {how}, {slow.drop:.0%} below its baseline of"
+        f" {slow.usual:.4g}."
+    )
 
 
-def _slow(speeds: Mapping[tuple[str, str], Sequence[float | None]]
-          ) -> dict[tuple[str, str], list[tuple[Slowdown, str]]]:
+def _slow(
+    speeds: Mapping[tuple[str, str], Sequence[float | None]],
+) -> dict[tuple[str, str], list[tuple[Slowdown, str]]]:
     """By host and device title: slowdowns, each with its environment."""
     found: dict[tuple[str, str], list[tuple[Slowdown, str]]] = defaultdict(list)
     for (host, name), line in speeds.items():
@@ -159,7 +193,8 @@ def _slow(speeds: Mapping[tuple[str, str], Sequence[float | None]]
         if slow:
             device, where = _device(name)
             # Without a UUID a card has its number.
-            title = {"cpu": "The processor"}.get(device, device if "-" in device else
-                                                 f"GPU {device}")
+            title = {"cpu": "The processor"}.get(
+                device, device if "-" in device else f"GPU {device}"
+            )
             found[host, title].append((slow, f"in {where}"))
     return found

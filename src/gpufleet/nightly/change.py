@@ -30,9 +30,16 @@ class Change:
     def entry(self) -> ChangeEntry:
         """The change as the document has it."""
         entry: ChangeEntry = {
-            "kind": self.kind, "host": self.host, "check": self.check, "before": self.before,
-            "after": self.after, "text": self.text, "remedy": self.remedy, "weight": self.weight,
-            "strikes": self.strikes}
+            "kind": self.kind,
+            "host": self.host,
+            "check": self.check,
+            "before": self.before,
+            "after": self.after,
+            "text": self.text,
+            "remedy": self.remedy,
+            "weight": self.weight,
+            "strikes": self.strikes,
+        }
         if self.explained_by:
             entry["explained_by"] = self.explained_by
         if self.explains:

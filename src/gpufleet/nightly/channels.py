@@ -48,15 +48,23 @@ def configured_channels(settings: Settings) -> list[Channel]:
     """Return every configured channel."""
     found = []
     if settings.mail:
-        found.append(Channel(
-            f"mail by {settings.mail.host}", f"mail {','.join(settings.mail.to)}",
-            partial(send_mail, settings.mail)))
+        found.append(
+            Channel(
+                f"mail by {settings.mail.host}",
+                f"mail {','.join(settings.mail.to)}",
+                partial(send_mail, settings.mail),
+            )
+        )
     for webhook in settings.webhooks:
         # The address may be a secret, its host is not.
         key = hashlib.sha256(webhook.url.encode()).hexdigest()[:12]
-        found.append(Channel(
-            f"webhook at {urlsplit(webhook.url).hostname}", f"webhook {key}",
-            partial(send_webhook, webhook)))
+        found.append(
+            Channel(
+                f"webhook at {urlsplit(webhook.url).hostname}",
+                f"webhook {key}",
+                partial(send_webhook, webhook),
+            )
+        )
     return found
 
 
@@ -65,8 +73,11 @@ def deliver(channel: Channel, message: Message, within_s: float) -> None:
     try:
         retrying(partial(channel.send, message), within_s)
     except (OSError, ValueError, HTTPException) as error:
-        raise DeliveryError(f"{channel.name}: {_plain_reason(error)}", later=is_temporary(error),
-                           reached=isinstance(error, PartlyRefusedError)) from None
+        raise DeliveryError(
+            f"{channel.name}: {_plain_reason(error)}",
+            later=is_temporary(error),
+            reached=isinstance(error, PartlyRefusedError),
+        ) from None
 
 
 def retrying(act: Callable[[], None], within_s: float) -> None:
@@ -74,7 +85,9 @@ def retrying(act: Callable[[], None], within_s: float) -> None:
     tenacity.Retrying(
         stop=tenacity.stop_before_delay(within_s),
         wait=tenacity.wait_exponential_jitter(initial=1, max=15),
-        retry=tenacity.retry_if_exception(is_temporary), reraise=True)(act)
+        retry=tenacity.retry_if_exception(is_temporary),
+        reraise=True,
+    )(act)
 
 
 def is_temporary(error: BaseException) -> bool:
@@ -84,7 +97,8 @@ def is_temporary(error: BaseException) -> bool:
     if isinstance(error, smtplib.SMTPResponseException):
         return 400 <= error.smtp_code < 500
     if isinstance(error, ssl.SSLError) or isinstance(
-            getattr(error, "reason", None), ssl.SSLCertVerificationError):
+        getattr(error, "reason", None), ssl.SSLCertVerificationError
+    ):
         return False
     if isinstance(error, smtplib.SMTPException):
         return isinstance(error, smtplib.SMTPServerDisconnected)

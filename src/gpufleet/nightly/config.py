@@ -20,7 +20,8 @@ import yaml
 from gpufleet.errors import ConfigurationError
 
 SCHEMA: dict[str, Any] = yaml.safe_load(
-    Path(__file__).with_name("nightly.schema.yml").read_text(encoding="utf-8"))
+    Path(__file__).with_name("nightly.schema.yml").read_text(encoding="utf-8")
+)
 DEFAULT_PATH = Path("/etc/gpufleet/nightly.yml")
 PORTS = {"starttls": 587, "tls": 465, "none": 25}
 
@@ -86,20 +87,34 @@ def read(path: Path) -> Settings:
     if first:
         raise _refusal(path, first)
     settings = _settings(document, path)
-    methods = [name for name, used in {
-        "pulled": settings.pulled, "launcher: slurm": settings.launcher == "slurm",
-        "topology": settings.topology}.items() if used]
+    methods = [
+        name
+        for name, used in {
+            "pulled": settings.pulled,
+            "launcher: slurm": settings.launcher == "slurm",
+            "topology": settings.topology,
+        }.items()
+        if used
+    ]
     if len(methods) > 1:
-        raise ConfigurationError(f"{' and '.join(methods)} exclude each other.",
-                                 str(path), "Remove all but one of them.")
+        raise ConfigurationError(
+            f"{' and '.join(methods)} exclude each other.", str(path), "Remove all but one of them."
+        )
     if settings.published_dir and settings.published_dir in {
-            settings.reports_dir, settings.state_dir}:
+        settings.reports_dir,
+        settings.state_dir,
+    }:
         raise ConfigurationError(
             "The web server's directory is one that holds what it must not read.",
-            f"{path}: published_dir", "Name a directory of its own.")
+            f"{path}: published_dir",
+            "Name a directory of its own.",
+        )
     if settings.pulled and settings.deep:
-        raise ConfigurationError("With 'pulled', hosts are not probed, so 'deep' has no effect.",
-                                 f"{path}: deep", "Remove 'deep' or 'pulled'.")
+        raise ConfigurationError(
+            "With 'pulled', hosts are not probed, so 'deep' has no effect.",
+            f"{path}: deep",
+            "Remove 'deep' or 'pulled'.",
+        )
     return settings
 
 
@@ -108,15 +123,20 @@ def read_valid_settings(path: Path) -> Settings | None:
     try:
         document = _document(path)
         valid = {
-            name: value for name, value in document.items()
-            if jsonschema.Draft202012Validator(SCHEMA["properties"].get(name, False))
-            .is_valid(value)
+            name: value
+            for name, value in document.items()
+            if jsonschema.Draft202012Validator(SCHEMA["properties"].get(name, False)).is_valid(
+                value
+            )
         }
         # A channel whose secret is missing does not disable the others.
         if "mail" in valid and not _readable(partial(_mail, valid["mail"], path)):
             del valid["mail"]
-        valid["webhooks"] = [each for each in valid.get("webhooks", ())
-                             if _readable(partial(_webhook, each, str(path)))]
+        valid["webhooks"] = [
+            each
+            for each in valid.get("webhooks", ())
+            if _readable(partial(_webhook, each, str(path)))
+        ]
         return _settings({"inventory": [], **valid}, path)
     except ConfigurationError:
         return None
@@ -136,18 +156,21 @@ def _document(path: Path) -> dict[str, Any]:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigurationError(
-            f"The configuration cannot be read: {error.strerror}.", str(path),
+            f"The configuration cannot be read: {error.strerror}.",
+            str(path),
             "Create it (docs/how-to/nightly.md has one to copy),"
-            " or name another with --config FILE."
+            " or name another with --config FILE.",
         ) from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigurationError(
-            f"The file is not valid YAML: {' '.join(str(error).split())}", str(path),
-            "Correct it.") from error
+            f"The file is not valid YAML: {' '.join(str(error).split())}", str(path), "Correct it."
+        ) from error
     if not isinstance(document, dict):
         raise ConfigurationError(
-            "The file is not a mapping of names to values.", str(path),
-            "docs/how-to/nightly.md has one to copy.")
+            "The file is not a mapping of names to values.",
+            str(path),
+            "docs/how-to/nightly.md has one to copy.",
+        )
     return document
 
 
@@ -165,7 +188,8 @@ def _refusal(path: Path, error: jsonschema.ValidationError) -> ConfigurationErro
         return ConfigurationError(f"There is no setting '{unknown}'.", where, remedy)
     if error.validator == "oneOf":
         return ConfigurationError(
-            "Exactly one of 'url' and 'url_file' is required.", where, "Correct it.")
+            "Exactly one of 'url' and 'url_file' is required.", where, "Correct it."
+        )
     return ConfigurationError(f"{error.message}.", where, "Correct it; see docs/how-to/nightly.md.")
 
 
@@ -175,22 +199,27 @@ def _defaults(rule: Mapping[str, Any]) -> dict[str, Any]:
 
 def _settings(document: Mapping[str, Any], path: Path) -> Settings:
     given = {**_defaults(SCHEMA), **document}
-    return Settings(**{
-        **given,
-        "inventory": tuple(given["inventory"]),
-        "vault_password_file": given["vault_password_file"] and _expanded(
-            given["vault_password_file"]),
-        "topology": given["topology"] and Path(given["topology"]),
-        "pulled": given["pulled"] and Path(given["pulled"]),
-        "state_dir": Path(given["state_dir"]),
-        "reports_dir": Path(given["reports_dir"]),
-        "published_dir": given["published_dir"] and Path(given["published_dir"]),
-        "textfile_dir": given["textfile_dir"] and Path(given["textfile_dir"]),
-        "mail": given["mail"] and _mail(given["mail"], path),
-        "webhooks": tuple(_webhook(each, f"{path}: webhooks.{number}")
-                          for number, each in enumerate(given["webhooks"])),
-        "drain": given["drain"] and {**_defaults(SCHEMA["properties"]["drain"]), **given["drain"]},
-    })
+    return Settings(
+        **{
+            **given,
+            "inventory": tuple(given["inventory"]),
+            "vault_password_file": given["vault_password_file"]
+            and _expanded(given["vault_password_file"]),
+            "topology": given["topology"] and Path(given["topology"]),
+            "pulled": given["pulled"] and Path(given["pulled"]),
+            "state_dir": Path(given["state_dir"]),
+            "reports_dir": Path(given["reports_dir"]),
+            "published_dir": given["published_dir"] and Path(given["published_dir"]),
+            "textfile_dir": given["textfile_dir"] and Path(given["textfile_dir"]),
+            "mail": given["mail"] and _mail(given["mail"], path),
+            "webhooks": tuple(
+                _webhook(each, f"{path}: webhooks.{number}")
+                for number, each in enumerate(given["webhooks"])
+            ),
+            "drain": given["drain"]
+            and {**_defaults(SCHEMA["properties"]["drain"]), **given["drain"]},
+        }
+    )
 
 
 def _mail(given: Mapping[str, Any], path: Path) -> Mail:
@@ -201,28 +230,46 @@ def _mail(given: Mapping[str, Any], path: Path) -> Mail:
     if "password_file" in given:
         password = _secret(given["password_file"], f"{where}.password_file")
     if user and not password:
-        raise ConfigurationError("A user is set without a password.", where,
-                                 "Add password_file, or set GPUFLEET_SMTP_PASSWORD.")
+        raise ConfigurationError(
+            "A user is set without a password.",
+            where,
+            "Add password_file, or set GPUFLEET_SMTP_PASSWORD.",
+        )
     if user and tls == "none":
-        raise ConfigurationError("The password would be sent unencrypted, readable by everyone.",
-                                 f"{where}.tls",
-                                 "Use starttls or tls, or leave out user and password_file.")
-    return Mail(given["host"], given.get("port", PORTS[tls]), tls, given["from"],
-                tuple(given["to"]), user, password)
+        raise ConfigurationError(
+            "The password would be sent unencrypted, readable by everyone.",
+            f"{where}.tls",
+            "Use starttls or tls, or leave out user and password_file.",
+        )
+    return Mail(
+        given["host"],
+        given.get("port", PORTS[tls]),
+        tls,
+        given["from"],
+        tuple(given["to"]),
+        user,
+        password,
+    )
 
 
 def _webhook(given: Mapping[str, Any], where: str) -> Webhook:
     url = given.get("url") or _secret(given["url_file"], f"{where}.url_file")
     if not url.startswith(("https://", "http://")):
-        raise ConfigurationError("The file does not contain an http address.", f"{where}.url_file",
-                                 "Write only the address into it, beginning with https://.")
+        raise ConfigurationError(
+            "The file does not contain an http address.",
+            f"{where}.url_file",
+            "Write only the address into it, beginning with https://.",
+        )
     secret = given.get("secret_file")
     if secret and not url.startswith("https://"):
-        raise ConfigurationError("The secret would be sent unencrypted, readable by everyone.",
-                                 f"{where}.secret_file",
-                                 "Use an address that begins with https://.")
-    return Webhook(url, given.get("form", "json"),
-                   _secret(secret, f"{where}.secret_file") if secret else None)
+        raise ConfigurationError(
+            "The secret would be sent unencrypted, readable by everyone.",
+            f"{where}.secret_file",
+            "Use an address that begins with https://.",
+        )
+    return Webhook(
+        url, given.get("form", "json"), _secret(secret, f"{where}.secret_file") if secret else None
+    )
 
 
 def _expanded(name: str) -> str:
@@ -237,9 +284,12 @@ def _secret(name: str, where: str) -> str:
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or "it is not text"
         raise ConfigurationError(
-            f"The secret in {path} cannot be read: {why}.", where,
-            "Create the file, readable only by the user of the nightly.") from error
+            f"The secret in {path} cannot be read: {why}.",
+            where,
+            "Create the file, readable only by the user of the nightly.",
+        ) from error
     if not text or "\n" in text or "\r" in text:
-        raise ConfigurationError(f"{path} does not contain exactly one line.", where,
-                                 "Write only the secret into it.")
+        raise ConfigurationError(
+            f"{path} does not contain exactly one line.", where, "Write only the secret into it."
+        )
     return text

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from gpufleet.errors import ConfigurationError
 
 # "gpuf": identifies the file as ours.
 APPLICATION = 0x67707566
+# How each file of SQLite begins.
+_HEADER = b"SQLite format 3\0"
 # How long to wait for another writer.
 BUSY_TIMEOUT_S = 30
 
@@ -36,7 +38,7 @@ MIGRATIONS: Sequence[Sequence[str]] = (
         "CREATE TABLE looks (night INTEGER, host INTEGER, verdict INTEGER NOT NULL,"
         " PRIMARY KEY (night, host)) WITHOUT ROWID",
         'CREATE TABLE verdicts (night INTEGER, "check" INTEGER, host INTEGER,'
-        ' verdict INTEGER NOT NULL, cause INTEGER, remedy INTEGER,'
+        " verdict INTEGER NOT NULL, cause INTEGER, remedy INTEGER,"
         ' PRIMARY KEY (night, "check", host)) WITHOUT ROWID',
         # Unhealthy verdicts are rare, and queried most.
         'CREATE INDEX wrong ON verdicts (night, "check", host) WHERE verdict < 4',
@@ -58,17 +60,25 @@ class HistoryError(ConfigurationError):
 
 # SQLite's error name -> message and remedy.
 _MESSAGES = {
-    "SQLITE_FULL": ("The disk is full: nothing was recorded; what was recorded before is"
-                    " unchanged.", "Free some space, or set keep_days to keep fewer nights."),
+    "SQLITE_FULL": (
+        "The disk is full: nothing was recorded; what was recorded before is unchanged.",
+        "Free some space, or set keep_days to keep fewer nights.",
+    ),
     "SQLITE_BUSY": ("Another process is writing to the history.", "Try again when it is done."),
     "SQLITE_NOTADB": ("The file is not a history.", "Name another file."),
-    "SQLITE_CORRUPT": ("The file is damaged.", "Replace it with a backup, or move it away: the next"
-                       " nightly run creates a new one."),
-    "SQLITE_READONLY": ("This account may not write to the history.",
-                        "Run the command as the user of the nightly."),
-    "SQLITE_CANTOPEN": ("The history cannot be opened.",
-                        "Check that this account may read the file and enter its directory, and"
-                        " that the disk has free space."),
+    "SQLITE_CORRUPT": (
+        "The file is damaged.",
+        "Replace it with a backup, or move it away: the next nightly run creates a new one.",
+    ),
+    "SQLITE_READONLY": (
+        "This account may not write to the history.",
+        "Run the command as the user of the nightly.",
+    ),
+    "SQLITE_CANTOPEN": (
+        "The history cannot be opened.",
+        "Check that this account may read the file and enter its directory, and"
+        " that the disk has free space.",
+    ),
 }
 
 
@@ -80,9 +90,14 @@ def sqlite_errors(path: Path) -> Iterator[None]:
     except sqlite3.Error as error:
         name = getattr(error, "sqlite_errorname", "") or ""
         family = "_".join(name.split("_")[:2])
-        message, remedy = _MESSAGES.get(family, (
-            "The history cannot be used: nothing was recorded; what was recorded before is"
-            " unchanged.", "Check that its disk works and has free space."))
+        message, remedy = _MESSAGES.get(
+            family,
+            (
+                "The history cannot be used: nothing was recorded; what was recorded before is"
+                " unchanged.",
+                "Check that its disk works and has free space.",
+            ),
+        )
         raise HistoryError(f"{message} ({error})", str(path), remedy) from error
 
 
@@ -100,13 +115,34 @@ def transaction(database: sqlite3.Connection) -> Iterator[None]:
         raise
 
 
+def damage(path: Path) -> str:
+    """Why the file cannot be a history, whoever wrote it; empty where it can, or does not exist."""
+    if not path.exists():
+        return "it is a link that leads nowhere" if path.is_symlink() else ""
+    if not path.is_file():
+        return "it is not a file"
+    # SQLite takes an empty file for a new database: every night in it would be gone without a word.
+    with suppress(OSError), path.open("rb") as stream:
+        begin = stream.read(len(_HEADER))
+        if begin != _HEADER:
+            return "it is not a database" if begin else "it is empty"
+    try:
+        with closing(sqlite3.connect(path, timeout=BUSY_TIMEOUT_S)) as base:
+            found = str(base.execute("PRAGMA quick_check(1)").fetchone()[0])
+    except sqlite3.Error as error:
+        damaged = getattr(error, "sqlite_errorname", "") in {"SQLITE_NOTADB", "SQLITE_CORRUPT"}
+        return str(error) if damaged else ""
+    return "" if found == "ok" else found
+
+
 def open_for_writing(path: Path) -> sqlite3.Connection:
     """Open the history for writing; create it, or migrate it to this release's schema."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise HistoryError(
-            f"The history cannot be created: {error.strerror}.", str(path)) from error
+            f"The history cannot be created: {error.strerror}.", str(path)
+        ) from error
     database = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
     try:
         _known(database, path)
@@ -128,8 +164,9 @@ def open_for_reading(path: Path) -> sqlite3.Connection:
         return empty
     # Without a log nobody writes; `immutable` keeps SQLite from creating one.
     mode = "mode=ro" if wal_path(path).exists() else "mode=ro&immutable=1"
-    database = sqlite3.connect(f"{path.absolute().as_uri()}?{mode}", uri=True,
-                               timeout=BUSY_TIMEOUT_S, isolation_level=None)
+    database = sqlite3.connect(
+        f"{path.absolute().as_uri()}?{mode}", uri=True, timeout=BUSY_TIMEOUT_S, isolation_level=None
+    )
     try:
         if _known(database, path) == len(MIGRATIONS):
             empty.close()
@@ -155,12 +192,16 @@ def _known(database: sqlite3.Connection, path: Path) -> int:
     version = int(database.execute("PRAGMA user_version").fetchone()[0])
     ours = database.execute("PRAGMA application_id").fetchone()[0] == APPLICATION
     if not ours and database.execute("SELECT 1 FROM sqlite_schema").fetchone():
-        raise HistoryError("The file is a database, but not a history.", str(path),
-                           "Name another file.")
+        raise HistoryError(
+            "The file is a database, but not a history.", str(path), "Name another file."
+        )
     if version > len(MIGRATIONS):
         raise HistoryError(
             f"A newer release wrote the history: it has schema {version}, and this release"
-            f" reads up to {len(MIGRATIONS)}.", str(path), "Use that release.")
+            f" reads up to {len(MIGRATIONS)}.",
+            str(path),
+            "Use that release.",
+        )
     return version
 
 

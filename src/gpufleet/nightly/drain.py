@@ -63,8 +63,11 @@ def after_night(
         scheduler = scheduler or scheduler_of(settings["hook"], hosts, settings["selector"])
         states = scheduler.states(known_only=True)
         scheduler.clear_marks(states)
-        healthy = [host for host, letters in window.hosts.items()
-                   if letters.endswith("P") and host in states and states[host].ours(OWNER)]
+        healthy = [
+            host
+            for host, letters in window.hosts.items()
+            if letters.endswith("P") and host in states and states[host].ours(OWNER)
+        ]
         unavailable = sum(state.unavailable for state in states.values())
         for host in healthy:
             with _collect(failed):
@@ -81,14 +84,18 @@ def after_night(
             if host not in states:
                 why = "the scheduler does not know it (gpu_node_name)"
             elif unavailable >= most and not states[host].unresponsive:
-                why = (f"{unavailable} of {len(states)} hosts are out of service already, and"
-                       f" most_percent is {percent}")
+                why = (
+                    f"{unavailable} of {len(states)} hosts are out of service already, and"
+                    f" most_percent is {percent}"
+                )
             else:
                 with _collect(failed):
                     scheduler.drain(host, f"gpufleet {OWNER}: {reason}")
                     unavailable += not states[host].unresponsive
-                    done.append(f"{host} is drained: {reason}. Once repaired, a healthy night"
-                                f" resumes it; by hand: {scheduler.resume_command(host)}")
+                    done.append(
+                        f"{host} is drained: {reason}. Once repaired, a healthy night"
+                        f" resumes it; by hand: {scheduler.resume_command(host)}"
+                    )
                 continue
             if nights == limit:  # reported once
                 done.append(f"{host} is not drained ({reason}): {why}.")
@@ -116,19 +123,26 @@ def worst_first(window: Window, limit: int) -> list[tuple[str, int, list[str]]]:
         nights = strikes([result.letter if result else NOT_THERE for result in line], started)
         if nights >= limit and check in CHECKS and CHECKS[check].severity == SEVERITY:
             found[host][check] = nights
-    return sorted(((host, max(checks.values()), sorted(checks)) for host, checks in found.items()),
-                  key=lambda it: (-it[1], it[0]))
+    return sorted(
+        ((host, max(checks.values()), sorted(checks)) for host, checks in found.items()),
+        key=lambda it: (-it[1], it[0]),
+    )
 
 
 def causes(window: Window, host: str, checks: Sequence[str]) -> list[str]:
     """What explains these checks of a host tonight, with how many it explains; the most first."""
-    explained = {check: result.explained_by for (name, check), line in window.checks.items()
-                 if name == host and (result := line[-1]) and result.explained_by}
+    explained = {
+        check: result.explained_by
+        for (name, check), line in window.checks.items()
+        if name == host and (result := line[-1]) and result.explained_by
+    }
     count = Counter(explained.values())
-    own = sorted({explained.get(check, check) for check in checks},
-                 key=lambda check: (-count[check], check))
-    return [f"{check} ({count_consequences(count[check])})" if count[check] else check
-            for check in own]
+    own = sorted(
+        {explained.get(check, check) for check in checks}, key=lambda check: (-count[check], check)
+    )
+    return [
+        f"{check} ({count_consequences(count[check])})" if count[check] else check for check in own
+    ]
 
 
 @contextmanager

@@ -16,10 +16,10 @@ from functools import partial
 from itertools import pairwise
 from typing import TypeVar
 
-from gpufleet.checks import judge
 from gpufleet.errors import Defect, guarded
+from gpufleet.judge import judge
 from gpufleet.model.nightly import Changes, Standing
-from gpufleet.model.verdict import Verdict
+from gpufleet.model.verdict import LETTERS, Verdict
 
 from . import baselines
 from .change import WEIGHTS, Change, count_nights
@@ -31,10 +31,6 @@ SCHEMA = 1
 REACHABLE = "host.reachable"
 
 # A verdict as a letter; a host or check that did not exist in a night has `NOT_THERE`.
-LETTERS = {
-    Verdict.PASS: "P", Verdict.FAIL: "F", Verdict.HUNG: "H", Verdict.UNREACHABLE: "U",
-    Verdict.INCONCLUSIVE: "?", Verdict.NOT_DECLARED: "-",
-}
 NOT_THERE = "."
 BAD, JUDGED = "FHU", "PFH-"
 # A GPU that another process holds is busy, which is not a change. Part of the check's cause.
@@ -77,8 +73,13 @@ class Window:
 def document(window: Window) -> Changes:
     """Return the CHANGES document of the window's last night."""
     first = len(window.nights) < 2
-    changes = [] if first else sorted(
-        _changes(window), key=lambda it: (WEIGHTS.index(it.weight), it.host, it.check or ""))
+    changes = (
+        []
+        if first
+        else sorted(
+            _changes(window), key=lambda it: (WEIGHTS.index(it.weight), it.host, it.check or "")
+        )
+    )
     return {
         "schema": SCHEMA,
         "since": None if first else window.nights[-2],
@@ -100,18 +101,25 @@ def _standing(window: Window) -> Iterator[Standing]:
     for (host, check), line in window.checks.items():
         now = line[-1]
         if now and now.letter in BAD:
-            letters = (reachability(window.hosts[host]) if check == REACHABLE
-                       else _letters(line))
+            letters = reachability(window.hosts[host]) if check == REACHABLE else _letters(line)
             row: Standing = {
-                "host": host, "check": check, "verdict": _VERDICTS[now.letter],
-                "cause": now.cause, "remedy": now.remedy, "strikes": strikes(letters)}
+                "host": host,
+                "check": check,
+                "verdict": _VERDICTS[now.letter],
+                "cause": now.cause,
+                "remedy": now.remedy,
+                "strikes": strikes(letters),
+            }
             if now.explained_by:
                 row["explained_by"] = now.explained_by
             yield row
     for speeds in _by_host(window.speeds).values():
         # Where it fails, that is among the host's changes.
-        yield from guarded("compared the throughput of this host",
-                           partial(_slow_devices, speeds), lambda defect: [])
+        yield from guarded(
+            "compared the throughput of this host",
+            partial(_slow_devices, speeds),
+            lambda defect: [],
+        )
 
 
 def _slow_devices(speeds: Mapping[tuple[str, str], Sequence[float | None]]) -> list[Standing]:
@@ -128,32 +136,56 @@ def _by_host(values: Mapping[tuple[str, str], T]) -> dict[str, dict[tuple[str, s
 def _changes(window: Window) -> Iterator[Change]:
     """The changes of each host; a host on which comparing fails has that as its only one."""
     lines, texts, speeds = (
-        _by_host(window.checks), _by_host(window.texts), _by_host(window.speeds))
+        _by_host(window.checks),
+        _by_host(window.texts),
+        _by_host(window.speeds),
+    )
     now, before = (_explains(window, night) for night in (-1, -2))
     places = card_hosts(window.texts)
 
     def changes_of(host: str) -> list[Change]:
         return [
-            *_host_changes(host, window.hosts[host],
-                           {check: line for (_, check), line in lines.get(host, {}).items()},
-                           now, before),
+            *_host_changes(
+                host,
+                window.hosts[host],
+                {check: line for (_, check), line in lines.get(host, {}).items()},
+                now,
+                before,
+            ),
             *version_changes(texts.get(host, {}), places, window.cards.get(host, ())),
-            *baselines.throughput_changes(speeds.get(host, {}))]
+            *baselines.throughput_changes(speeds.get(host, {})),
+        ]
 
     for host in window.hosts:
-        yield from guarded("compared this host with the nights before",
-                           partial(changes_of, host), partial(_defect_changes, host))
+        yield from guarded(
+            "compared this host with the nights before",
+            partial(changes_of, host),
+            partial(_defect_changes, host),
+        )
 
 
 def _defect_changes(host: str, defect: Defect) -> list[Change]:
     known = judge.defective(defect, host)["checks"][0]
-    return [Change("failure", host, None, None, Verdict.INCONCLUSIVE.value, f"{known['cause']}.",
-                   known["remedy"], "note")]
+    return [
+        Change(
+            "failure",
+            host,
+            None,
+            None,
+            Verdict.INCONCLUSIVE.value,
+            f"{known['cause']}.",
+            known["remedy"],
+            "note",
+        )
+    ]
 
 
 def _host_changes(
-    host: str, letters: str, lines: Mapping[str, Sequence[CheckResult | None]],
-    now: Mapping[tuple[str, str], list[str]], before: Mapping[tuple[str, str], list[str]],
+    host: str,
+    letters: str,
+    lines: Mapping[str, Sequence[CheckResult | None]],
+    now: Mapping[tuple[str, str], list[str]],
+    before: Mapping[tuple[str, str], list[str]],
 ) -> list[Change]:
     found = list(host_changes(host, letters, lines.get(REACHABLE, [None])[-1]))
     unjudged: dict[str, CheckResult] = {}
@@ -167,8 +199,14 @@ def _host_changes(
     # Those that a check of tonight explains are named with it.
     own = {check: result for check, result in unjudged.items() if not result.explained_by}
     if own:
-        found.append(replace(unjudged_change(host, own), explains=tuple(
-            dict.fromkeys(each for check in own for each in now.get((host, check), ())))))
+        found.append(
+            replace(
+                unjudged_change(host, own),
+                explains=tuple(
+                    dict.fromkeys(each for check in own for each in now.get((host, check), ()))
+                ),
+            )
+        )
     return found
 
 
@@ -224,20 +262,44 @@ def host_changes(host: str, letters: str, reached: CheckResult | None) -> Iterat
     now, last = letters[-1], letters[-2]
     if now == NOT_THERE:
         if last != NOT_THERE:
-            yield Change("vanished", host, None, _VERDICTS[last], None,
-                         "The host is no longer in the inventory: it is not probed.",
-                         "if it was removed by mistake, add it again", "note")
+            yield Change(
+                "vanished",
+                host,
+                None,
+                _VERDICTS[last],
+                None,
+                "The host is no longer in the inventory: it is not probed.",
+                "if it was removed by mistake, add it again",
+                "note",
+            )
         return
     if last == NOT_THERE:
         again = " again" if letters.strip(NOT_THERE)[:-1] else ""
-        yield Change("appeared", host, None, None, _VERDICTS[now],
-                     f"The host is in the inventory{again}.", "", "note")
+        yield Change(
+            "appeared",
+            host,
+            None,
+            None,
+            _VERDICTS[now],
+            f"The host is in the inventory{again}.",
+            "",
+            "note",
+        )
     kind = transition(judged(reachability(letters)))
     cause, remedy = (reached.cause, reached.remedy) if reached else ("", "")
     yield from _report(
-        kind, host, REACHABLE, letters=reachability(letters), cause=cause, remedy=remedy,
-        texts=("The host is unreachable", "The host is reachable again",
-               "The host is reachable in some nights and not in others"))
+        kind,
+        host,
+        REACHABLE,
+        letters=reachability(letters),
+        cause=cause,
+        remedy=remedy,
+        texts=(
+            "The host is unreachable",
+            "The host is reachable again",
+            "The host is reachable in some nights and not in others",
+        ),
+    )
 
 
 def reachability(letters: str) -> str:
@@ -258,25 +320,61 @@ def check_changes(host: str, check: str, line: Sequence[CheckResult | None]) -> 
     bad = now.letter in BAD
     kind = transition(judged(letters))
     if kind == "recovery" and now.letter == "-" and last and last.letter in BAD:
-        yield Change("recovery", host, check, _was(last), _VERDICTS[now.letter],
-                     f"{check} is no longer declared; it had failed.", "", "note")
+        yield Change(
+            "recovery",
+            host,
+            check,
+            _was(last),
+            _VERDICTS[now.letter],
+            f"{check} is no longer declared; it had failed.",
+            "",
+            "note",
+        )
         return
-    if not kind and bad and last and not is_flapping(judged(letters)) and (
-            without_numbers(last.cause) != without_numbers(now.cause)):
-        yield Change("other-cause", host, check, _was(last), _was(now),
-                     f"{check} fails for another cause: {_sentence(now.cause)}", now.remedy, "bad",
-                     strikes(letters), now.explained_by)
+    if (
+        not kind
+        and bad
+        and last
+        and not is_flapping(judged(letters))
+        and (without_numbers(last.cause) != without_numbers(now.cause))
+    ):
+        yield Change(
+            "other-cause",
+            host,
+            check,
+            _was(last),
+            _was(now),
+            f"{check} fails for another cause: {_sentence(now.cause)}",
+            now.remedy,
+            "bad",
+            strikes(letters),
+            now.explained_by,
+        )
     told = now if bad else last
     for change in _report(
-        kind, host, check, letters=letters, cause=told.cause if told else "", remedy=now.remedy,
-        texts=(f"{check} hangs" if now.letter == "H" else f"{check} fails",
-               f"{check} passes again",
-               f"{check} fails in some nights and not in others")):
+        kind,
+        host,
+        check,
+        letters=letters,
+        cause=told.cause if told else "",
+        remedy=now.remedy,
+        texts=(
+            f"{check} hangs" if now.letter == "H" else f"{check} fails",
+            f"{check} passes again",
+            f"{check} fails in some nights and not in others",
+        ),
+    ):
         yield replace(change, explained_by=told.explained_by if told else "")
 
 
 def _report(
-    kind: str | None, host: str, check: str, *, letters: str, cause: str, remedy: str,
+    kind: str | None,
+    host: str,
+    check: str,
+    *,
+    letters: str,
+    cause: str,
+    remedy: str,
     texts: tuple[str, str, str],
 ) -> Iterator[Change]:
     """Yield a transition; `letters`: of the judged nights, `texts`: failure, recovery, flapping."""
@@ -291,15 +389,31 @@ def _report(
         text = f"{texts[2]}{because}"
         yield Change(kind, host, check, before, after, text, remedy, "bad", row)
     elif bad:
-        settled = f" for {row} nights in a row, after flapping" if is_flapping(
-            nights[:-1]) else ""
-        yield Change(kind, host, check, before, f"{after}: {cause}" if cause else after,
-                     f"{texts[0]}{settled}{because}", remedy, "bad", row)
+        settled = f" for {row} nights in a row, after flapping" if is_flapping(nights[:-1]) else ""
+        yield Change(
+            kind,
+            host,
+            check,
+            before,
+            f"{after}: {cause}" if cause else after,
+            f"{texts[0]}{settled}{because}",
+            remedy,
+            "bad",
+            row,
+        )
     else:
         was = strikes(letters[:-1])
         after_nights = f" after {count_nights(was)}" if was else ", after flapping"
-        yield Change(kind, host, check, f"{before}: {cause}" if was and cause else before, after,
-                     f"{texts[1]}{after_nights}.", "", "good")
+        yield Change(
+            kind,
+            host,
+            check,
+            f"{before}: {cause}" if was and cause else before,
+            after,
+            f"{texts[1]}{after_nights}.",
+            "",
+            "good",
+        )
 
 
 def newly_unjudged(line: Sequence[CheckResult | None]) -> bool:
@@ -313,10 +427,16 @@ def unjudged_change(host: str, checks: Mapping[str, CheckResult]) -> Change:
     names = sorted(checks)
     first = checks[names[0]]
     more = f" and {len(names) - 1} more" if names[1:] else ""
-    return Change("failure", host, names[0] if not more else None, None,
-                  Verdict.INCONCLUSIVE.value,
-                  f"{names[0]}{more} could not be judged: {_sentence(first.cause)}", first.remedy,
-                  "note")
+    return Change(
+        "failure",
+        host,
+        names[0] if not more else None,
+        None,
+        Verdict.INCONCLUSIVE.value,
+        f"{names[0]}{more} could not be judged: {_sentence(first.cause)}",
+        first.remedy,
+        "note",
+    )
 
 
 def without_numbers(cause: str) -> str:
@@ -324,8 +444,9 @@ def without_numbers(cause: str) -> str:
 
     `GPU 3`, `CUDA 11.8` and `Xid 79` are names, `at 9.13 TFLOP/s` and `pid 4711` are not.
     """
+
     def number(found: re.Match[str]) -> str:
-        word = cause[:found.start()].split()[-1:]
+        word = cause[: found.start()].split()[-1:]
         return found[0] if word and word[0][0].isupper() else "#"
 
     return re.sub(r"(?<![\w./:-])\d+(\.\d+)?(?![\w/:-]|\.\d)", number, cause)

@@ -16,6 +16,7 @@ import re
 import sqlite3
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from fnmatch import fnmatchcase
@@ -24,35 +25,30 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from gpufleet.host_state.contents import scrub_of, sound_states
+from gpufleet.model.clock import utc_now
 from gpufleet.model.nightly import Changes, Past, PastHost
 from gpufleet.model.plan import Plan
 from gpufleet.model.sections.cuda import ContentsRead
 from gpufleet.model.snapshot import Snapshot
-from gpufleet.model.verdict import CheckResult as CheckEntry
-from gpufleet.model.verdict import Verdict
+from gpufleet.model.verdict import LETTERS, Verdict
 
 from . import database, drift, versions
 from .database import HistoryError
-from .drift import LETTERS, NOT_THERE, CheckResult
-from .retention import RecordedTime, read_time
+from .drift import NOT_THERE, CheckResult
+from .recording import CODES, SCRUB, split_measure, write_run
+from .retention import RecordedTime, latest_time, read_time
 
 if TYPE_CHECKING:
-    from gpufleet.verification.session import HostRun, Session
+    from gpufleet.verification.session import Session
 
-__all__ = ["History", "HistoryError", "RecordedRun", "split_measure"]
+__all__ = ["History", "HistoryError", "RecordedRun", "future_note", "split_measure"]
 
 SCHEMA = 1
 NIGHTLY = "nightly"
 # How many nights a baseline and the detection of flapping look back.
 WINDOW = 30
 SPEEDS, CARDS = "*.tflops", "gpus"
-# The flag of a host that holds how far its contents were read.
-SCRUB = "scrub"
 
-# The numbers in the file: never reorder. Verdicts below 4 are unhealthy.
-CODES = (Verdict.FAIL, Verdict.HUNG, Verdict.UNREACHABLE, Verdict.INCONCLUSIVE, Verdict.PASS,
-         Verdict.NOT_DECLARED)
-_CODE = {verdict.value: code for code, verdict in enumerate(CODES)}
 _LETTER = {code: LETTERS[verdict] for code, verdict in enumerate(CODES)}
 # Of a code that none of our releases wrote.
 _UNKNOWN = LETTERS[Verdict.INCONCLUSIVE]
@@ -83,67 +79,49 @@ class History:
     def __enter__(self) -> History:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         torn = self._opened_as and not self._writes and self._opened_as != self._stamp()
         self._close()
         if torn and not error:
-            raise HistoryError("The history was written to while it was read.", str(self.path),
-                               "Try again.")
+            raise HistoryError(
+                "The history was written to while it was read.", str(self.path), "Try again."
+            )
 
     # -- writing -----------------------------------------------------------------------------------
 
-    def record(self, session: Session, *, kind: str = NIGHTLY,
-               measure: Measure | None = None) -> int:
+    def record(
+        self,
+        session: Session,
+        *,
+        kind: str = NIGHTLY,
+        values: Mapping[str, Mapping[str, float | str]] | None = None,
+        measure: Measure | None = None,
+    ) -> int:
         """Record a session's results and measured values in one transaction; return the run's id.
 
-        `measure` replaces `measures()`.
+        `values` are those of `measures.measured()` if the caller has them already; `measure`
+        replaces `measures()`.
         """
-        from .measures import measured as read  # noqa: PLC0415 (reading is faster without it)
+        from .measures import measured  # noqa: PLC0415 (reading is faster without it)
 
-        measured = {host.name: measure(host.snapshot, host.plan) if measure else read(host)
-                    for host in session.hosts}
+        if measure:
+            values = {host.name: measure(host.snapshot, host.plan) for host in session.hosts}
+        elif values is None:
+            found = measured(session)
+            session, values = found.session, found.values
         # A night without an answer leaves what earlier ones have read.
-        contents = {host.name: sound_states(scrub["components"]) for host in session.hosts
-                    if (scrub := scrub_of(host.snapshot))}
+        contents = {
+            host.name: sound_states(scrub["components"])
+            for host in session.hosts
+            if (scrub := scrub_of(host.snapshot))
+        }
         with database.sqlite_errors(self.path):
-            return self._record(self._writer, session, kind, measured, contents)
-
-    def _record(self, base: sqlite3.Connection, session: Session, kind: str,
-                measured: Mapping[str, Mapping[str, float | str]],
-                contents: Mapping[str, list[ContentsRead]]) -> int:
-        with database.transaction(base):
-            row = base.execute("INSERT INTO nights (started, finished, kind) VALUES (?, ?, ?)",
-                               (session.started, session.finished, kind))
-            night = int(row.lastrowid or 0)
-            hosts = _ids(base, "hosts", (host.name for host in session.hosts))
-            checks = _ids(base, "checks", (check["id"] for _, check in _checks(session.hosts)))
-            rows = [(name, measure, value) for name, values in measured.items()
-                    for measure, value in values.items()]
-            split = {measure: split_measure(measure) for _, measure, _ in rows}
-            names = _ids(base, "measures", (name for _, name in split.values()))
-            devices = _ids(base, "devices", (device for device, _ in split.values()))
-            texts = _ids(base, "texts", (
-                *(check[part] for _, check in _checks(session.hosts)
-                  for part in ("cause", "remedy") if check[part]),
-                *(value for *_, value in rows if isinstance(value, str))))
-            base.executemany("INSERT INTO looks VALUES (?, ?, ?)", (
-                (night, hosts[host.name], _CODE[host.result["verdict"]])
-                for host in session.hosts))
-            base.executemany("INSERT INTO verdicts VALUES (?, ?, ?, ?, ?, ?, ?)", (
-                (night, checks[check["id"]], hosts[name], _CODE[check["verdict"]],
-                 texts.get(check["cause"]), texts.get(check["remedy"]),
-                 checks.get(check.get("explained_by", "")))
-                for name, check in _checks(session.hosts)))
-            base.executemany("INSERT INTO numbers VALUES (?, ?, ?, ?, ?)", (
-                (night, names[split[measure][1]], hosts[name], devices[split[measure][0]], value)
-                for name, measure, value in rows if not isinstance(value, str)))
-            base.executemany("INSERT INTO words VALUES (?, ?, ?, ?)", (
-                (night, hosts[name], names[split[measure][1]], texts[value])
-                for name, measure, value in rows if isinstance(value, str)))
-            base.executemany("INSERT OR REPLACE INTO flags VALUES (?, ?, ?)", (
-                (name, SCRUB, json.dumps(states)) for name, states in contents.items()))
-        return night
+            return write_run(self._writer, session, kind, values, contents)
 
     def prune(self, keep_days: int) -> int:
         """Delete runs older than `keep_days`, and texts that only they use; return how many runs.
@@ -151,19 +129,27 @@ class History:
         The newest run of each kind stays. The file keeps its size: later runs use the space.
         """
         recorded, limit = self.recorded_time(), timedelta(days=keep_days)
-        expired = json.dumps([night.id for night in self.nights()
-                              if recorded.age(read_time(night.started)) > limit])
+        expired = json.dumps(
+            [night.id for night in self.nights() if recorded.age(read_time(night.started)) > limit]
+        )
         with database.sqlite_errors(self.path), database.transaction(self._writer):
             base = self._writer
-            old = json.dumps(_column(base.execute(
-                "SELECT id FROM nights WHERE id IN (SELECT value FROM json_each(?))"
-                " AND id NOT IN (SELECT max(id) FROM nights GROUP BY kind)", (expired,))))
+            old = json.dumps(
+                _column(
+                    base.execute(
+                        "SELECT id FROM nights WHERE id IN (SELECT value FROM json_each(?))"
+                        " AND id NOT IN (SELECT max(id) FROM nights GROUP BY kind)",
+                        (expired,),
+                    )
+                )
+            )
             if old == "[]":
                 return 0
             for table in ("looks", "verdicts", "numbers", "words"):
                 base.execute(f"DELETE FROM {table} WHERE {_NIGHTS}", (old,))
             deleted = base.execute(
-                "DELETE FROM nights WHERE id IN (SELECT value FROM json_each(?))", (old,)).rowcount
+                "DELETE FROM nights WHERE id IN (SELECT value FROM json_each(?))", (old,)
+            ).rowcount
             for table, used in _USED.items():
                 base.execute(f"DELETE FROM {table} WHERE id NOT IN ({used})")
             return deleted
@@ -183,15 +169,34 @@ class History:
 
     def contents_read(self) -> dict[str, list[ContentsRead]]:
         """Return by host how far the contents of each component were read."""
-        return {host: sound_states(json.loads(value)) for host, value in self._rows(
-            "SELECT host, value FROM flags WHERE name = ?", SCRUB)}
+        found = {}
+        for host, value in self._rows("SELECT host, value FROM flags WHERE name = ?", SCRUB):
+            # What cannot be read is as if nothing was: contents are read from their beginning.
+            with suppress(ValueError, TypeError, RecursionError):
+                found[host] = sound_states(json.loads(value))
+        return found
 
     def nights(self, last: int | None = None, kind: str | None = None) -> list[RecordedRun]:
-        """Return the recorded runs, oldest first; of all kinds or one, all or the last ones."""
+        """Return the recorded runs, oldest first; of all kinds or one, all or the last ones.
+
+        A run that is dated in the future was recorded with a wrong clock, and is not counted: until
+        then it would be the newest, whatever later runs find.
+        """
+        return self._nights(f"NOT {_FUTURE}", kind, -1 if last is None else last)
+
+    def future_nights(self) -> list[RecordedRun]:
+        """Return the runs that are dated in the future, oldest first."""
+        return self._nights(_FUTURE)
+
+    def _nights(self, which: str, kind: str | None = None, most: int = -1) -> list[RecordedRun]:
         rows = self._rows(
             "SELECT id, started, finished, kind, (SELECT count(*) FROM looks WHERE night = id)"
-            " FROM nights WHERE kind = coalesce(?, kind) ORDER BY started DESC, id DESC LIMIT ?",
-            kind, -1 if last is None else last)
+            f" FROM nights WHERE kind = coalesce(?, kind) AND {which}"
+            " ORDER BY started DESC, id DESC LIMIT ?",
+            kind,
+            latest_time(utc_now()),
+            most,
+        )
         return [RecordedRun(*row) for row in reversed(rows)]
 
     def recorded_time(self) -> RecordedTime:
@@ -207,7 +212,8 @@ class History:
         nights = self.nights(last, NIGHTLY)
         hosts: dict[str, PastHost] = {
             name: {"verdicts": letters, "measures": {}}
-            for name, letters in self.letters(nights).items()}
+            for name, letters in self.letters(nights).items()
+        }
         for (host, name), line in self.numbers(nights, named).items():
             hosts[host]["measures"][name] = line
         return {"schema": SCHEMA, "nights": [night.started for night in nights], "hosts": hosts}
@@ -216,20 +222,27 @@ class History:
         """Return the CHANGES document of a nightly run, by default of the newest."""
         nights = self.nights(kind=NIGHTLY)
         if night is not None:
-            nights = nights[:next((number for number, it in enumerate(nights, 1) if it.id == night),
-                                  0)]
+            nights = nights[
+                : next((number for number, it in enumerate(nights, 1) if it.id == night), 0)
+            ]
         if not nights:
-            raise HistoryError(f"There is no nightly run {night}." if night else
-                               "No nightly run is recorded yet.", str(self.path))
+            raise HistoryError(
+                f"There is no nightly run {night}." if night else "No nightly run is recorded yet.",
+                str(self.path),
+            )
         return drift.document(self.window(nights[-WINDOW:]))
 
     def window(self, nights: list[RecordedRun]) -> drift.Window:
         """Return what `drift` needs of these runs."""
         texts = self._texts(nights)
         return drift.Window(
-            [night.started for night in nights], self.letters(nights), self._unhealthy(nights),
-            texts, self.numbers(nights, SPEEDS),
-            {host: self._cards(nights[:-1], host) for host, name in texts if name == CARDS})
+            [night.started for night in nights],
+            self.letters(nights),
+            self._unhealthy(nights),
+            texts,
+            self.numbers(nights, SPEEDS),
+            {host: self._cards(nights[:-1], host) for host, name in texts if name == CARDS},
+        )
 
     def check_results(
         self, nights: list[RecordedRun], *, host: str | None = None, check: str | None = None
@@ -244,46 +257,61 @@ class History:
             ' WHERE (v.night, v."check", v.host) = (n.value, c.id, h.id)'
             f" AND {'h.name = ?' if host else 'coalesce(?, 1)'}"
             f" AND {'c.name = ?' if check else 'coalesce(?, 1)'}",
-            _list(nights), host, check)
+            _list(nights),
+            host,
+            check,
+        )
         return _by_check(rows, nights)
 
-    def numbers(self, nights: list[RecordedRun], named: str, host: str | None = None
-                ) -> dict[tuple[str, str], list[float | None]]:
+    def numbers(
+        self, nights: list[RecordedRun], named: str, host: str | None = None
+    ) -> dict[tuple[str, str], list[float | None]]:
         """By host and measure (`named`: a pattern), the number in each of these runs."""
         position = {night.id: number for number, night in enumerate(nights)}
         names = self._measures(named)
-        hosts, devices = (dict(self._rows(f"SELECT id, name FROM {table}"))
-                          for table in ("hosts", "devices"))
+        hosts, devices = (
+            dict(self._rows(f"SELECT id, name FROM {table}")) for table in ("hosts", "devices")
+        )
         one = " AND host = (SELECT id FROM hosts WHERE name = ?)" if host else ""
-        found: dict[tuple[int, ...], list[float | None]] = defaultdict(
-            lambda: [None] * len(nights))
+        found: dict[tuple[int, ...], list[float | None]] = defaultdict(lambda: [None] * len(nights))
         for number, measure, device, night, value in self._each(
-                "SELECT host, measure, device, night, value FROM numbers"
-                f" WHERE {_NIGHTS} AND typeof(value) IN ('real', 'integer')"
-                f" AND measure IN (SELECT value FROM json_each(?)){one}",
-                _list(nights), json.dumps(list(names)), *([host] if host else [])):
+            "SELECT host, measure, device, night, value FROM numbers"
+            f" WHERE {_NIGHTS} AND typeof(value) IN ('real', 'integer')"
+            f" AND measure IN (SELECT value FROM json_each(?)){one}",
+            _list(nights),
+            json.dumps(list(names)),
+            *([host] if host else []),
+        ):
             found[number, measure, device][position[night]] = value
         full = {key: _full(devices[key[2]], names[key[1]]) for key in found}
-        return {(hosts[key[0]], full[key]): line for key, line in found.items()
-                if fnmatchcase(full[key], named)}
+        return {
+            (hosts[key[0]], full[key]): line
+            for key, line in found.items()
+            if fnmatchcase(full[key], named)
+        }
 
     def _measures(self, named: str) -> dict[int, str]:
         """{id: name without device} of the measures that a pattern may match, by its end."""
         end = re.split(r"[][*?]", named)[-1]
-        return {number: name for number, name in self._rows("SELECT id, name FROM measures")
-                if name.endswith(end) or end.endswith(name)}
+        return {
+            number: name
+            for number, name in self._rows("SELECT id, name FROM measures")
+            if name.endswith(end) or end.endswith(name)
+        }
 
     def names(self, table: str) -> list[str]:
         """Return the recorded names of a table: `hosts`, `checks` or `measures`."""
-        return [name for name, in self._rows(f"SELECT name FROM {table} ORDER BY name")]
+        return [name for (name,) in self._rows(f"SELECT name FROM {table} ORDER BY name")]
 
     def letters(self, nights: list[RecordedRun]) -> dict[str, str]:
         """Return each host's verdicts, a letter for each run."""
         position = {night.id: number for number, night in enumerate(nights)}
         found: dict[str, list[str]] = defaultdict(lambda: [NOT_THERE] * len(nights))
         for name, night, code in self._rows(
-                "SELECT h.name, l.night, l.verdict FROM looks l JOIN hosts h ON h.id = l.host"
-                f" WHERE {_NIGHTS}", _list(nights)):
+            "SELECT h.name, l.night, l.verdict FROM looks l JOIN hosts h ON h.id = l.host"
+            f" WHERE {_NIGHTS}",
+            _list(nights),
+        ):
             found[name][position[night]] = _LETTER.get(code, _UNKNOWN)
         return {name: "".join(found[name]) for name in sorted(found)}
 
@@ -299,7 +327,9 @@ class History:
             ' ON (v.night, v."check", v.host) = (n.value, odd."check", odd.host)'
             ' JOIN hosts h ON h.id = v.host JOIN checks c ON c.id = v."check"'
             " LEFT JOIN texts t ON t.id = v.cause LEFT JOIN texts u ON u.id = v.remedy",
-            _list(nights), _list(nights))
+            _list(nights),
+            _list(nights),
+        )
         return _by_check(rows, nights)
 
     def _texts(self, nights: list[RecordedRun]) -> dict[tuple[str, str], tuple[str | None, str]]:
@@ -307,27 +337,42 @@ class History:
         found: dict[tuple[str, str], tuple[str | None, str]] = {}
         last = nights[-2].id if nights[1:] else None
         for host, measure, host_name, name, text in self._rows(
-                "SELECT w.host, w.measure, h.name, m.name, t.text FROM words w"
-                " JOIN hosts h ON h.id = w.host JOIN measures m ON m.id = w.measure"
-                " JOIN texts t ON t.id = w.text WHERE w.night = ? AND w.text IS NOT"
-                " (SELECT text FROM words WHERE (night, host, measure) = (?, w.host, w.measure))",
-                nights[-1].id, last):
-            known = dict(self._rows(
-                "SELECT w.night, t.text FROM words w JOIN texts t ON t.id = w.text"
-                f" WHERE {_NIGHTS} AND host = ? AND measure = ?", _list(nights[:-1]), host,
-                measure))
-            before = next((known[night.id] for night in reversed(nights[:-1])
-                           if night.id in known), None)
+            "SELECT w.host, w.measure, h.name, m.name, t.text FROM words w"
+            " JOIN hosts h ON h.id = w.host JOIN measures m ON m.id = w.measure"
+            " JOIN texts t ON t.id = w.text WHERE w.night = ? AND w.text IS NOT"
+            " (SELECT text FROM words WHERE (night, host, measure) = (?, w.host, w.measure))",
+            nights[-1].id,
+            last,
+        ):
+            known = dict(
+                self._rows(
+                    "SELECT w.night, t.text FROM words w JOIN texts t ON t.id = w.text"
+                    f" WHERE {_NIGHTS} AND host = ? AND measure = ?",
+                    _list(nights[:-1]),
+                    host,
+                    measure,
+                )
+            )
+            before = next(
+                (known[night.id] for night in reversed(nights[:-1]) if night.id in known), None
+            )
             found[host_name, name] = before, text
         return found
 
     def _cards(self, nights: list[RecordedRun], host: str) -> set[str]:
         """The cards that a host had in any of these runs."""
-        return {card for text, in self._rows(
-            f"SELECT DISTINCT t.text FROM words w JOIN texts t ON t.id = w.text WHERE {_NIGHTS}"
-            " AND host = (SELECT id FROM hosts WHERE name = ?)"
-            " AND measure = (SELECT id FROM measures WHERE name = ?)",
-            _list(nights), host, CARDS) for card in versions.cards(text)}
+        return {
+            card
+            for (text,) in self._rows(
+                f"SELECT DISTINCT t.text FROM words w JOIN texts t ON t.id = w.text WHERE {_NIGHTS}"
+                " AND host = (SELECT id FROM hosts WHERE name = ?)"
+                " AND measure = (SELECT id FROM measures WHERE name = ?)",
+                _list(nights),
+                host,
+                CARDS,
+            )
+            for card in versions.cards(text)
+        }
 
     # -- the file ----------------------------------------------------------------------------------
 
@@ -363,6 +408,8 @@ class History:
 
 # A condition on a table's nights; its parameter is a JSON list of ids.
 _NIGHTS = "night IN (SELECT value FROM json_each(?))"
+# Its parameter is the latest time that is not in the future. What is no time is before all others.
+_FUTURE = "(started > ? AND started GLOB '[0-9]*')"
 _EXPLAINED = "(SELECT name FROM checks WHERE id = v.explained)"
 # Table of texts -> query for the ids that are still used.
 _USED = {
@@ -371,33 +418,21 @@ _USED = {
     "measures": "SELECT measure FROM numbers UNION SELECT measure FROM words",
     "devices": "SELECT device FROM numbers",
     "texts": "SELECT text FROM words UNION SELECT cause FROM verdicts WHERE cause IS NOT NULL"
-             " UNION SELECT remedy FROM verdicts WHERE remedy IS NOT NULL",
+    " UNION SELECT remedy FROM verdicts WHERE remedy IS NOT NULL",
 }
 
 
-def _ids(base: sqlite3.Connection, table: str, texts: Iterable[str]) -> dict[str, int]:
-    """{text: id}; each text is stored once."""
-    column = "text" if table == "texts" else "name"
-    # Text from a host may not be valid Unicode.
-    stored = {text: (text.encode("utf-8", "backslashreplace").decode(),) for text in set(texts)}
-    base.executemany(f"INSERT OR IGNORE INTO {table} ({column}) VALUES (?)",
-                     sorted(stored.values()))
-    query = f"SELECT id FROM {table} WHERE {column} = ?"
-    return {text: base.execute(query, clean).fetchone()[0] for text, clean in stored.items()}
-
-
-def split_measure(measure: str) -> tuple[str, str]:
-    """Split a measure's name into device (`gpu.GPU-<uuid>`, or empty) and the rest."""
-    found = re.fullmatch(r"(gpu\.[^.]+)\.(.+)", measure)
-    return (found[1], found[2]) if found else ("", measure)
+def future_note(runs: list[RecordedRun]) -> str:
+    """What to say of runs that are dated in the future."""
+    listed = ", ".join(run.started for run in runs[:3]) + (", ..." if runs[3:] else "")
+    return (
+        f"Not counted, as dated in the future: {len(runs)} of the recorded runs ({listed})."
+        " This machine's clock was wrong then, or is wrong now (timedatectl)."
+    )
 
 
 def _full(device: str, measure: str) -> str:
     return f"{device}.{measure}" if device else measure
-
-
-def _checks(hosts: Iterable[HostRun]) -> Iterator[tuple[str, CheckEntry]]:
-    return ((host.name, check) for host in hosts for check in host.result["checks"])
 
 
 def _by_check(
@@ -405,13 +440,15 @@ def _by_check(
 ) -> dict[tuple[str, str], list[CheckResult | None]]:
     position = {night.id: number for number, night in enumerate(nights)}
     found: dict[tuple[str, str], list[CheckResult | None]] = defaultdict(
-        lambda: [None] * len(nights))
+        lambda: [None] * len(nights)
+    )
     results: dict[tuple[Any, ...], CheckResult] = {}
     for host, check, night, *it in rows:
         values = tuple(it)
         if values not in results:
             results[values] = CheckResult(
-                _LETTER.get(values[0], _UNKNOWN), *(text or "" for text in values[1:]))
+                _LETTER.get(values[0], _UNKNOWN), *(text or "" for text in values[1:])
+            )
         found[host, check][position[night]] = results[values]
     return found
 

@@ -17,10 +17,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import TypeGuard
 
-from gpufleet.checks import judge
 from gpufleet.errors import Defect, guarded
+from gpufleet.judge import judge
 from gpufleet.model.plan import Plan
 from gpufleet.model.sections.compute import CublasResult
 from gpufleet.model.sections.gpu import SmiDevice
@@ -28,7 +29,7 @@ from gpufleet.model.sections.stacks import Framework, Product
 from gpufleet.model.snapshot import SectionData, Snapshot
 from gpufleet.model.text import cut
 from gpufleet.model.validator import section_data
-from gpufleet.verification.session import HostRun
+from gpufleet.verification.session import HostRun, Session
 
 Pair = tuple[str, str | float | None]
 
@@ -47,17 +48,36 @@ def measures(snapshot: Snapshot | None, plan: Plan) -> dict[str, float | str]:
     data = section_data(snapshot)
     names = dict(_cards(data))
     found = [*_versions(data, plan), *_gpus(data, names), *_products(data, plan, names)]
-    known = {name: cut(value, MOST_TEXT) if isinstance(value, str) else float(value)
-             for name, value in found if _is_known(value) and len(name) <= MOST_NAME}
+    known = {
+        name: cut(value, MOST_TEXT) if isinstance(value, str) else float(value)
+        for name, value in found
+        if _is_known(value) and len(name) <= MOST_NAME
+    }
     return dict(list(known.items())[:MOST_MEASURES])
 
 
-def measured(host: HostRun) -> dict[str, float | str]:
-    """The same of a verified host; a defect of gpufleet costs this host its verdict."""
-    def failed(defect: Defect) -> dict[str, float | str]:
-        host.result = judge.defective(defect, host.name, host.result)
-        return {}
-    return guarded("measured this host", lambda: measures(host.snapshot, host.plan), failed)
+@dataclass(frozen=True)
+class Measured:
+    """A session and what was measured on each of its hosts, {host: `measures()`}."""
+
+    session: Session
+    values: Mapping[str, Mapping[str, float | str]]
+
+
+def measured(session: Session) -> Measured:
+    """Measure each host; a defect of gpufleet costs that host its verdict in the new session."""
+    found = [(host.name, *_measured(host)) for host in session.hosts]
+    return Measured(
+        replace(session, hosts=[host for _, host, _ in found]),
+        {name: values for name, _, values in found},
+    )
+
+
+def _measured(host: HostRun) -> tuple[HostRun, dict[str, float | str]]:
+    def failed(defect: Defect) -> tuple[HostRun, dict[str, float | str]]:
+        return host.with_result(judge.defective(defect, host.name, host.result)), {}
+
+    return guarded("measured this host", lambda: (host, measures(host.snapshot, host.plan)), failed)
 
 
 def _is_known(value: str | float | None) -> TypeGuard[str | float]:
@@ -67,8 +87,9 @@ def _is_known(value: str | float | None) -> TypeGuard[str | float]:
 def _cards(data: SectionData) -> Iterator[tuple[float | str, str]]:
     """Map each card's number and its address to its measure's prefix, which has the UUID."""
     runs = data["compute"]["runs"] if "compute" in data else []
-    cards = [(card["index"], card["uuid"], card["address"])
-             for run in runs for card in run["devices"]]
+    cards = [
+        (card["index"], card["uuid"], card["address"]) for run in runs for card in run["devices"]
+    ]
     cards += [(card["index"], card["uuid"], card["address"]) for card in _devices(data)]
     for index, uuid, address in cards:
         name = f"gpu.{uuid or index}"
@@ -112,9 +133,16 @@ def _versions(data: SectionData, plan: Plan) -> Iterator[Pair]:
 
 def _gpus(data: SectionData, names: Mapping[float | str, str]) -> Iterator[Pair]:
     if "smi" in data and data["smi"]["status"] == 0:
-        yield "gpus", "; ".join(sorted(
-            f"{card['address']} {card['uuid'] or '-'} {card['name'] or '-'}"
-            for card in _devices(data))) or "none"
+        yield (
+            "gpus",
+            "; ".join(
+                sorted(
+                    f"{card['address']} {card['uuid'] or '-'} {card['name'] or '-'}"
+                    for card in _devices(data)
+                )
+            )
+            or "none",
+        )
     for card in _devices(data):
         name = names[card["index"]]
         yield f"{name}.temperature_c", card["temperature_c"]
@@ -122,8 +150,7 @@ def _gpus(data: SectionData, names: Mapping[float | str, str]) -> Iterator[Pair]
         yield f"{name}.ecc_uncorrected", card["ecc_uncorrected_aggregate"]
 
 
-def _products(data: SectionData, plan: Plan, names: Mapping[float | str, str]
-              ) -> Iterator[Pair]:
+def _products(data: SectionData, plan: Plan, names: Mapping[float | str, str]) -> Iterator[Pair]:
     for run in data["compute"]["runs"] if "compute" in data else ():
         where = f"toolkit.{_short(run['toolkit'], plan)}"
         for entry in run["cublas"]:

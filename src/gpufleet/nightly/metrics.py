@@ -18,29 +18,38 @@ from gpufleet.model.verdict import HostResult, Verdict
 FILE = "gpufleet.prom"
 FAILING = {Verdict.FAIL, Verdict.HUNG, Verdict.UNREACHABLE}
 _TFLOPS = re.compile(
-    r"gpu\.(?P<gpu>[^.]+)\.(?:stack\.(?P<stack>.+)|toolkit\.(?P<toolkit>.+))\.tflops")
+    r"gpu\.(?P<gpu>[^.]+)\.(?:stack\.(?P<stack>.+)|toolkit\.(?P<toolkit>.+))\.tflops"
+)
 
 # Name -> help text and labels.
 METRICS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "gpufleet_last_run_timestamp_seconds":
-        ("Time at which the last nightly run ended, successful or not", ()),
-    "gpufleet_last_success_timestamp_seconds":
-        ("Time of the last nightly run without a failed step, whatever its verdicts; 0: never", ()),
+    "gpufleet_last_run_timestamp_seconds": (
+        "Time at which the last nightly run ended, successful or not",
+        (),
+    ),
+    "gpufleet_last_success_timestamp_seconds": (
+        "Time of the last nightly run without a failed step, whatever its verdicts; 0: never",
+        (),
+    ),
     "gpufleet_run_duration_seconds": ("Duration of the last nightly run", ()),
     "gpufleet_run_trouble": ("1 for each failed step of the last nightly run", ("step",)),
     "gpufleet_hosts": ("Hosts by verdict", ("verdict",)),
     "gpufleet_host_healthy": ("1 if the host is healthy, 0 if not", ("host",)),
     "gpufleet_check_failed": ("1 for each check that failed", ("host", "check")),
-    "gpufleet_check_explained":
-        ("1 for each failed check that the finding of another one (by) explains",
-         ("host", "check", "by")),
+    "gpufleet_check_explained": (
+        "1 for each failed check that the finding of another one (by) explains",
+        ("host", "check", "by"),
+    ),
     "gpufleet_matmul_tflops": ("Throughput of matrix products", ("host", "gpu", "stack")),
-    "gpufleet_gpu_slow_nights":
-        ("Nights in a row that a card is below its own baseline; absent if it is not",
-         ("host", "gpu")),
-    "gpufleet_contents_read_timestamp_seconds":
-        ("Time since which the contents of all that is installed were compared: the oldest whole"
-         " reading of a component, or the begin of its first one", ("host",)),
+    "gpufleet_gpu_slow_nights": (
+        "Nights in a row that a card is below its own baseline; absent if it is not",
+        ("host", "gpu"),
+    ),
+    "gpufleet_contents_read_timestamp_seconds": (
+        "Time since which the contents of all that is installed were compared: the oldest whole"
+        " reading of a component, or the begin of its first one",
+        ("host",),
+    ),
     "gpufleet_history_nights": ("Runs in the history", ()),
 }
 
@@ -66,9 +75,11 @@ class Run:
 def text(run: Run) -> str:
     """Return the file's text."""
     registry = CollectorRegistry()
-    gauges = {name: Gauge(name, help_text, labels, registry=registry)
-              for name, (help_text, labels) in METRICS.items()
-              if run.nights is not None or name != "gpufleet_history_nights"}
+    gauges = {
+        name: Gauge(name, help_text, labels, registry=registry)
+        for name, (help_text, labels) in METRICS.items()
+        if run.nights is not None or name != "gpufleet_history_nights"
+    }
     gauges["gpufleet_last_run_timestamp_seconds"].set(run.finished)
     gauges["gpufleet_last_success_timestamp_seconds"].set(run.last_success)
     gauges["gpufleet_run_duration_seconds"].set(run.seconds)

@@ -18,6 +18,7 @@ import jinja2
 
 from gpufleet.model.nightly import ChangeEntry, Changes
 from gpufleet.model.text import cut
+from gpufleet.model.verdict import Verdict
 from gpufleet.report import change_summary, summary, terminal
 
 from .config import Mail
@@ -34,7 +35,6 @@ MOST_CHARACTERS, MOST_CHAT = 600, 3500
 # more, and a message that is refused notifies nobody.
 MOST_TEXT, MOST_DOCUMENT = 2000, 200_000
 HEADINGS = {"bad": "Worse", "good": "Better", "note": "Different"}
-HEALTHY = "PASS"
 
 
 @dataclass(frozen=True)
@@ -67,26 +67,40 @@ def has_content(changes: Changes, done: Iterable[str] = ()) -> bool:
 def nightly_message(changes: Changes, link: str, done: Iterable[str] = ()) -> Message:
     """Return the message about a nightly run."""
     changes = _cut(changes)
-    rows = {weight: [line for kind, line in grouped(changes["changes"]) if kind == weight]
-            for weight in HEADINGS}
-    of = {weight: {change["host"] for change in changes["changes"] if change["weight"] == weight}
-          for weight in HEADINGS}
-    counts = [f"{_hosts(len(names))} {HEADINGS[weight].lower()}" for weight, names in of.items()
-              if names]
+    rows = {
+        weight: [line for kind, line in grouped(changes["changes"]) if kind == weight]
+        for weight in HEADINGS
+    }
+    of = {
+        weight: {change["host"] for change in changes["changes"] if change["weight"] == weight}
+        for weight in HEADINGS
+    }
+    counts = [
+        f"{_hosts(len(names))} {HEADINGS[weight].lower()}" for weight, names in of.items() if names
+    ]
     hosts = changes["hosts"]
-    total, healthy = sum(hosts.values()), hosts.get(HEALTHY, 0)
+    total, healthy = sum(hosts.values()), hosts.get(Verdict.PASS, 0)
     before = changes.get("hosts_before")
-    was = f"the night before: {before.get(HEALTHY, 0)} of {sum(before.values())}" if before \
+    was = (
+        f"the night before: {before.get(Verdict.PASS, 0)} of {sum(before.values())}"
+        if before
         else "this is the first night"
-    unreachable = " No host was reached: check the control host and its network first." \
-        if total > 1 and hosts.get("UNREACHABLE") == total else ""
+    )
+    unreachable = (
+        " No host was reached: check the control host and its network first."
+        if total > 1 and hosts.get("UNREACHABLE") == total
+        else ""
+    )
     sentences = tuple(done)
     return Message(
         f"gpufleet: {', '.join(counts) or 'first night'} ({healthy} of {total} healthy)",
         f"{changes['night']}: {healthy} of {total} hosts healthy; {was}.{unreachable}",
         {weight: lines[:MOST_LINES] for weight, lines in rows.items() if lines},
         sum(len(lines[MOST_LINES:]) for lines in rows.values()),
-        _most(sentences, MOST_DONE), link, _document(changes, sentences, link))
+        _most(sentences, MOST_DONE),
+        link,
+        _document(changes, sentences, link),
+    )
 
 
 def _document(changes: Changes, done: tuple[str, ...], link: str) -> dict[str, Any]:
@@ -102,8 +116,11 @@ def _document(changes: Changes, done: tuple[str, ...], link: str) -> dict[str, A
             if left < 0:
                 break
             kept[name].append(row)
-    return {**document, **kept,
-            "left_out": {name: len(rows) - len(kept[name]) for name, rows in lists.items()}}
+    return {
+        **document,
+        **kept,
+        "left_out": {name: len(rows) - len(kept[name]) for name, rows in lists.items()},
+    }
 
 
 def _cut(value: Any) -> Any:
@@ -126,16 +143,26 @@ def failure_message(troubles: Iterable[str], when: str, headline: str | None) ->
     errors = _most(tuple(troubles), MOST_DONE)
     outcome = headline or "No host was judged: the state of the hosts is unknown."
     return Message(
-        "gpufleet: the nightly run failed", f"{when}: {outcome}", done=errors,
-        document={"schema": 1, "event": "failure", "night": when, "errors": list(errors),
-                  "judged": headline is not None})
+        "gpufleet: the nightly run failed",
+        f"{when}: {outcome}",
+        done=errors,
+        document={
+            "schema": 1,
+            "event": "failure",
+            "night": when,
+            "errors": list(errors),
+            "judged": headline is not None,
+        },
+    )
 
 
 def test_message_of(when: str) -> Message:
     """Return a message that tests the channels."""
-    return Message("gpufleet: test message",
-                   f"{when}: this message tests the nightly's notifications.",
-                   document={"schema": 1, "event": "test", "night": when})
+    return Message(
+        "gpufleet: test message",
+        f"{when}: this message tests the nightly's notifications.",
+        document={"schema": 1, "event": "test", "night": when},
+    )
 
 
 def grouped(changes: Iterable[ChangeEntry]) -> list[tuple[str, Line]]:
@@ -150,36 +177,62 @@ def grouped(changes: Iterable[ChangeEntry]) -> list[tuple[str, Line]]:
     for (weight, _, checks), entries in found.items():
         if len(entries) > MOST_OF_CHECK:
             hosts = sorted({host for each in entries for host in each.hosts})
-            lines.append((weight, Line(
-                _named(hosts), _with_checks(
-                    checks, f"({len(entries)} different causes), such as: {entries[0].text}"),
-                "see the report")))
+            lines.append(
+                (
+                    weight,
+                    Line(
+                        _named(hosts),
+                        _with_checks(
+                            checks, f"({len(entries)} different causes), such as: {entries[0].text}"
+                        ),
+                        "see the report",
+                    ),
+                )
+            )
         else:
-            lines += [(weight, Line(
-                _named(sorted(each.hosts)), _with_checks(checks, each.text, len(each.explains)),
-                cut(each.remedy, MOST_CHARACTERS))) for each in entries]
+            lines += [
+                (
+                    weight,
+                    Line(
+                        _named(sorted(each.hosts)),
+                        _with_checks(checks, each.text, len(each.explains)),
+                        cut(each.remedy, MOST_CHARACTERS),
+                    ),
+                )
+                for each in entries
+            ]
     return sorted(lines, key=lambda it: list(HEADINGS).index(it[0]))
 
 
 def _alike(changes: Iterable[ChangeEntry]) -> list[ChangeEntry]:
     """Remove addresses from ssh's messages where hosts differ in nothing else."""
+
     def text_of(change: ChangeEntry) -> tuple[str, str]:
         return change["kind"], summary.mask_name(change["text"], change["host"])
 
     given = sorted(changes, key=lambda change: change["host"])
     without: list[ChangeEntry] = [
-        {**change, "text": _ADDRESS.sub("...", change["text"]),
-         "remedy": _ADDRESS.sub("...", change["remedy"] or "")}
-        if change["check"] == "host.reachable" else change for change in given]
+        {
+            **change,
+            "text": _ADDRESS.sub("...", change["text"]),
+            "remedy": _ADDRESS.sub("...", change["remedy"] or ""),
+        }
+        if change["check"] == "host.reachable"
+        else change
+        for change in given
+    ]
     many = Counter(map(text_of, without))
-    return [other if many[text_of(other)] > 1 else change
-            for change, other in zip(given, without, strict=True)]
+    return [
+        other if many[text_of(other)] > 1 else change
+        for change, other in zip(given, without, strict=True)
+    ]
 
 
 # Host addresses in ssh's messages and on its command line.
 _ADDRESS = re.compile(
     r"(?<=connect to host )\S+ port \d+|(?<=resolve hostname )[^\s:]+|\S+@\S+(?=: Permission)"
-    r"|(?<=(?: by| to) )\S+ port \d+|(?<=by hand: )ssh .*|[\w.-]+@[\w.-]+|\d+(?:\.\d+){3}")
+    r"|(?<=(?: by| to) )\S+ port \d+|(?<=by hand: )ssh .*|[\w.-]+@[\w.-]+|\d+(?:\.\d+){3}"
+)
 
 
 def _with_checks(checks: tuple[str, ...], text: str, consequences: int = 0) -> str:
@@ -205,10 +258,16 @@ def as_text(message: Message) -> str:
     """Return the message as plain text."""
     parts = [message.summary]
     for weight, lines in message.groups.items():
-        parts.append("\n".join([HEADINGS[weight]] + [
-            f"  {line.hosts}: {line.text}"
-            + (f"\n    remedy: {line.remedy}" if line.remedy and weight == "bad" else "")
-            for line in lines]))
+        parts.append(
+            "\n".join(
+                [HEADINGS[weight]]
+                + [
+                    f"  {line.hosts}: {line.text}"
+                    + (f"\n    remedy: {line.remedy}" if line.remedy and weight == "bad" else "")
+                    for line in lines
+                ]
+            )
+        )
     if message.left_out:
         parts.append(f"... and {message.left_out} more; see the report.")
     if message.done:
@@ -222,15 +281,24 @@ def as_mail(message: Message, settings: Mail) -> EmailMessage:
     """Return the message as mail: plain text, and the same as HTML."""
     email = EmailMessage()
     email["Subject"], email["From"], email["To"] = (
-        message.subject, settings.sender, ", ".join(settings.to))
-    email["Date"], email["Message-ID"] = formatdate(usegmt=True), make_msgid(
-        domain=settings.sender.rpartition("@")[2])
+        message.subject,
+        settings.sender,
+        ", ".join(settings.to),
+    )
+    email["Date"], email["Message-ID"] = (
+        formatdate(usegmt=True),
+        make_msgid(domain=settings.sender.rpartition("@")[2]),
+    )
     # Suppresses out-of-office replies.
     email["Auto-Submitted"] = "auto-generated"
     email.set_content(as_text(message))
     page = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, trim_blocks=True,
-        lstrip_blocks=True, undefined=jinja2.StrictUndefined).get_template("mail.html.j2")
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    ).get_template("mail.html.j2")
     email.add_alternative(page.render(message=message, headings=HEADINGS), subtype="html")
     return email
 

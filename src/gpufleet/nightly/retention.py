@@ -14,6 +14,8 @@ from itertools import pairwise
 
 FORM = "%Y-%m-%dT%H:%M:%SZ"
 MOST_GAP = timedelta(days=7)
+# A run that is dated later than this from now was recorded with a wrong clock.
+TOLERANCE_S = 3600
 
 
 def read_time(text: str) -> datetime:
@@ -22,6 +24,11 @@ def read_time(text: str) -> datetime:
         return datetime.strptime(text, FORM).replace(tzinfo=UTC)
     except ValueError:
         return datetime.min.replace(tzinfo=UTC)
+
+
+def latest_time(now: str) -> str:
+    """The latest time of a run that was recorded by a right clock; `now`: as documents write it."""
+    return f"{read_time(now) + timedelta(seconds=TOLERANCE_S):{FORM}}"
 
 
 class RecordedTime:
@@ -49,6 +56,8 @@ class RecordedTime:
         if len(self._nights) < 2 or self._nights[-1] - self._nights[-2] <= MOST_GAP:
             return ""
         earlier, latest = (f"{night:{FORM}}" for night in self._nights[-2:])
-        return (f"The newest recorded run is of {latest}, the one before of {earlier}: either the"
-                " nightly did not run in between, or this machine's clock jumped (timedatectl)."
-                f" For what is kept, {MOST_GAP.days} days have passed.")
+        return (
+            f"The newest recorded run is of {latest}, the one before of {earlier}: either the"
+            " nightly did not run in between, or this machine's clock jumped (timedatectl)."
+            f" For what is kept, {MOST_GAP.days} days have passed."
+        )

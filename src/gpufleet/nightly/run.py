@@ -17,7 +17,7 @@ import socket
 import sqlite3
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -26,25 +26,29 @@ from typing import Any
 
 from rich.console import Console
 
-from gpufleet.checks import judge
 from gpufleet.errors import ConfigurationError
 from gpufleet.host_state.contents import last_read
 from gpufleet.inventory import HostSelector, InventoryHost, inventory_hosts
+from gpufleet.judge import judge
+from gpufleet.model.clock import utc_now
 from gpufleet.model.nightly import Changes, Past
 from gpufleet.model.sections.cuda import ContentsRead
 from gpufleet.model.verdict import NOT_JUDGED, USAGE
 from gpufleet.report import directory as report
 from gpufleet.report import summary, terminal
+from gpufleet.stopping import STOPPING, end_started
 from gpufleet.transport.slurm import as_job_steps
 from gpufleet.verification import collected
-from gpufleet.verification.session import ProbeOptions, Session, utc_now, verify
+from gpufleet.verification.options import ProbeOptions
+from gpufleet.verification.probing import verify
+from gpufleet.verification.session import Session
 
-from . import channels, metrics, notifications, state
+from . import channels, database, metrics, notifications, state
 from .baselines import slow_nights
 from .config import Settings
-from .history import History, HistoryError
+from .history import History, HistoryError, future_note
 from .measures import measured
-from .retention import RecordedTime, read_time
+from .retention import TOLERANCE_S, RecordedTime, read_time
 from .state import DELIVERED, ERROR, HEARTBEAT, HISTORY, OWED, WARNING, log
 
 # The exit status of a run with a failed step, whatever its verdicts.
@@ -67,6 +71,8 @@ class NightlyRun:
         self.troubles: dict[str, str] = {}
         self.status = NOT_JUDGED
         self.session: Session | None = None
+        # By host, what was measured.
+        self.measured: Mapping[str, Mapping[str, float | str]] = {}
         self.night: int | None = None
         self.nights: int | None = None
         self.recorded: RecordedTime | None = None
@@ -81,6 +87,7 @@ class NightlyRun:
         """Run all steps; return the exit status."""
         with _stoppable() as ending:
             try:
+                self._set_damaged_files_aside()
                 self._work()
             except ConfigurationError as error:
                 self.status = USAGE
@@ -99,27 +106,47 @@ class NightlyRun:
         """The exit status of `verify`, or `TROUBLE` if a step failed."""
         return TROUBLE if self.troubles and self.status != USAGE else self.status
 
+    def _set_damaged_files_aside(self) -> None:
+        """Begin new state files where they are damaged: this night is not lost, and says it."""
+        done = []
+        for name in (HEARTBEAT, DELIVERED, HISTORY):
+            path = self.settings.state_dir / name
+            if why := database.damage(path) if name == HISTORY else state.read(path)[1]:
+                done.append(state.set_aside(path, why))
+                log(done[-1], ERROR)
+        if done:
+            self.troubles["state"] = " ".join(done)
+
     def _work(self) -> None:
         settings = self.settings
         directory = report.create_directory(settings.reports_dir)
         session = probe(settings, configured_hosts(settings))
         session.inventory_args = shlex.join(
-            arg for inventory in settings.inventory for arg in ("-i", inventory))
+            arg for inventory in settings.inventory for arg in ("-i", inventory)
+        )
         self.session, self.status = session, judge.exit_status(session.document)
+        # A defect that is met while a host is measured becomes a part of its result.
+        found = measured(session)
+        session, self.measured = found.session, found.values
+        self.session = session
+        self.status = judge.exit_status(session.document)
         log(summary.headline(session))
         with self._step("history"), History(settings.state_dir / HISTORY) as history:
-            self.night = history.record(session, kind="nightly")
+            self.night = history.record(session, kind="nightly", values=found.values)
             self.changes = history.changes(self.night)
             self.past = history.past()
             hosts = {host.name for host in session.hosts}
             self.contents_read = {
                 host: min(map(last_read, states))
-                for host, states in history.contents_read().items() if states and host in hosts}
+                for host, states in history.contents_read().items()
+                if states and host in hosts
+            }
             if settings.drain and settings.drain["hook"] != "none":
                 with self._step("drain"):
                     drain = importlib.import_module("gpufleet.nightly.drain")
                     self.done, failed = drain.after_night(
-                        history, {**settings.drain, "selector": selector(settings)})
+                        history, {**settings.drain, "selector": selector(settings)}
+                    )
                     for sentence in self.done:
                         log(sentence)
                     if failed:
@@ -127,13 +154,14 @@ class NightlyRun:
             self.recorded = history.recorded_time()
             if note := self.recorded.jump():
                 log(note, WARNING)
+            if future := history.future_nights():
+                log(future_note(future), WARNING)
             history.prune(settings.keep_days)
             self.nights = len(history.nights())
-        # A defect that recording met on a host has become a part of its result.
-        self.status = judge.exit_status(session.document)
         with self._step("report"):
-            page = report.write_report(directory, session, self.changes, self.past)
-            report.write_junit(directory / "junit.xml", session, "ansible")
+            written = report.write_report(directory, session, self.changes, self.past)
+            page, self.session = written.value, written.session
+            self.session = report.write_junit(directory / "junit.xml", self.session)
             report.update_latest(directory)
             self.link = _link(settings, directory.name)
             if settings.published_dir:
@@ -146,7 +174,10 @@ class NightlyRun:
     def _end(self) -> None:
         """Write metrics and heartbeat, and notify people; every step is tried."""
         settings = self.settings
-        before = float(state.read(settings.state_dir / HEARTBEAT).get("last_success", 0))
+        before = float(state.read(settings.state_dir / HEARTBEAT)[0].get("last_success", 0))
+        if before > time.time() + TOLERANCE_S:
+            # A run with a wrong clock would keep the alert of missing runs silent for years.
+            before = 0.0
         # Before the notifications: channels may take longer to time out than systemd waits.
         self._note(before)
         if self.changes is not None and self.night is not None:
@@ -155,15 +186,21 @@ class NightlyRun:
         if self.troubles:
             headline = summary.headline(self.session) if self.session else None
             with self._step("tell"):
-                failed = notify_all(settings, notifications.failure_message(
-                    [f"{step}: {text}" for step, text in self.troubles.items()], utc_now(),
-                    headline))
+                failed = notify_all(
+                    settings,
+                    notifications.failure_message(
+                        [f"{step}: {text}" for step, text in self.troubles.items()],
+                        utc_now(),
+                        headline,
+                    ),
+                )
                 if failed:
                     self.troubles.setdefault("tell", " ".join(failed))
         elif settings.heartbeat_url:
             with self._step("heartbeat"):
                 channels.retrying(
-                    lambda: channels.call(str(settings.heartbeat_url)), settings.tell_within_s)
+                    lambda: channels.call(str(settings.heartbeat_url)), settings.tell_within_s
+                )
         self._note(before)
 
     def _note(self, before: float) -> None:
@@ -174,26 +211,48 @@ class NightlyRun:
             with self._step("metrics"):
                 metrics.write(settings.textfile_dir, self._figures(now, success))
         with self._step("heartbeat"):
-            state.write(settings.state_dir / HEARTBEAT, {
-                "schema": 1, "started": self.started, "finished": utc_now(), "last_run": now,
-                "last_success": success, "status": self.exit_status, "troubles": self.troubles,
-                "hosts": self.changes["hosts"] if self.changes else None, "report": self.link})
+            state.write(
+                settings.state_dir / HEARTBEAT,
+                {
+                    "schema": 1,
+                    "started": self.started,
+                    "finished": utc_now(),
+                    "last_run": now,
+                    "last_success": success,
+                    "status": self.exit_status,
+                    "troubles": self.troubles,
+                    "hosts": self.changes["hosts"] if self.changes else None,
+                    "report": self.link,
+                },
+            )
 
     def _figures(self, now: float, success: float) -> metrics.Run:
         seconds = time.monotonic() - self.start_s
         if self.session is None:
             return metrics.Run(now, success, seconds, self.troubles, self.nights)
         return metrics.Run(
-            now, success, seconds, self.troubles, self.nights, self.session.document["hosts"],
-            {host.name: measured(host) for host in self.session.hosts if host.snapshot},
-            self._slow(), self.contents_read)
+            now,
+            success,
+            seconds,
+            self.troubles,
+            self.nights,
+            self.session.document["hosts"],
+            self.measured,
+            self._slow(),
+            self.contents_read,
+        )
 
     def _slow(self) -> dict[tuple[str, str], int]:
         """By host and card, how many nights in a row the card is slow."""
         hosts = {host.name for host in self.session.hosts} if self.session else set()
-        return slow_nights({
-            (host, name): line for host, known in (self.past["hosts"] if self.past else {}).items()
-            if host in hosts for name, line in known["measures"].items()})
+        return slow_nights(
+            {
+                (host, name): line
+                for host, known in (self.past["hosts"] if self.past else {}).items()
+                if host in hosts
+                for name, line in known["measures"].items()
+            }
+        )
 
     def _notify(self, night: int, changes: Changes) -> None:
         """Notify each channel of this run, then of the runs that it missed, the oldest first.
@@ -201,11 +260,12 @@ class NightlyRun:
         A message that a channel refuses twice is dropped: it must not block later ones.
         """
         settings, path = self.settings, self.settings.state_dir / DELIVERED
-        delivered, missed = state.read(path), []
+        (delivered, _), missed = state.read(path), []
         owed: dict[str, list[int]] = delivered.setdefault(OWED, {})
         with History(settings.state_dir / HISTORY) as history:
-            earlier = [each.id for each in history.nights()
-                       if each.kind == "nightly" and each.id < night][-MOST_OWED:]
+            earlier = [
+                each.id for each in history.nights() if each.kind == "nightly" and each.id < night
+            ][-MOST_OWED:]
             for channel in channels.configured_channels(settings):
                 last, still = delivered.get(channel.key, night - 1), owed.get(channel.key, [])
                 late = [each for each in earlier if each > last or each in still]
@@ -224,9 +284,7 @@ class NightlyRun:
         if missed:
             raise channels.DeliveryError("; ".join(missed))
 
-    def _notify_one(
-        self, channel: channels.Channel, document: Changes, *, late: bool
-    ) -> None:
+    def _notify_one(self, channel: channels.Channel, document: Changes, *, late: bool) -> None:
         done = [] if late else self.done
         link = _link(self.settings, report.LATEST) if late else self.link
         if notifications.has_content(document, done):
@@ -284,8 +342,14 @@ def scrub(settings: Settings, hosts: list[InventoryHost]) -> dict[str, dict[str,
     except HistoryError as error:
         # Recording this run meets the same error, and is a failed step.
         log(f"Contents are read from their beginning: {error}", ERROR)
-    return {host.name: {"days": settings.scrub_days, "seconds": settings.scrub_seconds,
-                        "components": states.get(host.name, [])} for host in hosts}
+    return {
+        host.name: {
+            "days": settings.scrub_days,
+            "seconds": settings.scrub_seconds,
+            "components": states.get(host.name, []),
+        }
+        for host in hosts
+    }
 
 
 def probe(settings: Settings, hosts: list[InventoryHost]) -> Session:
@@ -294,14 +358,15 @@ def probe(settings: Settings, hosts: list[InventoryHost]) -> Session:
         max_age = timedelta(hours=settings.pulled_age_h)
         return collected.judge_results(settings.pulled, hosts, max_age)
     with terminal.progress(Console(stderr=True), "Probing", len(hosts)) as advance:
-        return verify(hosts, replace(
-            probe_options(settings), scrub=scrub(settings, hosts)), advance)
+        return verify(
+            hosts, replace(probe_options(settings), scrub=scrub(settings, hosts)), advance
+        )
 
 
 @contextmanager
 def _stoppable() -> Iterator[Callable[[], None]]:
-    """Raise `Stopped` on SIGTERM and Ctrl-C until the yielded function is called."""
-    signals = (signal.SIGTERM, signal.SIGINT)
+    """Raise `Stopped` on SIGTERM, SIGHUP and Ctrl-C until the yielded function is called."""
+    signals = [each for each in STOPPING if signal.getsignal(each) != signal.SIG_IGN]
 
     def ending() -> None:
         for each in signals:
@@ -309,6 +374,7 @@ def _stoppable() -> Iterator[Callable[[], None]]:
 
     def stop(number: int, frame: object) -> None:
         ending()
+        end_started()
         raise Stopped(signal.Signals(number).name)
 
     before = {each: signal.signal(each, stop) for each in signals}

@@ -7,12 +7,17 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from gpufleet.errors import ConfigurationError
 from gpufleet.files import open_lock, write_file
+from gpufleet.model.clock import utc_now
+from gpufleet.model.nightly import Heartbeat
+from gpufleet.model.shape import ANY, ListOf, MappingOf, Plain
+from gpufleet.model.validator import faults, faults_of
 
 # File names in `state_dir`; earlier releases wrote them as well.
 HISTORY, HEARTBEAT, DELIVERED = "history.sqlite", "heartbeat.json", "told.json"
@@ -33,31 +38,77 @@ def exclusive(state_dir: Path) -> Iterator[None]:
     """Hold the lock of `state_dir`; raise `ConfigurationError` while another run holds it."""
     try:
         state_dir.mkdir(parents=True, exist_ok=True)
+        if (state_dir / "lock").is_dir():
+            log(set_aside(state_dir / "lock", "it is a directory"), ERROR)
         lock = open_lock(state_dir / "lock")
     except OSError as error:
         raise ConfigurationError(
-            f"The directory cannot be used: {error.strerror}.", f"state_dir: {state_dir}",
-            "Create it, owned by the user of the nightly.") from error
+            f"The directory cannot be used: {error.strerror}.",
+            f"state_dir: {state_dir}",
+            "Create it, owned by the user of the nightly.",
+        ) from error
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise ConfigurationError(
-                "Another nightly run is in progress.", str(state_dir / "lock"),
-                "Wait until it ends.") from error
+                "Another nightly run is in progress.",
+                str(state_dir / "lock"),
+                "Wait until it ends.",
+            ) from error
         yield
 
 
-def read(path: Path) -> dict[str, Any]:
-    """Read a state file; empty if it is missing. A damaged one is logged, and counts as empty."""
+def read(path: Path) -> tuple[dict[str, Any], str]:
+    """(a state file, what is wrong with it): empty if it is missing, and if it is damaged."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        return found if isinstance(found, dict) else {}
     except FileNotFoundError:
-        return {}
-    except (OSError, ValueError) as error:
-        log(f"{path} cannot be read ({error}) and is ignored.", ERROR)
-        return {}
+        return {}, ""
+    except (OSError, ValueError, RecursionError) as error:
+        return {}, f"it cannot be read: {error}"
+    wrong = _FAULTS[path.name](found)
+    return ({}, wrong[0]) if wrong else (found, "")
+
+
+def _heartbeat_faults(found: Any) -> list[str]:
+    wrong = faults(Heartbeat, found, "heartbeat")
+    return wrong or [
+        f"heartbeat.{name} is no time"
+        for name in ("last_run", "last_success")
+        if not isfinite(found[name])
+    ]
+
+
+def _delivered_faults(found: Any) -> list[str]:
+    """For each channel the last run that it was notified of; under OWED those that it was not."""
+    if not isinstance(found, dict):
+        return faults_of(MappingOf(ANY), found, "told")
+    runs = {key: value for key, value in found.items() if key != OWED}
+    return [
+        *faults_of(MappingOf(Plain("integer")), runs, "told"),
+        *faults_of(MappingOf(ListOf(Plain("integer"))), found.get(OWED, {}), f"told.{OWED}"),
+    ]
+
+
+_FAULTS = {HEARTBEAT: _heartbeat_faults, DELIVERED: _delivered_faults}
+
+
+def set_aside(path: Path, why: str) -> str:
+    """Rename a damaged file, so that a new one begins; a sentence on what was done.
+
+    What SQLite keeps beside a history belongs to the damaged file, and goes with it.
+    """
+    stamp = utc_now().replace(":", "-")
+    sentence = f"{path} is damaged ({why})."
+    aside = path.with_name(f"{path.name}.damaged-{stamp}")
+    try:
+        for ending in ("", "-wal", "-shm"):
+            with suppress(FileNotFoundError):
+                path.with_name(path.name + ending).rename(f"{aside}{ending}")
+    except OSError as error:
+        return f"{sentence} It could not be renamed ({error.strerror}): move it away."
+    return f"{sentence} It is kept as {aside.name}, and a new one begins."
 
 
 def write(path: Path, document: dict[str, Any]) -> None:

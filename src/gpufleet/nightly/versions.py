@@ -16,12 +16,17 @@ Texts = Mapping[tuple[str, str], tuple[str | None, str]]
 
 def card_hosts(texts: Texts) -> dict[str, str]:
     """Each card's host tonight. `texts`: by host and measure, the last recorded and tonight's."""
-    return {card: host for (host, name), (_, after) in texts.items() if name == "gpus"
-            for card in cards(after)}
+    return {
+        card: host
+        for (host, name), (_, after) in texts.items()
+        if name == "gpus"
+        for card in cards(after)
+    }
 
 
-def version_changes(texts: Texts, places: Mapping[str, str], known: Collection[str]
-                    ) -> Iterator[Change]:
+def version_changes(
+    texts: Texts, places: Mapping[str, str], known: Collection[str]
+) -> Iterator[Change]:
     """Yield a change for each text of a host that differs from the last recorded one.
 
     `texts`: by host and measure, the last recorded text and tonight's. `places`: `card_hosts()` of
@@ -34,9 +39,16 @@ def version_changes(texts: Texts, places: Mapping[str, str], known: Collection[s
             yield from card_changes(host, cards(before), cards(after), places, known)
             continue
         what = name.partition(".")[0]
-        yield Change(KINDS.get(what, "version"), host, None, before, after,
-                     f"{_title(name)} changed from {before} to {after}.",
-                     f"if this was not intended: ./gpufleet plan --limit {host}", "note")
+        yield Change(
+            KINDS.get(what, "version"),
+            host,
+            None,
+            before,
+            after,
+            f"{_title(name)} changed from {before} to {after}.",
+            f"if this was not intended: ./gpufleet plan --limit {host}",
+            "note",
+        )
 
 
 def cards(text: str) -> dict[str, tuple[str, str]]:
@@ -47,8 +59,11 @@ def cards(text: str) -> dict[str, tuple[str, str]]:
 
 
 def card_changes(
-    host: str, before: Mapping[str, tuple[str, str]], after: Mapping[str, tuple[str, str]],
-    places: Mapping[str, str], known: Collection[str] = (),
+    host: str,
+    before: Mapping[str, tuple[str, str]],
+    after: Mapping[str, tuple[str, str]],
+    places: Mapping[str, str],
+    known: Collection[str] = (),
 ) -> Iterator[Change]:
     """Yield the changes of a host's cards by UUID: replaced, moved, missing, returned, new.
 
@@ -58,44 +73,67 @@ def card_changes(
     now = {address: uuid for uuid, (address, _) in after.items()}
     swapped: set[str] = set()
 
-    def change(
-        uuid: str | None, new: str | None, text: str, remedy: str, weight: Weight
-    ) -> Change:
+    def change(uuid: str | None, new: str | None, text: str, remedy: str, weight: Weight) -> Change:
         return Change("gpu", host, None, uuid, new, text, remedy, weight)
 
     for uuid, (address, model) in before.items():
         other = now.get(address)
         if uuid in after:
             if after[uuid][0] != address:
-                yield change(uuid, uuid, f"{uuid} ({model}) moved from {address} to"
-                             f" {after[uuid][0]}.", "", "note")
+                yield change(
+                    uuid,
+                    uuid,
+                    f"{uuid} ({model}) moved from {address} to {after[uuid][0]}.",
+                    "",
+                    "note",
+                )
         elif other and other not in before:
             swapped.add(other)
             moved = f"; {uuid} is in {places[uuid]} now" if uuid in places else ""
-            yield change(uuid, other, f"The card at {address} was replaced: {other}"
-                         f" ({after[other][1]}) instead of {uuid} ({model}){moved}.",
-                         "if gpu_expect.uuids is declared, put the new UUID into it", "note")
+            yield change(
+                uuid,
+                other,
+                f"The card at {address} was replaced: {other}"
+                f" ({after[other][1]}) instead of {uuid} ({model}){moved}.",
+                "if gpu_expect.uuids is declared, put the new UUID into it",
+                "note",
+            )
         elif uuid in places:
             yield change(uuid, None, f"{uuid} ({model}) is in {places[uuid]} now.", "", "note")
         else:
-            yield change(uuid, None, f"{uuid} ({model}) at {address} is missing.",
-                         "see gpu.count and kernel.log; check that the card is seated in its slot"
-                         " and has power", "bad")
+            yield change(
+                uuid,
+                None,
+                f"{uuid} ({model}) at {address} is missing.",
+                "see gpu.count and kernel.log; check that the card is seated in its slot"
+                " and has power",
+                "bad",
+            )
     for uuid, (address, model) in after.items():
         if uuid in before or uuid in swapped:
             continue
         if uuid in known:
             yield change(None, uuid, f"{uuid} ({model}) is back at {address}.", "", "good")
         else:
-            yield change(None, uuid, f"{uuid} ({model}) at {address} is new.",
-                         "declare it in gpu_expect", "note")
+            yield change(
+                None,
+                uuid,
+                f"{uuid} ({model}) at {address} is new.",
+                "declare it in gpu_expect",
+                "note",
+            )
 
 
 def _title(name: str) -> str:
-    plain = {"driver.version": "Driver", "kernel.running": "Running kernel",
-             "os.version": "Operating system", "toolkits": "CUDA toolkits", "stacks": "Stacks",
-             "containers.engine": "Container engine",
-             "containers.toolkit": "NVIDIA's container toolkit"}
+    plain = {
+        "driver.version": "Driver",
+        "kernel.running": "Running kernel",
+        "os.version": "Operating system",
+        "toolkits": "CUDA toolkits",
+        "stacks": "Stacks",
+        "containers.engine": "Container engine",
+        "containers.toolkit": "NVIDIA's container toolkit",
+    }
     if name in plain:
         return plain[name]
     for start, title in (("toolkit.", "CUDA {}"), ("cudnn.", "cuDNN of {}"), ("stack.", "{}")):

@@ -1,4 +1,5 @@
 """Probe this host by hand: ``python3 -m gpufleet.probe [KEY=VALUE ...]``, started in `src/`."""
+
 import json
 
 from .payload import workload

@@ -1,4 +1,5 @@
 """Accounts of the host, by name and by number."""
+
 import os
 
 
@@ -6,21 +7,28 @@ def account(host, name):
     """(number, group, all groups) of an account, of the planted files where there are such."""
     if host.real:
         import pwd
+
         try:
             entry = pwd.getpwnam(name)
         except KeyError:
             raise RuntimeError("there is no account %s" % name) from None
         return entry.pw_uid, entry.pw_gid, os.getgrouplist(name, entry.pw_gid)
-    users, groups = [[line.split(":") for line in (host.text_or_none(f) or "").splitlines()]
-                     for f in ("/etc/passwd", "/etc/group")]
+    users, groups = [
+        [line.split(":") for line in (host.text_or_none(f) or "").splitlines()]
+        for f in ("/etc/passwd", "/etc/group")
+    ]
     own = [row for row in users if row[0] == name]
     if not own:
         raise RuntimeError("there is no account %s" % name)
     group = int(own[0][3])
-    return int(own[0][2]), group, [group] + [int(row[2]) for row in groups
-                                             if name in row[3].split(",")]
+    return (
+        int(own[0][2]),
+        group,
+        [group] + [int(row[2]) for row in groups if name in row[3].split(",")],
+    )
 
 
 def account_name(number):
     import pwd
+
     return pwd.getpwuid(number).pw_name

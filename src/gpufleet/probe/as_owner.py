@@ -3,12 +3,14 @@
 It stands before a side of a distributed run, whose standard input has to reach that interpreter;
 the probe's own sections start theirs by `processes.run_command`, behind the same judgement.
 """
+
 import json
 import os
 import sys
 
 from .processes import become
-from .trust import RefusedError, account_for, interpreter_code
+from .python_start import interpreter_code
+from .trust import RefusedError, account_for
 
 VARIABLES = {"PATH": "/usr/bin:/bin"}
 
@@ -23,11 +25,11 @@ def main(config):
     python = config["argv"][0]
     if not os.access(python, os.X_OK):
         sys.exit(config["absent"])
+    os.chdir("/")
     try:
-        account = account_for(interpreter_code(python), as_owner=True)
+        account = account_for(lambda: interpreter_code(python), as_owner=True)
     except RefusedError as error:
         sys.exit(str(error))
-    os.chdir("/")
     if account:
         become(account)
     os.execve(python, config["argv"], VARIABLES)

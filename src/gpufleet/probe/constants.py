@@ -1,15 +1,19 @@
 """What probe and workload have in common: the names of CUDA's files, the marks of output lines."""
+
 import re
 
 # libcudadebugger, libcuda and friends are the driver's and belong to the driver section.
 CUDA_FILE = re.compile(
     r"^lib(cudart|cublas|cublasLt|cufft|cufftw|curand|cusolver|cusolverMg|cusparse|cudnn\w*|nvrtc"
-    r"|nvrtc-builtins|nvJitLink|cupti|nccl|npp\w+|nvjpeg|nvblas|cufile)\.so(\.|$)")
+    r"|nvrtc-builtins|nvJitLink|cupti|nccl|npp\w+|nvjpeg|nvblas|cufile)\.so(\.|$)"
+)
 # And what frameworks carry: libraries that no toolkit has, and copies under a name with a digest,
 # such as libcudart-e409450e.so.11.0.
-CARRIED_FILE = re.compile(r"^lib(cusparseLt|nvshmem\w*|nvToolsExt"
-                          r"|(cudart|cublas|cublasLt|cufft|curand|cusolver|cusparse|cudnn\w*|nccl|nvrtc|nvrtc-builtins|nvToolsExt)"
-                          r"-[0-9a-f]{8})\.so(\.|$)")
+CARRIED_FILE = re.compile(
+    r"^lib(cusparseLt|nvshmem\w*|nvToolsExt"
+    r"|(cudart|cublas|cublasLt|cufft|curand|cusolver|cusparse|cudnn\w*|nccl|nvrtc|nvrtc-builtins|nvToolsExt)"
+    r"-[0-9a-f]{8})\.so(\.|$)"
+)
 
 
 def is_cuda_file(name):
@@ -18,11 +22,11 @@ def is_cuda_file(name):
 
 
 DRIVER_FILE = re.compile(r"^lib(cuda|nvidia-ml|nvidia-ptxjitcompiler)\.so(\.|$)")
-# Of each framework: what Python imports, and the packages that carry it. Where an environment has
-# several and nothing is declared, the first of them is run.
-FRAMEWORKS = {"tensorflow": ("tensorflow", ("tensorflow", "tensorflow-gpu")),
-              "pytorch": ("torch", ("torch",)), "jax": ("jax", ("jax",))}
 FRAMEWORK_MARK = "gpufleet-framework: "
 COMPUTE_MARK = "gpufleet-compute: "
+# The attributes of a file that hold against root, with chattr's letter for each.
+ATTRIBUTE_LETTERS = {"immutable": "i", "append-only": "a"}
 # What ends the reason where root would run, or load, what another account could have written.
 REFUSED = "it is not run as root"
+# What is in that reason where an error left open who could have written it.
+UNJUDGED = "cannot be judged"

@@ -1,4 +1,5 @@
-"""Start a container of our own, and see which GPUs it has and whether it computes."""
+"""Start containers of our own, and see which GPUs they have and whether one computes."""
+
 import json
 import os
 import re
@@ -6,13 +7,16 @@ import shutil
 import sys
 import time
 
-from .constants import FRAMEWORKS
 from .container_units import containers_with_gpus
+from .container_ways import ways
+from .filesystems import mounts_of
+from .frameworks import FRAMEWORKS
 from .jit_cache import cache_variables, open_cache
-from .processes import NoAnswerError, run_command
+from .processes import NoAnswer, NoAnswerError, run_command
+from .python_start import interpreter_code
 from .receipts import receipts_of_kind
 from .text import last_lines, natural
-from .trust import RefusedError, account_for, interpreter_code
+from .trust import RefusedError, account_for
 from .venvs import framework_of, packages_of, venvs
 from .workload_run import FRAMEWORK_SILENT, parse_framework_output, write_script
 
@@ -24,17 +28,22 @@ LAYERS = "/run/"
 # Inside a container: which of the cards' nodes can be opened. Those that a container lost are
 # still there, and forbidden. Numbers only: nvidiactl and nvidia-uvm are no cards.
 LIST_NODES = """
-import glob, json, os, re
+import errno, glob, json, os, re
 found = []
 for path in sorted(glob.glob("/dev/nvidia[0-9]*")):
     if re.match(r"/dev/nvidia[0-9]+$", path):
         try:
             os.close(os.open(path, os.O_RDWR))
-            found.append({"node": path, "error": None})
+            found.append({"node": path, "error": None, "code": None})
         except OSError as error:
-            found.append({"node": path, "error": error.strerror})
+            code = errno.errorcode.get(error.errno)
+            found.append({"node": path, "error": error.strerror, "code": code})
 print(json.dumps(found))
 """
+
+LISTS_NODES = (sys.executable, "-I", "-S", "-c", LIST_NODES)
+# Options of every container: it has no network, and is gone when it has ended.
+ALONE = ("--rm", "--network", "none", "--label", OWN_LABEL)
 
 # Of what runs in a container, only products are judged.
 NO_COMPILE = ("--no-compile", "a run outside of a container")
@@ -45,129 +54,214 @@ class TrialContainer:
 
     With GPUs it has a layer of its own over /usr, in memory: NVIDIA's hooks put the driver's files
     there, or links to them. It ends by itself, should nobody be left to end it, and is gone then.
+    Beside it, short ones are started in the ways in which people start theirs (`try_ways`).
     """
 
     def __init__(self, host, wanted, found, home):
         self.host, self.home = host, home
         self.engine = host.path(found["engine"]["path"])
-        self.wrapper = found["wrapper"] and host.path(found["wrapper"])
         self.engine_name = wanted["engine"]
         self.ends = time.monotonic() + host.inner_s
         self.name = OWN_NAME + str(os.getpid())
         # A node alone proves no driver: programs of the driver's create it without one.
-        self.layer = host.path(LAYERS + self.name)
         self.with_gpus = host["expect_gpus"] != 0 and host.exists("/proc/driver/nvidia/version")
+        self.ways = ways(host, found) if self.with_gpus else []
         # What the driver compiled for the stack outside.
         self.stack, name, self.runs = newest_stack(host)
         self.cache = open_cache(host, name) if name and self.with_gpus else None
 
     def call(self, *args, **more):
-        """The engine's output. Raises RuntimeError if it failed."""
+        """The output of the engine, or of a `program` for it. Raises RuntimeError if it failed."""
         share_s = max(1, min(more.get("most_s", 60), self.ends - time.monotonic()))
-        status, out, err = run_command([self.engine, *args], share_s, partial=True)
+        program = more.get("program", self.engine)
+        status, out, err = run_command([program, *args], share_s, partial=True)
         if more.get("checked", True) and status != 0:
-            if status is None and err.startswith("no answer"):
+            if isinstance(err, NoAnswer):
                 raise NoAnswerError("%s %s: %s" % (self.engine_name, args[0], err))
-            raise RuntimeError("%s %s: %s" % (self.engine_name, args[0],
-                                              last_lines(err or out, 500) or "status %s" % status))
+            raise RuntimeError(
+                "%s %s: %s"
+                % (self.engine_name, args[0], last_lines(err or out, 500) or "status %s" % status)
+            )
         return status, out, err
 
     def image(self):
         """An image of a few small files: everything else is this host's own."""
         import tarfile
+
         path = os.path.join(self.home, "image.tar")
         with tarfile.open(path, "w") as archive:
             # Not mounted, since the toolkit's hooks write a cache of their own there.
             # By /etc/debian_version they tell where an image has its libraries.
-            for name in ("etc/ld.so.cache", "etc/ld.so.conf", "etc/ld.so.conf.d",
-                         "etc/debian_version"):
+            for name in (
+                "etc/ld.so.cache",
+                "etc/ld.so.conf",
+                "etc/ld.so.conf.d",
+                "etc/debian_version",
+            ):
                 if os.path.exists("/" + name):
                     archive.add("/" + name, name)
         return self.call("import", "--change", "LABEL " + OWN_LABEL, path)[1].split()[-1]
 
     def mounts(self):
         """Directories of programs, libraries and stacks, none inside another."""
-        directories = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt",
-                  self.host["stack_root"], self.host["prefix"],
-                  os.path.dirname(os.path.dirname(os.path.realpath(sys.executable)))]
+        directories = [
+            "/usr",
+            "/bin",
+            "/sbin",
+            "/lib",
+            "/lib32",
+            "/lib64",
+            "/libx32",
+            "/opt",
+            self.host["stack_root"],
+            self.host["prefix"],
+            os.path.dirname(os.path.dirname(os.path.realpath(sys.executable))),
+        ]
         kept = []
         for directory in directories:
-            if os.path.isdir(directory) and not any(directory.startswith(k + "/") or directory == k
-                                                for k in kept):
+            if os.path.isdir(directory) and not any(
+                directory.startswith(k + "/") or directory == k for k in kept
+            ):
                 kept.append(directory)
         return kept
 
     def run(self, image, *args, **more):
-        """Start a container; through the nvidia-docker command, as people do, if it is to see."""
-        options = ["--rm", "--network", "none", "--security-opt", "label=disable",
-                   "--label", OWN_LABEL, "-v", self.home + ":/gpufleet:ro"]
-        options += more.get("options", ())
-        engine, gpus = self.engine, []
-        if self.with_gpus and self.wrapper:
-            engine = self.wrapper
-        elif self.with_gpus:
-            gpus = (["--gpus", "all"] if self.engine_name == "docker"
-                    else ["--device", "nvidia.com/gpu=all"])
-        usual, self.engine = self.engine, engine
-        try:
-            return self.call("run", *gpus, *options, image, *args,
-                             **{k: v for k, v in more.items() if k != "options"})
-        finally:
-            self.engine = usual
+        """Start a container with the host's own directories, whatever their SELinux labels are.
 
-    def layered(self, directory):
+        With GPUs it is started by nvidia-docker where that is installed.
+        """
+        options = ["--security-opt", "label=disable", "-v", self.home + ":/gpufleet:ro"]
+        options += more.pop("options", ())
+        return self.call(
+            "run",
+            *(self.ways[0].options if self.ways else ()),
+            *ALONE,
+            *options,
+            image,
+            *args,
+            program=self.ways[0].program if self.ways else self.engine,
+            **more,
+        )
+
+    def try_ways(self):
+        """Start a container in each way in which people do, with labels, and list its GPUs.
+
+        The first one that hangs is the last one: the others would hang as well.
+        """
+        starts = []
+        for number, way in enumerate(self.ways, 1):
+            start = {"by": way.name, "state": "ok", "error": None, "gpus": []}
+            starts.append(start)
+            name = "%s.%d" % (self.name, number)
+            try:
+                _, out, _ = self.call(
+                    "run",
+                    *way.options,
+                    *ALONE,
+                    "--name",
+                    name,
+                    *self.directories(name),
+                    self.image_id,
+                    *LISTS_NODES,
+                    program=way.program,
+                    most_s=max(20, self.host.inner_s * 0.25),
+                )
+                start["gpus"] = json.loads(out)
+            except NoAnswerError as error:
+                start.update(state="hung", error=str(error))
+                break
+            except (RuntimeError, ValueError, OSError) as error:
+                start.update(state="failed", error=str(error))
+        return starts
+
+    def layered(self, directory, name):
         """Options for a directory of this host's with the container's own layer over it."""
-        upper, work = self.layer + "/upper", self.layer + "/work"
+        layer = self.host.path(LAYERS + name)
+        upper, work = layer + "/upper", layer + "/work"
         for path in (upper, work):
             os.makedirs(path)
         if self.engine_name == "podman":
             options = ["-v", "{0}:{0}:O,upperdir={1},workdir={2}".format(directory, upper, work)]
         else:
-            options = ["--mount", "type=volume,dst=%s,volume-driver=local,volume-opt=type=overlay,"
-                       'volume-opt=device=overlay,"volume-opt=o=lowerdir=%s,upperdir=%s,workdir=%s"'
-                       % (directory, directory, upper, work)]
+            options = [
+                "--mount",
+                "type=volume,dst=%s,volume-driver=local,volume-opt=type=overlay,"
+                'volume-opt=device=overlay,"volume-opt=o=lowerdir=%s,upperdir=%s,workdir=%s"'
+                % (directory, directory, upper, work),
+            ]
         # A layer does not show what is mounted below the directory.
         for path in mounted_below(self.host, directory):
             options += ["-v", "{0}:{0}:ro".format(path)]
         return options
 
-    def start(self):
-        options = ["-d", "--name", self.name, "--tmpfs", "/tmp"]
+    def directories(self, name):
+        """Options for the host's own directories in a container of this name."""
+        options = []
         for directory in self.mounts():
             if self.with_gpus and directory == "/usr":
-                options += self.layered(directory)
+                options += self.layered(directory, name)
             else:
                 options += ["-v", "{0}:{0}:ro".format(directory)]
+        return options
+
+    def start(self):
+        options = ["-d", "--name", self.name, "--tmpfs", "/tmp", *self.directories(self.name)]
         if self.cache:
             options += ["-v", "%s:%s" % (self.cache, self.cache)]
         seconds = int(self.host.inner_s) + 60
-        out = self.run(self.image(), sys.executable, "-I", "-S", "-c",
-                       "import time; time.sleep(%d)" % seconds, options=options)[1]
+        self.image_id = self.image()
+        out = self.run(
+            self.image_id,
+            sys.executable,
+            "-I",
+            "-S",
+            "-c",
+            "import time; time.sleep(%d)" % seconds,
+            options=options,
+        )[1]
         self.id = (out.split() or [""])[-1]
 
     def unit(self):
         """What systemd knows of this container's nodes; None where it has no unit for it."""
         prefix = "libpod" if self.engine_name == "podman" else "docker"
-        return next(iter(containers_with_gpus(
-            self.host, ["%s-%s.scope" % (prefix, self.id)]) or []), None)
+        return next(
+            iter(containers_with_gpus(self.host, ["%s-%s.scope" % (prefix, self.id)]) or []), None
+        )
 
     def nodes(self):
         """The nodes of the cards, from inside."""
-        out = self.call("exec", self.name, sys.executable, "-I", "-S", "-c", LIST_NODES)[1]
+        out = self.call("exec", self.name, *LISTS_NODES)[1]
         return json.loads(out)
 
     def framework(self, venv):
         try:
-            account_for(interpreter_code(self.host.path(venv + "/bin/python")), as_owner=False)
+            python = self.host.path(venv + "/bin/python")
+            account_for(lambda: interpreter_code(python), as_owner=False)
         except RefusedError as error:
             return dict(FRAMEWORK_SILENT, framework=self.runs, state="failed", error=str(error))
         expect = "any" if self.host["expect_gpus"] is None else str(self.host["expect_gpus"])
         variables = ["%s=%s" % item for item in cache_variables(self.host, self.cache).items()]
-        return parse_framework_output(*self.call(
-            "exec", self.name, "/usr/bin/env", "-i", "PATH=/usr/bin:/bin", "HOME=/tmp", *variables,
-            venv + "/bin/python", "/gpufleet/matmul.py", "--framework", self.runs,
-            "--expect-gpus", expect, *NO_COMPILE, checked=False,
-            most_s=self.host.inner_s * 0.5), self.runs)
+        return parse_framework_output(
+            *self.call(
+                "exec",
+                self.name,
+                "/usr/bin/env",
+                "-i",
+                "PATH=/usr/bin:/bin",
+                "HOME=/tmp",
+                *variables,
+                venv + "/bin/python",
+                "/gpufleet/matmul.py",
+                "--framework",
+                self.runs,
+                "--expect-gpus",
+                expect,
+                *NO_COMPILE,
+                checked=False,
+                most_s=self.host.inner_s * 0.5,
+            ),
+            self.runs,
+        )
 
     def in_image(self, name):
         """The same of an image of theirs, by its own python3 and the framework that it has; none
@@ -175,61 +269,85 @@ class TrialContainer:
         if self.call("image", "inspect", name, checked=False)[0] != 0:
             return {"name": name, "present": False, "framework": None}
         expect = "any" if self.host["expect_gpus"] is None else str(self.host["expect_gpus"])
-        ended = self.run(name, "/gpufleet/matmul.py", "--framework", "any", "--expect-gpus",
-                         expect, *NO_COMPILE, checked=False, options=["--entrypoint", "python3"],
-                         most_s=self.host.inner_s * 0.5)
+        ended = self.run(
+            name,
+            "/gpufleet/matmul.py",
+            "--framework",
+            "any",
+            "--expect-gpus",
+            expect,
+            *NO_COMPILE,
+            checked=False,
+            options=["--entrypoint", "python3"],
+            most_s=self.host.inner_s * 0.5,
+        )
         return {"name": name, "present": True, "framework": parse_framework_output(*ended)}
 
     def clean(self):
         """Remove what this verification made, and what one left that was killed."""
         self.ends = time.monotonic() + self.host.inner_s * 0.2
-        names = self.call("ps", "-a", "--filter", "label=" + OWN_LABEL, "--format", "{{.Names}}",
-                          checked=False)[1].split()
+        names = self.call(
+            "ps", "-a", "--filter", "label=" + OWN_LABEL, "--format", "{{.Names}}", checked=False
+        )[1].split()
         layers = [os.path.basename(path) for path in self.host.glob(LAYERS + OWN_NAME + "*")]
         for name in dict.fromkeys([self.name, *names, *layers]):
-            if name == self.name or is_left_over(name):
+            if name.partition(".")[0] == self.name or is_left_over(name):
                 # With its volume, which is the layer's mount.
                 self.call("rm", "-f", "-v", name, checked=False)
                 shutil.rmtree(self.host.path(LAYERS + name), ignore_errors=True)
-        images = self.call("images", "-q", "--no-trunc", "--filter", "label=" + OWN_LABEL,
-                           checked=False)[1].split()
+        images = self.call(
+            "images", "-q", "--no-trunc", "--filter", "label=" + OWN_LABEL, checked=False
+        )[1].split()
         if images:
             self.call("rmi", *dict.fromkeys(images), checked=False)
 
 
 def is_left_over(name):
     """Whether a container is of a verification that has ended."""
-    pid = name[len(OWN_NAME):] if name.startswith(OWN_NAME) else ""
+    pid = name[len(OWN_NAME) :].partition(".")[0] if name.startswith(OWN_NAME) else ""
     return pid.isdigit() and not os.path.exists("/proc/" + pid)
 
 
 def mounted_below(host, directory):
     """Mount points below a directory, none inside another."""
-    lines = (host.text_or_none("/proc/self/mountinfo") or "").splitlines()
     kept = []
-    for path in sorted(line.split()[4] for line in lines):
+    for path in sorted(mount["path"] for mount in mounts_of(host)):
         # Names with blanks, colons or commas, which no option could carry, are left out.
-        if (path.startswith(directory + "/") and not re.search(r"[\\:,]", path)
-                and not any(path == k or path.startswith(k + "/") for k in kept)):
+        if (
+            path.startswith(directory + "/")
+            and not re.search(r"[\s\\:,]", path)
+            and not any(path == k or path.startswith(k + "/") for k in kept)
+        ):
             kept.append(path)
     return kept
 
 
 def run_trial(host, wanted, found):
     """The GPUs that a container of our own can open, and would keep when systemd reloads."""
-    run = {"state": "ok", "error": None, "gpus": [], "reload": None, "unit": None, "stack": None,
-           "framework": None, "image": None}
+    run = {
+        "state": "ok",
+        "error": None,
+        "gpus": [],
+        "reload": None,
+        "unit": None,
+        "starts": [],
+        "stack": None,
+        "framework": None,
+        "image": None,
+    }
     try:
         home, _script = write_script(host)
     except (OSError, TypeError) as error:
-        return dict(run, state="failed",
-                    error="cannot write the script for a container: %s" % error)
+        return dict(
+            run, state="failed", error="cannot write the script for a container: %s" % error
+        )
     trial = TrialContainer(host, wanted, found, home)
     try:
         trial.start()
         run["gpus"] = trial.nodes()
         if trial.with_gpus:
             run["unit"] = trial.unit()
+        run["starts"] = trial.try_ways()
         run["stack"] = trial.stack
         if run["stack"]:
             run["framework"] = trial.framework(run["stack"])
@@ -248,14 +366,21 @@ def run_trial(host, wanted, found):
 def newest_stack(host):
     """(environment, name, framework) of the newest release: one proves that a container computes.
 
-    Of TensorFlow, if there is one, else of PyTorch, else of JAX.
+    Of the first framework, if there is one, else of the next, in the order of the table.
     """
     found, names = [], {r["path"]: r["id"] for r in receipts_of_kind(host, "stack")}
     for venv in venvs(host, names):
         packages = packages_of(host, venv)
         framework = framework_of(host, venv, packages)
-        version = next(filter(None, map(packages.get, FRAMEWORKS[framework][1])), None)
+        version = next(filter(None, map(packages.get, FRAMEWORKS[framework].distributions)), None)
         if version:
-            found.append((-list(FRAMEWORKS).index(framework), natural(version), venv,
-                          names.get(venv, os.path.basename(venv)), framework))
+            found.append(
+                (
+                    -list(FRAMEWORKS).index(framework),
+                    natural(version),
+                    venv,
+                    names.get(venv, os.path.basename(venv)),
+                    framework,
+                )
+            )
     return max(found)[2:] if found else (None, None, None)

@@ -5,6 +5,7 @@ days, a seventh of them to spare; what skipped and short nights left is due too.
 whole or not at all, and what was found wrong is read again first. Reads only, and knows of earlier
 nights by the states that it is given and returns (`ContentsRead` in model/sections/cuda.py).
 """
+
 import errno
 import fcntl
 import hashlib
@@ -96,8 +97,10 @@ def scrub(components, settings, deep=False):
     if not deep:
         in_background()
     known = {state["component"]: state for state in settings["components"]}
-    work = [_Reading(component, known.get(component["component"]), now, deep)
-            for component in components]
+    work = [
+        _Reading(component, known.get(component["component"]), now, deep)
+        for component in components
+    ]
     try:
         for reading in work:
             for path in sorted(reading.wrong):
@@ -108,8 +111,10 @@ def scrub(components, settings, deep=False):
                 reading.read_next(begin + seconds, time.monotonic() < begin + seconds / 10)
     except TooLongError:
         pass
-    return ([reading.answer() for reading in work],
-            {reading.state["component"]: list(reading.wrong.values()) for reading in work})
+    return (
+        [reading.answer() for reading in work],
+        {reading.state["component"]: list(reading.wrong.values()) for reading in work},
+    )
 
 
 class _Reading:
@@ -117,21 +122,34 @@ class _Reading:
 
     def __init__(self, component, state, now, deep):
         self.root, self.files, self.now, self.deep = (
-            component["root"], component["files"], now, deep)
-        same = {"component": component["component"], "installed": component["installed"],
-                "files": len(self.files), "bytes": sum(size for _, size in self.files.values())}
-        self.state = dict(same, first=now, begun=now - DAY_S, read=None, cursor="", complete=True,
-                          slow=[])
+            component["root"],
+            component["files"],
+            now,
+            deep,
+        )
+        same = {
+            "component": component["component"],
+            "installed": component["installed"],
+            "files": len(self.files),
+            "bytes": sum(size for _, size in self.files.values()),
+        }
+        self.state = dict(
+            same, first=now, begun=now - DAY_S, read=None, cursor="", complete=True, slow=[]
+        )
         state = state or dict(self.state, bad=[])
         # Another installation has no past. Where the clock was set back, nothing would be due.
         if same.items() <= state.items() and max(state["first"], state["begun"]) <= now:
             self.state = dict(state)
         if deep:
             self.state.update(cursor="", complete=True)
-        self.wrong = {} if deep or state["installed"] != same["installed"] else {
-            entry["path"]: entry for entry in state["bad"] if entry["path"] in self.files}
-        self.left = sorted((path for path in self.files if path > self.state["cursor"]),
-                           reverse=True)
+        self.wrong = (
+            {}
+            if deep or state["installed"] != same["installed"]
+            else {entry["path"]: entry for entry in state["bad"] if entry["path"] in self.files}
+        )
+        self.left = sorted(
+            (path for path in self.files if path > self.state["cursor"]), reverse=True
+        )
         self.weight = sum(map(self.weight_of, self.files))
         self.done = self.weight - sum(map(self.weight_of, self.left))
 
@@ -188,6 +206,10 @@ class _Reading:
     def answer(self):
         """The state after this night."""
         if not self.left:
-            self.state.update(begun=self.now, cursor="", complete=True,
-                              read=self.now if self.state["complete"] else self.state["read"])
+            self.state.update(
+                begun=self.now,
+                cursor="",
+                complete=True,
+                read=self.now if self.state["complete"] else self.state["read"],
+            )
         return dict(self.state, bad=list(self.wrong.values())[:MOST])

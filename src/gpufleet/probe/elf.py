@@ -1,4 +1,5 @@
 """Read ELF files: a library's SONAME and dependencies, a kernel module's information."""
+
 import os
 import platform
 import re
@@ -7,11 +8,15 @@ import struct
 from .text import open_regular
 
 MACHINES = {3: "i386", 21: "ppc64le", 40: "arm", 62: "x86_64", 183: "aarch64", 243: "riscv64"}
+# DT_AUXILIARY, DT_FILTER, DT_DEPAUDIT, DT_AUDIT.
+FILTERS = (0x7FFFFFFD, 0x7FFFFFFF, 0x6FFFFEFB, 0x6FFFFEFC)
 
 
-def elf_dynamic(path):
-    """{"soname", "needed", "runpath", "interpreter", "unfit"} of a library or program; ValueError
-    with the plain reason if it is none. `unfit`: why this host cannot load it, if so.
+def elf_dynamic(path, whole=True):
+    """{"soname", "needed", "filters", "runpath", "interpreter", "unfit"} of a library or program;
+    ValueError with the plain reason if it is none. `unfit`: why this host cannot load it, if so.
+    `filters`: libraries that are loaded with it, beside those that it needs. Without `whole` a file
+    may be cut off where the dynamic linker does not notice.
     """
     with open_regular(path) as stream:
         size = os.fstat(stream.fileno()).st_size
@@ -32,7 +37,7 @@ def elf_dynamic(path):
         end = offsets[1] + counts[2] * counts[3]
         for kind, offset, _address, length in segments:
             end = max(end, offset + length if kind != 6 else 0)
-        if end > size:
+        if whole and end > size:
             raise ValueError("truncated: %d bytes, its headers describe %d" % (size, end))
         dynamic = [s for s in segments if s[0] == 2]
         if not dynamic:
@@ -40,10 +45,16 @@ def elf_dynamic(path):
         stream.seek(dynamic[0][1])
         raw = stream.read(dynamic[0][3])
         pair = struct.Struct(order + ("qQ" if wide else "iI"))
-        entries = list(pair.iter_unpack(raw[:len(raw) // pair.size * pair.size]))
+        entries = list(pair.iter_unpack(raw[: len(raw) // pair.size * pair.size]))
         values = dict(reversed(entries))
-        found = {"soname": None, "needed": [], "runpath": [], "interpreter": None,
-                 "unfit": _other_machine(head, order, wide)}
+        found = {
+            "soname": None,
+            "needed": [],
+            "filters": [],
+            "runpath": [],
+            "interpreter": None,
+            "unfit": _other_machine(head, order, wide),
+        }
         if 5 not in values or 10 not in values:
             return found
         stream.seek(_file_offset(segments, values[5]))
@@ -55,12 +66,15 @@ def elf_dynamic(path):
         versions = _needed_versions(stream, segments, values, order)
 
     def string(offset):
-        return strings[offset:strings.index(b"\0", offset)].decode("utf-8", "replace")
+        return strings[offset : strings.index(b"\0", offset)].decode("utf-8", "replace")
+
     try:
         found["needed"] = [string(value) for tag, value in entries if tag == 1]
         found["soname"] = string(values[14]) if 14 in values else None
-        found["runpath"] = [place for tag in (15, 29) if tag in values
-                            for place in string(values[tag]).split(":")]
+        found["filters"] = [string(value) for tag, value in entries if tag in FILTERS]
+        found["runpath"] = [
+            place for tag, value in entries if tag in (15, 29) for place in string(value).split(":")
+        ]
         found["unfit"] = found["unfit"] or _newer_glibc(map(string, versions))
         return found
     except ValueError:
@@ -74,16 +88,18 @@ def _other_machine(head, order, wide):
         return "it is for %s%s, this host is %s" % (name, " (big-endian)" * (order == ">"), own)
     if wide != (struct.calcsize("P") == 8):
         return "it is of %d bits, this host's programs are of %d" % (
-            64 if wide else 32, struct.calcsize("P") * 8)
+            64 if wide else 32,
+            struct.calcsize("P") * 8,
+        )
     return None
 
 
 def _needed_versions(stream, segments, values, order):
     """Where the names of the versions are that a file needs of its libraries."""
     found = []
-    if 0x6ffffffe in values:
-        at = _file_offset(segments, values[0x6ffffffe])
-        for _ in range(min(values.get(0x6fffffff, 0), 1000)):
+    if 0x6FFFFFFE in values:
+        at = _file_offset(segments, values[0x6FFFFFFE])
+        for _ in range(min(values.get(0x6FFFFFFF, 0), 1000)):
             stream.seek(at)
             count, _, first, more = struct.unpack_from(order + "2xHIII", stream.read(16))
             place = at + first
@@ -132,8 +148,11 @@ def _not_elf(head, size):
 def _segment(raw, order, wide):
     """(type, offset in the file, address, length in the file) of one program header."""
     fields = struct.unpack_from(order + ("IIQQQQ" if wide else "IIIII"), raw)
-    return (fields[0], fields[2], fields[3], fields[5]) if wide else \
-        (fields[0], fields[1], fields[2], fields[4])
+    return (
+        (fields[0], fields[2], fields[3], fields[5])
+        if wide
+        else (fields[0], fields[1], fields[2], fields[4])
+    )
 
 
 def _file_offset(segments, address):
@@ -149,7 +168,7 @@ def elf_modinfo(path):
         head = stream.read(64)
         if head[:6] != b"\x7fELF\x02\x01" or len(head) < 64:
             raise ValueError("not a kernel module of this machine")
-        start, = struct.unpack_from("<Q", head, 40)
+        (start,) = struct.unpack_from("<Q", head, 40)
         size, count, names = struct.unpack_from("<HHH", head, 58)
         stream.seek(start)
         table = stream.read(size * count)
@@ -160,11 +179,14 @@ def elf_modinfo(path):
         stream.seek(rows[names][4])
         strings = stream.read(rows[names][5])
         for row in rows:
-            if strings[row[0]:].startswith(b".modinfo\0"):
+            if strings[row[0] :].startswith(b".modinfo\0"):
                 stream.seek(row[4])
                 pairs = [item.partition(b"=") for item in stream.read(row[5]).split(b"\0")]
-                return {key.decode(): value.decode("utf-8", "replace")
-                        for key, mark, value in reversed(pairs) if mark}
+                return {
+                    key.decode(): value.decode("utf-8", "replace")
+                    for key, mark, value in reversed(pairs)
+                    if mark
+                }
     raise ValueError("it has no .modinfo")
 
 

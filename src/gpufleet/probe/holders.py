@@ -1,4 +1,5 @@
 """Processes that have a device file of the driver open, and NVIDIA's MPS daemons."""
+
 import os
 import re
 
@@ -37,8 +38,14 @@ def holders_of(host):
                 continue
         except OSError:
             continue
-        found.append({"pid": int(pid), "user": user_of(owner), "command": command,
-                      "nodes": sorted(held[pid], key=natural)})
+        found.append(
+            {
+                "pid": int(pid),
+                "user": user_of(owner),
+                "command": command,
+                "nodes": sorted(held[pid], key=natural),
+            }
+        )
     return found
 
 
@@ -65,9 +72,13 @@ def mps_processes(host):
             # nvidia-cuda-mps-control and -server
             if name.startswith("nvidia-cuda-mps"):
                 words = (host.text_or_none(directory + "/cmdline") or "").split("\0")
-                found.append({"pid": int(os.path.basename(directory)),
-                              "user": user_of(os.stat(host.path(directory)).st_uid),
-                              "command": os.path.basename(words[0]) or "nvidia-cuda-mps"})
+                found.append(
+                    {
+                        "pid": int(os.path.basename(directory)),
+                        "user": user_of(os.stat(host.path(directory)).st_uid),
+                        "command": os.path.basename(words[0]) or "nvidia-cuda-mps",
+                    }
+                )
         except OSError:
             continue
     return found

@@ -1,4 +1,5 @@
 """The host that is probed: the configuration, and its files below a root."""
+
 import errno
 import glob
 import os
@@ -9,19 +10,31 @@ from .text import read_bounded
 
 SCHEMA = 1
 DEFAULTS = {
-    "host": None, "mode": "facts", "prefix": "/usr/local", "stack_root": "/opt/gpufleet/stacks",
-    "state_dir": "/var/lib/gpufleet", "tmpdir": "/tmp", "root": "/", "expect_gpus": None,
-    "matmul": None, "deadline_s": 120, "deep": False, "contents": False, "pythons": [],
+    "host": None,
+    "mode": "facts",
+    "prefix": "/usr/local",
+    "stack_root": "/opt/gpufleet/stacks",
+    "state_dir": "/var/lib/gpufleet",
+    "tmpdir": "/tmp",
+    "root": "/",
+    "expect_gpus": None,
+    "matmul": None,
+    "deadline_s": 120,
+    "deep": False,
+    "contents": False,
+    "pythons": [],
     "mig": False,
     # Of a GPU's memory, for a product beside other people's jobs; how long --deep loads it.
-    "budget_mib": 1024, "sustained_s": 120,
+    "budget_mib": 1024,
+    "sustained_s": 120,
     # {"engine": "docker" | "podman", "image": NAME | None}, where containers are declared.
     "containers": None,
     # {"days", "seconds", "components": states}, where a share of all contents is read each night.
     "scrub": None,
     # {venv: {"native": capabilities that it has machine code for, "seconds": what it has to compile
     # the rest}}, and the cards' own capabilities, once the driver was asked.
-    "compiles": {}, "capabilities": None,
+    "compiles": {},
+    "capabilities": None,
     # {venv: framework} of the declared stacks.
     "frameworks": {},
     # The account that must be able to open the cards; an ordinary one where none is named.
@@ -57,7 +70,7 @@ class Host:
         """The reverse: a path as the host itself calls it."""
         if self.real or not path.startswith(self.root.rstrip("/") + "/"):
             return path
-        return path[len(self.root.rstrip("/")):]
+        return path[len(self.root.rstrip("/")) :]
 
     def realpath(self, name):
         """Follow links as the host would, absolute ones included, below `root`."""
@@ -68,7 +81,7 @@ class Host:
         while parts:
             part = parts.pop(0)
             if part == "..":
-                done = os.path.dirname(done)
+                done = os.path.dirname(done).rstrip("/")
                 continue
             current = self.path(done + "/" + part)
             if os.path.islink(current) and budget:

@@ -5,11 +5,13 @@ The driver keeps the result in a directory that CUDA_CACHE_PATH names. The probe
 it takes only a directory that nobody else can write to. What is kept there stays until the stack is
 removed; the driver limits its size.
 """
+
 import json
 import os
 import shutil
 import stat
 
+from .frameworks import each_of
 from .text import first_match
 
 PLACE = "/var/cache/gpufleet/jit"
@@ -17,7 +19,7 @@ PLACE = "/var/cache/gpufleet/jit"
 MOST_BYTES = 2 << 30
 OWNER = 0
 # How the packages begin whose code is compiled.
-COMPILED = ("tensorflow", "torch", "triton", "jax", "nvidia-")
+COMPILED = ("nvidia-", *each_of("compiled"))
 
 
 def cache_path(name):
@@ -55,17 +57,22 @@ def remove_cache(name):
 
 def cache_variables(host, path):
     """The environment variables by which the driver keeps its code there."""
-    return {"CUDA_CACHE_PATH": host.path(path), "CUDA_CACHE_MAXSIZE": str(MOST_BYTES)} \
-        if path else {}
+    return (
+        {"CUDA_CACHE_PATH": host.path(path), "CUDA_CACHE_MAXSIZE": str(MOST_BYTES)} if path else {}
+    )
 
 
 def state_of(host, packages):
     """What the compiled code depends on."""
-    return {"driver": first_match(r"Kernel Module[^\n]*?\s(\d[\d.]+)\s",
-                                  host.text_or_none("/proc/driver/nvidia/version")),
-            "capabilities": host["capabilities"],
-            "packages": {name: version for name, version in packages.items()
-                         if name.startswith(COMPILED)}}
+    return {
+        "driver": first_match(
+            r"Kernel Module[^\n]*?\s(\d[\d.]+)\s", host.text_or_none("/proc/driver/nvidia/version")
+        ),
+        "capabilities": host["capabilities"],
+        "packages": {
+            name: version for name, version in packages.items() if name.startswith(COMPILED)
+        },
+    }
 
 
 def is_warm(host, path, packages):
@@ -92,8 +99,9 @@ def must_compile(host, venv):
         return False
     if host["capabilities"] is None:
         return bool(known["seconds"])
-    return not all(any(_runs(card, target) for target in known["native"])
-                   for card in host["capabilities"])
+    return not all(
+        any(_runs(card, target) for target in known["native"]) for card in host["capabilities"]
+    )
 
 
 def _runs(capability, target):

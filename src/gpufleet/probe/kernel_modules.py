@@ -1,4 +1,5 @@
 """NVIDIA's kernel modules on disk, and modprobe's configuration."""
+
 import glob
 import os
 import re
@@ -14,10 +15,22 @@ DRIVER_MODULE = re.compile(r"^(nvidia(?![-_](?:wmi|fs)\b)(?:[-_][\w-]+)?)\.ko(?:
 BESIDE_MODULE = re.compile(r"[-_](uvm|drm|modeset|peermem)$")
 # Where in /lib/modules/VERSION they are put, in the order in which depmod prefers them; to walk
 # through all of it takes ten times as long.
-MODULE_DIRECTORIES = ("updates", "extra", "weak-updates", "misc", "kernel/nvidia*", "kernel/extra",
-                      "kernel/drivers/video", "kernel/drivers/char")
-MODPROBE_LOCATIONS = ("/etc/modprobe.d", "/run/modprobe.d", "/usr/lib/modprobe.d",
-                      "/lib/modprobe.d")
+MODULE_DIRECTORIES = (
+    "updates",
+    "extra",
+    "weak-updates",
+    "misc",
+    "kernel/nvidia*",
+    "kernel/extra",
+    "kernel/drivers/video",
+    "kernel/drivers/char",
+)
+MODPROBE_LOCATIONS = (
+    "/etc/modprobe.d",
+    "/run/modprobe.d",
+    "/usr/lib/modprobe.d",
+    "/lib/modprobe.d",
+)
 
 
 def driver_modules(host, kernel):
@@ -26,8 +39,11 @@ def driver_modules(host, kernel):
     for location in MODULE_DIRECTORIES:
         for top in host.glob("/lib/modules/%s/%s" % (glob.escape(kernel), location)):
             for directory, _, files in os.walk(host.path(top)):
-                found += [host.name(os.path.join(directory, f)) for f in sorted(files)
-                          if DRIVER_MODULE.match(f)]
+                found += [
+                    host.name(os.path.join(directory, f))
+                    for f in sorted(files)
+                    if DRIVER_MODULE.match(f)
+                ]
     chosen, modules, loaded = loaded_by_name(host), [], ""
     if len({os.path.basename(path) for path in found}) < len(found):
         # Beside DKMS's there is the distribution's own build; depmod lists the one it chose.
@@ -36,12 +52,23 @@ def driver_modules(host, kernel):
         stem = DRIVER_MODULE.match(os.path.basename(path)).group(1)
         suffix = BESIDE_MODULE.search(stem)
         information = module_information(host, path, "" if suffix else stem)
-        driver = stem[:suffix.start()] if suffix else stem
+        driver = stem[: suffix.start()] if suffix else stem
         name = "nvidia-" + suffix.group(1) if suffix else "nvidia"
         listed = "\n%s:" % path.split(kernel + "/", 1)[1] in "\n" + loaded
-        modules.append((driver != chosen, name, not listed, at, {
-            "name": name, "path": path, "version": information.get("version"),
-            "license": information.get("license")}))
+        modules.append(
+            (
+                driver != chosen,
+                name,
+                not listed,
+                at,
+                {
+                    "name": name,
+                    "path": path,
+                    "version": information.get("version"),
+                    "license": information.get("license"),
+                },
+            )
+        )
     return [entry[-1] for entry in sorted(modules, key=lambda entry: entry[:4])]
 
 
@@ -79,12 +106,18 @@ def module_information(host, path, stem):
     if not stem or not host.real:
         return {}
     small = path.replace(stem + ".ko", stem + "-modeset.ko")
-    status, out, _ = run_command([find_tool("modinfo"), small if host.exists(small) else path],
-                                 host.inner_s / 4)
+    status, out, _ = run_command(
+        [find_tool("modinfo"), small if host.exists(small) else path], host.inner_s / 4
+    )
     information = [line.partition(":") for line in out.splitlines()] if status == 0 else []
     return {key.strip(): value.strip() for key, mark, value in information if mark}
 
 
 def forbids_nouveau(text):
-    return bool(re.search(r"^\s*(blacklist\s+nouveau\s*$|install\s+nouveau\s+\S*/(true|false)\b)",
-                          text, re.MULTILINE))
+    return bool(
+        re.search(
+            r"^\s*(blacklist\s+nouveau\s*$|install\s+nouveau\s+\S*/(true|false)\b)",
+            text,
+            re.MULTILINE,
+        )
+    )

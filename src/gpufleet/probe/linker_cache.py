@@ -1,4 +1,5 @@
 """Read the dynamic linker's cache and configuration."""
+
 import os
 import struct
 
@@ -15,26 +16,46 @@ def linker_cache(root="/"):
             raw = stream.read()
     except FileNotFoundError:
         return []
-    return [{"soname": soname, "path": path, "exists": host.exists(path),
-             "realpath": host.realpath(path)}
-            for soname, path in parse_linker_cache(raw) if CUDA_FILE.match(soname)]
+    return [
+        {
+            "soname": soname,
+            "path": path,
+            "exists": host.exists(path),
+            "realpath": host.realpath(path),
+        }
+        for soname, path in parse_linker_cache(raw)
+        if CUDA_FILE.match(soname)
+    ]
 
 
 def parse_linker_cache(raw):
-    """[(soname, path)] for this machine's word size, from the cache's own format."""
+    """[(soname, path)] for this machine's word size, from the cache's own format.
+
+    Raises ValueError for a cache that is damaged, or of another format.
+    """
     start = raw.find(b"glibc-ld.so.cache1.1")
     if start < 0:
         raise ValueError("/etc/ld.so.cache is of an unknown format")
-    cache = raw[start:]
-    count, = struct.unpack_from("=I", cache, 20)
+    try:
+        return _entries(raw[start:])
+    except (ValueError, struct.error) as error:
+        raise ValueError("/etc/ld.so.cache is damaged: %s" % error) from None
+
+
+def _entries(cache):
+    (count,) = struct.unpack_from("=I", cache, 20)
     entries = []
     for index in range(count):
         flags, key, value = struct.unpack_from("=iII", cache, 48 + 24 * index)
         # 0x0000 is i386 and 0x0800 is x32: libraries that no 64-bit process can open.
-        if struct.calcsize("P") == 8 and flags & 0xff00 in (0x0000, 0x0800):
+        if struct.calcsize("P") == 8 and flags & 0xFF00 in (0x0000, 0x0800):
             continue
-        entries.append(tuple(cache[at:cache.index(b"\0", at)].decode("utf-8", "surrogateescape")
-                             for at in (key, value)))
+        entries.append(
+            tuple(
+                cache[at : cache.index(b"\0", at)].decode("utf-8", "surrogateescape")
+                for at in (key, value)
+            )
+        )
     return entries
 
 

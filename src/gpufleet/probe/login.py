@@ -1,15 +1,27 @@
 """The environment after a login."""
+
 import os
 
 from .constants import REFUSED
 from .processes import NoAnswerError, run_command
-from .settings_files import assignments, files_of
+from .settings_files import assignments, files_of, mentioned
 from .text import last_lines
-from .trust import Account, mentioned, program, tree, walk
+from .trust import Account, Judgement
 
 # Where variables are set for sessions, and what a login shell runs.
-PROFILE_LOCATIONS = ("/etc/environment", "/etc/profile", "/etc/profile.d/*.sh", "/etc/bash.bashrc",
-                  "/etc/bashrc", "~/.profile", "~/.bash_profile", "~/.bash_login", "~/.bashrc")
+PROFILE_LOCATIONS = (
+    "/etc/environment",
+    "/etc/profile",
+    "/etc/profile.d/*.sh",
+    "/etc/bash.bashrc",
+    "/etc/bashrc",
+    "~/.profile",
+    "~/.bash_profile",
+    "~/.bash_login",
+    "~/.bashrc",
+)
+# A line by which a shell runs another file as its own.
+SOURCED = r"(?:^|[;&|]|\b(?:then|do|else)\b)\s*(?:\.|source)\s"
 
 
 def login_variables(host, found, identity):
@@ -21,8 +33,15 @@ def login_variables(host, found, identity):
     if host.real:
         calls = [[shell, "-l", "-i", "-c", report], [shell, "-l", "-c", report]]
     else:
-        calls = [[shell, "-c", 'for f in "$0"/etc/profile "$0"/etc/profile.d/*.sh; do '
-                  '[ -r "$f" ] && . "$f"; done; ' + report, host.root.rstrip("/")]]
+        calls = [
+            [
+                shell,
+                "-c",
+                'for f in "$0"/etc/profile "$0"/etc/profile.d/*.sh; do '
+                '[ -r "$f" ] && . "$f"; done; ' + report,
+                host.root.rstrip("/"),
+            ]
+        ]
     env = {key: value for key, value in found.items() if value is not None}
     env.update(identity)
     for argv in calls:
@@ -34,8 +53,10 @@ def login_variables(host, found, identity):
             raise RuntimeError("a login shell cannot be started by its account: " + err)
         if status is None:
             raise NoAnswerError("a login shell gave no answer: " + err)
-        raise RuntimeError("a login shell exited (status %d) before it ran a command: %s"
-                           % (status, last_lines(err or out, 300) or "it printed nothing"))
+        raise RuntimeError(
+            "a login shell exited (status %d) before it ran a command: %s"
+            % (status, last_lines(err or out, 300) or "it printed nothing")
+        )
     for item in out.partition(mark)[2].split("\0"):
         key, equals, value = item.partition("=")
         if equals and key in found:
@@ -50,6 +71,7 @@ def connected_account():
         return None
     try:
         import pwd
+
         uid, gid = pwd.getpwnam(name)[2:4]
         return Account(name, uid, gid, os.getgrouplist(name, gid))
     except (ImportError, KeyError):
@@ -66,25 +88,39 @@ def foreign_profile(host, found):
     written. `found`: the variables that it starts with."""
     if not host.real or os.geteuid() != 0:
         return None
-    writers = {}
+    judgement = Judgement()
     for directory in (found["LD_LIBRARY_PATH"] or "").split(":"):
-        writers.update(tree(directory) if directory[:1] == "/" else {})
+        if directory[:1] == "/":
+            judgement.tree(directory)
     for library in (found["LD_PRELOAD"] or "").replace(":", " ").split():
-        writers.update(program(library) if library[:1] == "/" else {})
-    for name in profiles(host):
-        writers.update(walk(name)[0])
+        if library[:1] == "/":
+            judgement.load(library)
+    left, read = profiles(host), set()
+    while left:
+        name = left.pop()
+        if name in read:
+            continue
+        read.add(name)
+        judgement.way(name)
         # Directories that it sets for programs and libraries.
         for path in mentioned(name, "^(?!.*MAIL).*="):
-            writers.update(walk(path)[0])
-    return "%s: %s" % (next(iter(writers.values())), REFUSED) if writers else None
+            judgement.way(path)
+        for path in mentioned(name, "PATH=", "PATH="):
+            judgement.way(path, searched=True)
+        left += mentioned(name, "(?!)", SOURCED)
+    reasons = list(judgement.found.values())
+    return "%s: %s" % (reasons[0], REFUSED) if reasons else None
 
 
 def variables_by_reading(host, found):
     """The steering variables, as far as the files of a login assign them in plain words."""
     found = dict(found)
     for name in profiles(host):
-        found.update((key, value) for key, value in assignments(
-            host, host.text_or_none(name) or "") if key in found)
+        found.update(
+            (key, value)
+            for key, value in assignments(host, host.text_or_none(name) or "")
+            if key in found
+        )
     return found
 
 
@@ -97,9 +133,15 @@ def profiles(host):
 def login_identity():
     try:
         import pwd
+
         user = pwd.getpwuid(os.geteuid())
         name, home = user.pw_name, user.pw_dir
     except (ImportError, KeyError):
         name, home = "nobody", "/"
-    return {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": home,
-            "USER": name, "LOGNAME": name, "TERM": "dumb"}
+    return {
+        "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        "HOME": home,
+        "USER": name,
+        "LOGNAME": name,
+        "TERM": "dumb",
+    }

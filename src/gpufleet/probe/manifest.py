@@ -1,4 +1,5 @@
 """Manifests of installed files, and packages' own records, compared with what is on disk."""
+
 import base64
 import csv
 import errno
@@ -34,7 +35,7 @@ def blocks_of(descriptor):
         if at >= written.stop:
             written = _next_written(descriptor, at, size)
         if at < written.start:
-            block = ZEROS[:written.start - at]
+            block = ZEROS[: written.start - at]
         else:
             block = os.pread(descriptor, min(BLOCK, written.stop - at), at)
             if not block:
@@ -62,6 +63,11 @@ def is_library(path):
     return ".so." in os.path.basename(path) or path.endswith(".so")
 
 
+def is_record(path):
+    """Whether a file lists the files of a Python package, with their checksums."""
+    return path.endswith(".dist-info/RECORD")
+
+
 def manifest_of(root, paths):
     """Entries for files and links below `root`; directories are walked, linked parents resolved."""
     from concurrent.futures import ThreadPoolExecutor  # only where something is installed
@@ -71,8 +77,11 @@ def manifest_of(root, paths):
     for path in paths:
         full = os.path.join(top, path)
         if os.path.isdir(full) and not os.path.islink(full):
-            found = [os.path.join(d, f) for d, subs, files in os.walk(full)
-                     for f in files + [s for s in subs if os.path.islink(os.path.join(d, s))]]
+            found = [
+                os.path.join(d, f)
+                for d, subs, files in os.walk(full)
+                for f in files + [s for s in subs if os.path.islink(os.path.join(d, s))]
+            ]
         else:
             found = [full]
         for name in found:
@@ -91,20 +100,42 @@ def _entry(relative, location):
     info = os.lstat(location)
     if stat.S_ISLNK(info.st_mode):
         return {"path": relative, "type": "link", "target": os.readlink(location)}
-    return {"path": relative, "type": "file", "size": info.st_size, "mtime": int(info.st_mtime),
-            "mode": mode_of(info),
-            "sha256": sha256_of(location) if is_library(location) else None}
+    return {
+        "path": relative,
+        "type": "file",
+        "size": info.st_size,
+        "mtime": int(info.st_mtime),
+        "mode": mode_of(info),
+        "sha256": sha256_of(location) if is_library(location) or is_record(location) else None,
+    }
 
 
 def compare_manifest(root, manifest, deep=False):
-    """The files that differ from the manifest: [{"path", "what"}]; contents only when `deep`."""
+    """The files that differ from the manifest: [{"path", "what"}]; contents only when `deep`.
+
+    The contents of packages' records are always compared: other files are judged by them. `link`
+    is true of a link that can be created from the manifest alone.
+    """
     changed = []
     for entry in manifest:
         path = os.path.join(root, entry["path"])
-        what = _difference(path, entry, deep)
+        what = _difference(path, entry, deep or is_record(path))
         if what:
-            changed.append({"path": entry["path"], "what": what})
+            row = {"path": entry["path"], "what": what}
+            changed.append(dict(row, link=True) if _is_restorable(path, entry, what) else row)
     return changed
+
+
+def _is_restorable(path, entry, what):
+    """Whether a link differs that nothing else replaces, in the directory of the installation."""
+    folder = os.path.dirname(path)
+    return (
+        entry["type"] == "link"
+        and what in ("missing", "target")
+        and isinstance(entry.get("target"), str)
+        and os.path.isdir(folder)
+        and not os.path.islink(folder)
+    )
 
 
 def _difference(path, entry, deep):
@@ -118,8 +149,11 @@ def _difference(path, entry, deep):
         return None if os.readlink(path) == entry["target"] else "target"
     if not stat.S_ISREG(info.st_mode):
         return "type"
-    for what, actual in (("size", info.st_size), ("mode", mode_of(info)),
-                        ("mtime", int(info.st_mtime))):
+    for what, actual in (
+        ("size", info.st_size),
+        ("mode", mode_of(info)),
+        ("mtime", int(info.st_mtime)),
+    ):
         if entry.get(what) is not None and entry[what] != actual:
             return what
     if deep and entry.get("sha256") and sha256_of(path) != entry["sha256"]:
@@ -127,36 +161,47 @@ def _difference(path, entry, deep):
     return None
 
 
-def recorded_files(venv, packages):
-    """[(path, digest, size)] of what the installed packages' own records list, below `venv`.
+def records_of(venv, packages):
+    """The record of each installed package below `venv`, whether the file exists or not.
 
-    Only of `packages` ({name: version}): what people put beside them is theirs. A record vouches
-    for nothing outside of its environment.
+    Only of `packages` ({name: version}): what people put beside them is theirs.
+    """
+    pattern = os.path.join(glob.escape(venv), "lib", "python3*", "site-packages", "*.dist-info")
+    return [
+        os.path.join(directory, "RECORD")
+        for directory in sorted(glob.glob(pattern))
+        if normal_name(os.path.basename(directory)[: -len(".dist-info")].rpartition("-")[0])
+        in packages
+    ]
+
+
+def recorded_files(venv, packages):
+    """[(path, digest, size)] of what the packages' own records list, below `venv`.
+
+    A record vouches for nothing outside of its environment.
     """
     files = []
-    pattern = os.path.join(glob.escape(venv), "lib", "python3*", "site-packages", "*.dist-info")
-    for directory in sorted(glob.glob(pattern)):
-        name = os.path.basename(directory)[:-len(".dist-info")].rpartition("-")[0]
-        if normal_name(name) not in packages:
-            continue
-        site = os.path.dirname(directory)
-        site = os.path.relpath(site, venv)
-        rows = [(os.path.normpath(os.path.join(site, path)), digest, int(size))
-                for path, digest, size in read_record(os.path.join(directory, "RECORD"))]
+    for record in records_of(venv, packages):
+        site = os.path.relpath(os.path.dirname(os.path.dirname(record)), venv)
+        rows = [
+            (os.path.normpath(os.path.join(site, path)), digest, int(size))
+            for path, digest, size in read_record(record)
+        ]
         files += [row for row in rows if not row[0].startswith(("/", "../"))]
     return files
 
 
-def compare_records(venv, files, deep=False, infos=None):
-    """The files that differ from `recorded_files`: [{"path", "what"}]; contents only when `deep`.
+def compare_records(venv, files, deep=False, infos=None, since=float("inf")):
+    """The files that differ from `recorded_files`: [{"path", "what"}].
 
-    `infos` takes each file's state by its path: 15,000 files are read once.
+    Contents are compared when `deep`, and those of files that were written after `since`. `infos`
+    takes each file's state by its path: 15,000 files are read once.
     """
     changed = []
-    for path, digest, size in files:
-        what = _record_difference(venv, path, digest if deep else "", size, infos)
+    for row in files:
+        what = _record_difference(venv, row, infos, 0 if deep else since)
         if what:
-            changed.append({"path": path, "what": what})
+            changed.append({"path": row[0], "what": what})
     return changed
 
 
@@ -166,14 +211,18 @@ def normal_name(name):
 
 def read_record(path, sized=True):
     try:
-        return [row for row in csv.reader(io.StringIO(read_bounded(path)))
-                if len(row) == 3 and (row[2].isdecimal() or not sized)]
+        return [
+            row
+            for row in csv.reader(io.StringIO(read_bounded(path)))
+            if len(row) == 3 and (row[2].isdecimal() or not sized)
+        ]
     except (OSError, csv.Error):
         # A package without a record proves nothing about itself; other checks find it missing.
         return []
 
 
-def _record_difference(venv, name, digest, size, infos):
+def _record_difference(venv, row, infos, since):
+    name, digest, size = row
     path = venv + "/" + name
     try:
         info = os.stat(path)
@@ -183,12 +232,13 @@ def _record_difference(venv, name, digest, size, infos):
         infos[path] = info
     if info.st_size != size:
         return "size"
-    expected = hex_digest(digest)
+    expected = hex_digest(digest) if info.st_mtime > since else None
     if not expected:
         return None
     # A link could lead to a secret, which whoever wrote the record would have compared to a guess.
     if not stat.S_ISREG(info.st_mode) or not os.path.realpath(path).startswith(
-            os.path.realpath(venv) + "/"):
+        os.path.realpath(venv) + "/"
+    ):
         return "type"
     return "sha256" if sha256_of(path) != expected else None
 

@@ -1,4 +1,5 @@
 """How GPUs are split into MIG instances."""
+
 import re
 
 from .processes import run_command
@@ -18,7 +19,8 @@ def mig_of(host):
     path = nvidia_smi(host)
     smi = host.path(path) if path else "nvidia-smi"
     status, modes, _ = run_command(
-        [smi, "--query-gpu=index,mig.mode.current", "--format=csv,noheader"], host.inner_s / 2)
+        [smi, "--query-gpu=index,mig.mode.current", "--format=csv,noheader"], host.inner_s / 2
+    )
     if status != 0:
         return None
     listing = ""
@@ -37,8 +39,11 @@ def parse_mig(modes, listing):
         # Of an error's text in the place of the mode nothing is known.
         if not index.isdigit() or not KNOWN_MODE.match(mode):
             continue
-        cards[index] = {"gpu": int(index), "mode": {"Enabled": "on", "Disabled": "off"}.get(mode),
-                        "instances": []}
+        cards[index] = {
+            "gpu": int(index),
+            "mode": {"Enabled": "on", "Disabled": "off"}.get(mode),
+            "instances": [],
+        }
     index = None
     for line in listing.splitlines():
         index = first_match(r"^GPU (\d+):", line) or index

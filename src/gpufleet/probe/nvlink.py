@@ -1,4 +1,5 @@
 """The NVLinks of each GPU as NVML reports them, and the NVLink subnet manager of the host."""
+
 import ctypes
 
 from .holders import process_names
@@ -11,20 +12,38 @@ REMOTE = {0: "gpu", 1: "cpu", 2: "switch"}
 # Error counters of NVLink 1 to 4, by the numbers of nvmlDeviceGetNvLinkErrorCounter.
 COUNTERS = ("replay", "recovery", "crc_flit", "crc_data", "ecc_data")
 # And those of NVLink 5, by the numbers of their fields.
-FIELDS = {206: "malformed", 207: "overrun", 208: "rx", 209: "rx_remote", 210: "rx_general",
-          211: "integrity", 212: "tx_discards", 213: "recovered", 214: "recovery_failed"}
+FIELDS = {
+    206: "malformed",
+    207: "overrun",
+    208: "rx",
+    209: "rx_remote",
+    210: "rx_general",
+    211: "integrity",
+    212: "tx_discards",
+    213: "recovered",
+    214: "recovery_failed",
+}
 NVLINK_5 = 7
 
 
 class PciInfo(ctypes.Structure):
-    _fields_ = [("legacy", ctypes.c_char * 16), ("numbers", ctypes.c_uint * 5),
-                ("address", ctypes.c_char * 32)]
+    _fields_ = [
+        ("legacy", ctypes.c_char * 16),
+        ("numbers", ctypes.c_uint * 5),
+        ("address", ctypes.c_char * 32),
+    ]
 
 
 class FieldValue(ctypes.Structure):
-    _fields_ = [("field", ctypes.c_uint), ("scope", ctypes.c_uint),
-                ("timestamp", ctypes.c_longlong), ("latency", ctypes.c_longlong),
-                ("kind", ctypes.c_uint), ("status", ctypes.c_uint), ("value", ctypes.c_ulonglong)]
+    _fields_ = [
+        ("field", ctypes.c_uint),
+        ("scope", ctypes.c_uint),
+        ("timestamp", ctypes.c_longlong),
+        ("latency", ctypes.c_longlong),
+        ("kind", ctypes.c_uint),
+        ("status", ctypes.c_uint),
+        ("value", ctypes.c_ulonglong),
+    ]
 
 
 def query_nvlink(nvml, count):
@@ -40,8 +59,10 @@ def gpu_links(nvml, index):
         if nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(card)) == 0:
             found["address"] = address_by(nvml, "nvmlDeviceGetPciInfo_v3", card)
             mode, pending = ctypes.c_uint(), ctypes.c_uint()
-            if call(nvml, "nvmlDeviceGetMigMode", card, ctypes.byref(mode),
-                    ctypes.byref(pending)) == 0:
+            if (
+                call(nvml, "nvmlDeviceGetMigMode", card, ctypes.byref(mode), ctypes.byref(pending))
+                == 0
+            ):
                 found["mig"] = bool(mode.value)
             found["links"] = links_of(nvml, card)
             found["errors"] = errors_of(nvml, card, found["links"])
@@ -63,14 +84,22 @@ def links_of(nvml, card):
             break
         if status == NOT_SUPPORTED:
             continue
-        row = {"link": link, "active": bool(state.value) if status == 0 else None,
-               "status": status, "version": None, "remote": None, "remote_address": None}
+        row = {
+            "link": link,
+            "active": bool(state.value) if status == 0 else None,
+            "status": status,
+            "version": None,
+            "remote": None,
+            "remote_address": None,
+        }
         if row["active"]:
             row["version"] = number(nvml, "nvmlDeviceGetNvLinkVersion", card, link)
             row["remote"] = REMOTE.get(
-                number(nvml, "nvmlDeviceGetNvLinkRemoteDeviceType", card, link))
+                number(nvml, "nvmlDeviceGetNvLinkRemoteDeviceType", card, link)
+            )
             row["remote_address"] = address_by(
-                nvml, "nvmlDeviceGetNvLinkRemotePciInfo_v2", card, link)
+                nvml, "nvmlDeviceGetNvLinkRemotePciInfo_v2", card, link
+            )
         found.append(row)
     return found
 
@@ -91,8 +120,17 @@ def errors_of(nvml, card, links):
             continue
         for counter, name in enumerate(COUNTERS):
             value = ctypes.c_ulonglong()
-            if call(nvml, "nvmlDeviceGetNvLinkErrorCounter", card, row["link"], counter,
-                    ctypes.byref(value)) == 0:
+            if (
+                call(
+                    nvml,
+                    "nvmlDeviceGetNvLinkErrorCounter",
+                    card,
+                    row["link"],
+                    counter,
+                    ctypes.byref(value),
+                )
+                == 0
+            ):
                 add(found, name, value.value)
     return found
 

@@ -5,6 +5,7 @@ the modules compressed, imports them from memory and calls one function. It is f
 on standard input, or written to one script. `CONFIG = '<json>'` may stand before it. By hand, to
 take the probe to a host: ``python3 -m gpufleet.probe.payload >probe.py``, started in `src/`.
 """
+
 import ast
 import base64
 import functools
@@ -19,7 +20,6 @@ PROGRAM = '''\
 # {entry} in one text. SOURCES has the modules, compressed; they are
 # imported from memory.
 import base64
-import json
 import sys
 import zlib
 from importlib.machinery import ModuleSpec
@@ -33,8 +33,9 @@ class Sources:
     """Import the modules of SOURCES, and give tracebacks the text of their lines."""
 
     def __init__(self, packed):
-        self.texts = json.loads(
-            zlib.decompress(base64.b85decode(packed.replace("\\n", ""))).decode("utf-8"))
+        parts = zlib.decompress(base64.b85decode(packed.replace("\\n", ""))).decode("utf-8")
+        names_and_texts = iter(parts.split("\\0"))
+        self.texts = dict(zip(names_and_texts, names_and_texts))
 
     def find_spec(self, name, path=None, target=None):
         if name not in self.texts:
@@ -59,7 +60,10 @@ from {entry} import main
 main(globals().get("CONFIG"))
 '''
 # Lines of comments and docstrings travel empty, so that the others keep their numbers.
-COMMENT = re.compile("^ *#.*$", re.MULTILINE)
+COMMENT = re.compile("^ *#.*$")
+INDENTATION = re.compile("^(?:    )+")
+# The modules whose `main` is called.
+PROBE, WORKLOAD = "gpufleet.probe.runner", "gpufleet.workload.command"
 # What does not travel: this file, and what starts a package by hand.
 LEFT_OUT = ("payload", "__main__")
 
@@ -67,52 +71,56 @@ LEFT_OUT = ("payload", "__main__")
 @functools.lru_cache(maxsize=None)
 def probe():
     """The probe's text. Its configuration is one JSON document."""
-    return find_engine_program("gpufleet.probe.runner", sources("probe"))
+    return pack_program(PROBE, sources("probe"))
 
 
 @functools.lru_cache(maxsize=None)
 def workload():
     """The script that the probe starts in a framework's interpreter, and for each toolkit."""
-    return find_engine_program("gpufleet.workload.command", _workload())
+    return pack_program(WORKLOAD, workload_sources())
 
 
 @functools.lru_cache(maxsize=None)
 def distributed():
     """The text of one side of a distributed run."""
-    return find_engine_program("gpufleet.workload.distributed", _workload())
+    return pack_program("gpufleet.workload.distributed", workload_sources())
 
 
 @functools.lru_cache(maxsize=None)
 def as_owner():
     """The text that becomes another interpreter. Its configuration: see `as_owner.main`."""
-    return find_engine_program("gpufleet.probe.as_owner", sources("probe"))
+    return pack_program("gpufleet.probe.as_owner", sources("probe"))
 
 
-def _workload():
+def workload_sources():
     constants = "gpufleet.probe.constants"
-    return dict(sources("workload"), **{"gpufleet.probe": "",
-                                        constants: sources("probe")[constants]})
+    return dict(
+        sources("workload"), **{"gpufleet.probe": "", constants: sources("probe")[constants]}
+    )
 
 
-def find_engine_program(entry, texts):
-    """One text that calls `main` of the module `entry` with CONFIG, or None where there is none.
+def pack_program(entry, texts):
+    """One text that calls `main` of the module `entry` with CONFIG, or None where there is none."""
+    # A fifteenth shorter than base 64, and as free of quotes.
+    packed = base64.b85encode(zlib.compress(joined(entry, texts).encode(), 9)).decode()
+    return PROGRAM.format(
+        entry=entry, packed="\n".join(packed[at : at + 100] for at in range(0, len(packed), 100))
+    )
 
-    Of the modules `texts` it has those that `entry` imports, and that these import: a gateway takes
-    all of it in one argument of 128 KiB.
+
+def joined(entry, texts):
+    """The names and texts of those modules of `texts` that `entry` imports, and that these import.
+
+    No others: a gateway takes all of it in one argument of 128 KiB.
     """
     found = imported(entry, texts)
-    raw = json.dumps({name: COMMENT.sub("", without_docstrings(texts[name], found[name]))
-                      for name in found},
-                     sort_keys=True).encode()
-    # A fifteenth shorter than base 64, and as free of quotes.
-    packed = base64.b85encode(zlib.compress(raw, 9)).decode()
-    return PROGRAM.format(entry=entry, packed="\n".join(
-        packed[at:at + 100] for at in range(0, len(packed), 100)))
+    return "\0".join(
+        part for name in sorted(found) for part in (name, shortened(texts[name], found[name]))
+    )
 
 
 def imported(entry, texts):
-    """{name: its statements} of `entry`, of what it imports of `texts`, and of what these import.
-    """
+    """{name: its statements} of `entry` and of the modules in `texts` that it needs."""
     found, left = {}, [entry]
     while left:
         name = left.pop()
@@ -126,7 +134,7 @@ def imported(entry, texts):
             if isinstance(node, ast.Import):
                 left += [alias.name for alias in node.names]
             elif isinstance(node, ast.ImportFrom):
-                parts = package.split(".")[:1 - node.level or None] if node.level else []
+                parts = package.split(".")[: 1 - node.level or None] if node.level else []
                 source = ".".join(parts + ([node.module] if node.module else []))
                 left += [source] + [source + "." + alias.name for alias in node.names]
     return found
@@ -145,8 +153,10 @@ def without_docstrings(text, nodes):
     """The same program, of which `nodes` are the statements; no statement changes its line."""
     lines = text.split("\n")
     for node in nodes:
-        if not isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) \
-                or ast.get_docstring(node, clean=False) is None:
+        if (
+            not isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef))
+            or ast.get_docstring(node, clean=False) is None
+        ):
             continue
         first = node.body[0]
         lines[first.lineno - 1] = " " * first.col_offset + "0"
@@ -155,11 +165,35 @@ def without_docstrings(text, nodes):
     return "\n".join(lines)
 
 
+def shortened(text, nodes):
+    """The same program without docstrings and comment lines, a blank for a level of indentation.
+
+    `nodes` are its statements, the module first. No statement changes its line.
+    """
+    strings = {
+        number
+        for node in ast.walk(nodes[0])
+        if isinstance(node, (ast.Constant, ast.JoinedStr))
+        for number in range(node.lineno, node.end_lineno)
+    }
+    lines = without_docstrings(text, nodes).split("\n")
+    return "\n".join(
+        # The lines of a text that continues are part of its value.
+        line
+        if number in strings
+        else INDENTATION.sub(lambda blanks: blanks[0][::4], COMMENT.sub("", line))
+        for number, line in enumerate(lines)
+    )
+
+
 def sources(package):
     """{module: text} of a package of gpufleet, subpackages included; also out of a zip file."""
     found = {"gpufleet": "", "gpufleet." + package: ""}
-    _collect(os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), package),
-             "gpufleet." + package + ".", found)
+    _collect(
+        os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), package),
+        "gpufleet." + package + ".",
+        found,
+    )
     return found
 
 

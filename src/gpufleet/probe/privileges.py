@@ -4,6 +4,7 @@ Run as root, libcuda, NVML and nvidia-smi create missing nodes in /dev and load 
 modules (nvidia-modprobe does it for them). Where the driver is not loaded, a probe must leave it
 so: a node in /dev without a driver behind it misleads whoever looks next.
 """
+
 import ctypes
 import struct
 
@@ -20,8 +21,7 @@ def forbid_driver_changes():
 
     Best effort: an account that may not give them up does not have them.
     """
-    dropped = [prctl(PR_CAPBSET_DROP, number, 0, 0, 0)
-               for number in (CAP_SYS_MODULE, CAP_MKNOD)]
+    dropped = [prctl(PR_CAPBSET_DROP, number, 0, 0, 0) for number in (CAP_SYS_MODULE, CAP_MKNOD)]
     if any(dropped):
         # Not root: a setuid program would be given the whole set again.
         forbid_new_privileges()

@@ -7,6 +7,7 @@ in a process of its own session that writes to a file. When its deadline passes 
 It is also the one gate: every program that the probe starts, and every library that it loads, is
 judged first by `trust`: root starts and loads nothing that others could have written.
 """
+
 import ctypes
 import errno
 import json
@@ -20,12 +21,21 @@ import time
 
 from .elf import unfit
 from .privileges import forbid_new_privileges
+from .session import end_with_parent
 from .trust import CACHE, ORDINARY, SYSTEM_PATH, RefusedError, account_for, library_file
 
 # What a program may print, and what of root's own environment programs get.
 MOST_OUTPUT = 64 << 20
-KEPT_VARIABLES = ("LANG", "LANGUAGE", "LC_ALL", "TERM", "TZ", "XDG_RUNTIME_DIR", "DOCKER_HOST",
-                  "CONTAINER_HOST")
+KEPT_VARIABLES = (
+    "LANG",
+    "LANGUAGE",
+    "LC_ALL",
+    "TERM",
+    "TZ",
+    "XDG_RUNTIME_DIR",
+    "DOCKER_HOST",
+    "CONTAINER_HOST",
+)
 
 
 def scratch_file():
@@ -66,6 +76,15 @@ class NoAnswerError(Exception):
     """A program gave no answer within its time: the section is hung."""
 
 
+class NoAnswer(str):
+    """Why `run_command` has no status: the program gave no answer within its time.
+
+    A class of its own, so that nothing decides by the text.
+    """
+
+    __slots__ = ()
+
+
 class Child:
     """`function(*arguments)` in a forked process of its own session, its result in a file.
 
@@ -83,21 +102,25 @@ class Child:
         self.output = scratch_file()
         sys.stdout.flush()
         sys.stderr.flush()
+        parent = os.getpid()
         self.pid = os.fork()
         if self.pid == 0:
-            self._run(function, arguments)
+            self._run(function, arguments, parent)
 
-    def _run(self, function, arguments):
+    def _run(self, function, arguments, parent):
         status = 1
         try:
             os.setsid()
+            # A relative path in a library's headers is no place of whoever called the probe.
+            os.chdir("/")
             # An abandoned child must not hold the ssh session's pipes open.
             null = os.open(os.devnull, os.O_RDWR)
             for descriptor in (0, 1, 2):
                 os.dup2(null, descriptor)
             if self.account:
                 kept = {0, 1, 2, self.output.fileno()} | {
-                    item.fileno() for item in arguments if hasattr(item, "fileno")}
+                    item.fileno() for item in arguments if hasattr(item, "fileno")
+                }
                 for name in os.listdir("/proc/self/fd"):
                     if int(name) not in kept:
                         try:
@@ -105,6 +128,7 @@ class Child:
                         except OSError:  # that of the listing itself
                             pass
                 become(self.account)
+            end_with_parent(parent)
             try:
                 answer = ["ok", function(*arguments), None]
             except PermissionError as error:
@@ -136,7 +160,8 @@ class Child:
             except OSError:
                 pass
         elif time.monotonic() > self.deadline and not (
-                self.patient and time.monotonic() <= self.deadline + queued_s(self.pid)):
+            self.patient and time.monotonic() <= self.deadline + queued_s(self.pid)
+        ):
             self.abandon()
             self.outcome = ("hung", None, "no answer within %g s" % self.deadline_s, seconds)
         if self.outcome:
@@ -174,10 +199,11 @@ class StartAfter:
         return self.child and self.child.outcome
 
 
-def await_all(children):
+def await_all(children, each_time=lambda: None):
     # A list, so that each is polled each time: the first that hangs must not hide the others' end.
     while not all([child.poll() for child in children]):  # noqa: C419
         time.sleep(0.003)
+        each_time()
     return [child.outcome for child in children]
 
 
@@ -219,37 +245,64 @@ def environment(given):
         return given
     if given is None:
         import pwd
+
         given = {key: os.environ[key] for key in KEPT_VARIABLES if key in os.environ}
         given["HOME"] = pwd.getpwuid(0).pw_dir
     return dict({"PATH": SYSTEM_PATH}, **given)
 
 
+def all_code(path, code):
+    """{path: what names it} of a program and of what else it loads."""
+    given = code() if callable(code) else code or ()
+    return dict({path: ""}, **(given if isinstance(given, dict) else dict.fromkeys(given, "")))
+
+
 def run_command(argv, deadline_s, env=None, cwd=None, *, partial=False, code=None, ordinary=False):
     """(status, stdout, stderr); status None when it could not be started or did not end.
 
-    Its output before it hung is kept if `partial`; stderr then is the plain reason. `code`: what
-    else it loads, of a program that may run as its owner. `ordinary`: root runs it as an account
-    without any rights. Raises RefusedError where root would run what others could have written.
+    Its output before it hung is kept if `partial`; stderr then is the plain reason, a `NoAnswer`
+    if it did not end. `code`: what else it loads, of a program that may run as its owner; a list,
+    or a function that lists it. `ordinary`: root runs it as an account without any rights. Raises
+    RefusedError where root would run what others could have written.
     """
     path = argv[0]
     if os.geteuid() == 0 and "/" not in path:
         path = shutil.which(path, path=SYSTEM_PATH) or path
-    account = account_for([path, *(code or ())], as_owner=code is not None) if "/" in path else None
-    if ordinary and account is None and os.geteuid() == 0:
-        account = ORDINARY
     out, err = scratch_file(), scratch_file()
+    parent = os.getpid()
+
+    def prepare():
+        # Nothing in it looks anything up, as threads may hold locks.
+        if account:
+            become(account)
+        end_with_parent(parent)
+
     try:
         with open(os.devnull) as null:
+            # Judged last of all: between this and the start lies nothing else.
+            account = None
+            if "/" in path:
+                account = account_for(lambda: all_code(path, code), as_owner=code is not None)
+            if ordinary and account is None and os.geteuid() == 0:
+                account = ORDINARY
             process = subprocess.Popen(
-                [path, *argv[1:]], stdin=null, stdout=out, stderr=err, env=environment(env),
-                cwd=cwd or ("/" if account else None), start_new_session=True,
-                # Nothing in it looks anything up, as threads may hold locks.
-                preexec_fn=account and (lambda: become(account)))  # noqa: PLW1509
+                [path, *argv[1:]],
+                stdin=null,
+                stdout=out,
+                stderr=err,
+                env=environment(env),
+                cwd=cwd or ("/" if account else None),
+                start_new_session=True,
+                preexec_fn=prepare,  # noqa: PLW1509
+            )
     except OSError as error:
         return None, "", "%s: %s" % (argv[0], unfit(path) or error.strerror)
     deadline, endless = time.monotonic() + deadline_s, False
-    while process.poll() is None and not endless and (
-            time.monotonic() < deadline or time.monotonic() < deadline + queued_s(process.pid)):
+    while (
+        process.poll() is None
+        and not endless
+        and (time.monotonic() < deadline or time.monotonic() < deadline + queued_s(process.pid))
+    ):
         time.sleep(0.003)
         endless = any(os.fstat(stream.fileno()).st_size > MOST_OUTPUT for stream in (out, err))
     hung = process.returncode is None
@@ -263,5 +316,5 @@ def run_command(argv, deadline_s, env=None, cwd=None, *, partial=False, code=Non
     if endless:
         return None, "", "it prints without end"
     if hung:
-        return None, texts[0] if partial else "", "no answer within %g s" % deadline_s
+        return None, texts[0] if partial else "", NoAnswer("no answer within %g s" % deadline_s)
     return process.returncode, texts[0], texts[1]

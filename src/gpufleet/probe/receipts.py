@@ -1,4 +1,5 @@
 """Read the receipts and journal entries that gpufleet keeps on the host."""
+
 import json
 import os
 
@@ -25,8 +26,11 @@ def why_unusable(kind, document):
         if not isinstance(document.get(key), shape):
             return "it has no %s" % key
     for entry in document.get("manifest", []):
-        if not isinstance(entry, dict) or not isinstance(entry.get("path"), str) \
-                or entry.get("type") not in ("file", "link"):
+        if (
+            not isinstance(entry, dict)
+            or not isinstance(entry.get("path"), str)
+            or entry.get("type") not in ("file", "link")
+        ):
             return "its manifest is damaged"
     # It would vouch for nothing by listing nothing.
     if kind == "receipts" and document["kind"] in TREES and not document["manifest"]:

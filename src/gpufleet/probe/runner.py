@@ -3,6 +3,7 @@
 It changes nothing on the host and judges nothing: raw values, units in the names, ``null`` for
 what could not be read. The shape of the document is in docs/documents.md.
 """
+
 import json
 import os
 import platform
@@ -28,15 +29,27 @@ from .sections.receipts import section_receipts
 from .sections.smi import section_smi
 from .sections.stacks import section_stacks
 from .sections.toolkits import section_toolkits
+from .session import Session, keep_orphans, kill_descendants
 
 # ruff: noqa: B905 (zip has no `strict` before Python 3.10)
 
 SECTIONS = {
-    "os": section_os, "kernel": section_kernel, "disks": section_disks, "gpus": section_gpus,
-    "driver": section_driver, "packages": section_packages, "receipts": section_receipts,
-    "toolkits": section_toolkits, "cudnn": section_cudnn, "linker": section_linker,
-    "environment": section_environment, "stacks": section_stacks, "containers": section_containers,
-    "smi": section_smi, "kernel_log": section_kernel_log, "compute": section_compute,
+    "os": section_os,
+    "kernel": section_kernel,
+    "disks": section_disks,
+    "gpus": section_gpus,
+    "driver": section_driver,
+    "packages": section_packages,
+    "receipts": section_receipts,
+    "toolkits": section_toolkits,
+    "cudnn": section_cudnn,
+    "linker": section_linker,
+    "environment": section_environment,
+    "stacks": section_stacks,
+    "containers": section_containers,
+    "smi": section_smi,
+    "kernel_log": section_kernel_log,
+    "compute": section_compute,
 }
 
 
@@ -44,8 +57,11 @@ def utc_now():
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
-def probe(config):
-    """The snapshot of this host: every section in its own process, in the order of the schedule."""
+def probe(config, each_time=lambda: None):
+    """The snapshot of this host: every section in its own process, in the order of the schedule.
+
+    `each_time` is called again and again while the sections run.
+    """
     settings = dict(DEFAULTS, **config)
     started = utc_now()
     schedule = Schedule(settings, SECTIONS)
@@ -53,16 +69,25 @@ def probe(config):
     sections, unseen = {}, []
     names = [name for name in (*SECTIONS, *SECOND_READINGS) if name in children]
     try:
-        outcomes = await_all([children[name] for name in names])
+        outcomes = await_all([children[name] for name in names], each_time)
     finally:
         schedule.release_cards()
     for name, (state, answer, error, seconds) in zip(names, outcomes):
         data, missed = answer or (None, [])
         sections[name] = {"state": state, "seconds": seconds, "error": error, "data": data}
         unseen += [dict(entry, section=name) for entry in missed]
-    return replace_undecodable({"schema": SCHEMA, "host": settings["host"] or platform.node(),
-                    "mode": settings["mode"], "euid": os.geteuid(), "started": started,
-                    "finished": utc_now(), "unseen": unseen, "sections": sections})
+    return replace_undecodable(
+        {
+            "schema": SCHEMA,
+            "host": settings["host"] or platform.node(),
+            "mode": settings["mode"],
+            "euid": os.geteuid(),
+            "started": started,
+            "finished": utc_now(),
+            "unseen": unseen,
+            "sections": sections,
+        }
+    )
 
 
 def replace_undecodable(document):
@@ -85,11 +110,20 @@ def settings_by_hand(arguments):
 
 
 def main(config=None):
-    """Print the snapshot of this host. `config`: a JSON document; arguments by hand come before it.
-    """
+    """Print the snapshot of this host. `config`: a JSON document; arguments come before it."""
     settings = dict(json.loads(config or "{}"), **settings_by_hand(sys.argv[1:]))
+    session = Session()
+    keep_orphans()
+
+    def end_with_session():
+        if session.ended():
+            kill_descendants()
+            os._exit(1)
+
     # The document is the last line: whatever a login prints stands before it.
-    text = json.dumps(probe(settings))
+    text = json.dumps(probe(settings, end_with_session))
+    # What sections that hung have started, however deep.
+    kill_descendants()
     sys.stdout.write("\n" + text + "\n")
     sys.stdout.flush()
     # Threads or children that hang must not keep the interpreter.

@@ -6,6 +6,7 @@ come `gpus` and `smi`. Where there are cards to prove, `compute`, `stacks` and `
 and last the second readings: what those of before the work did not show was caused by the work.
 Time that one leaves unused is the next one's.
 """
+
 import os
 import signal
 import time
@@ -42,16 +43,22 @@ class Schedule:
         host = Host(settings)
         self.full = settings["mode"] == "full"
         self.loaded = host.exists("/proc/driver/nvidia/version")
-        self.works = (self.full and settings["expect_gpus"] != 0
-                      and (self.loaded or host.exists("/dev/nvidiactl")))
+        self.works = (
+            self.full
+            and settings["expect_gpus"] != 0
+            and (self.loaded or host.exists("/dev/nvidiactl"))
+        )
         deadline_s = float(settings["deadline_s"])
         self.ends = time.monotonic() + deadline_s
         # What stacks may need to compile their code for the cards is in no other section's share.
-        self.compile_s = min(max(deadline_s / 2, deadline_s - LEAST_WORK_S), self.works and sum(
-            stack["seconds"] for stack in settings["compiles"].values()))
+        self.compile_s = min(
+            max(deadline_s / 2, deadline_s - LEAST_WORK_S),
+            self.works and sum(stack["seconds"] for stack in settings["compiles"].values()),
+        )
         self.total_s = deadline_s - self.compile_s
-        self.patient_s = patience(host, self.total_s) if self.loaded else min(
-            self.total_s, SECTION_DEADLINE_S)
+        self.patient_s = (
+            patience(host, self.total_s) if self.loaded else min(self.total_s, SECTION_DEADLINE_S)
+        )
         self.holder = None
 
     def start(self):
@@ -62,10 +69,14 @@ class Schedule:
         if self.works:
             turns = [name for name in ("driver", "smi", *COMPUTING) if name in self.sections]
             after.update(zip(turns[1:], turns))  # noqa: B905 (no `strict` before Python 3.10)
-            after.update((name, turns[-1]) for name, first in SECOND_READINGS.items()
-                         if self.loaded and first in self.sections)
-        waiting = [name for name in (*self.sections, *SECOND_READINGS)
-                   if after.get(name) in self.sections]
+            after.update(
+                (name, turns[-1])
+                for name, first in SECOND_READINGS.items()
+                if self.loaded and first in self.sections
+            )
+        waiting = [
+            name for name in (*self.sections, *SECOND_READINGS) if after.get(name) in self.sections
+        ]
         for name in self.sections:
             if name not in waiting:
                 self.children[name] = self.start_section(name, self.total_s + self.compile_s)
@@ -73,8 +84,9 @@ class Schedule:
             for name in [name for name in waiting if after[name] in self.children]:
                 waiting.remove(name)
                 self.children[name] = StartAfter(
-                    self.children[after[name]], lambda name=name: self.start_section(
-                        name, self.ends - time.monotonic()))
+                    self.children[after[name]],
+                    lambda name=name: self.start_section(name, self.ends - time.monotonic()),
+                )
         return self.children
 
     def start_section(self, name, left_s):
@@ -99,8 +111,11 @@ class Schedule:
             left_s -= self.compile_s
         if name in COMPUTING and self.works:
             # The minutes of load, which are inner ones, come to the share of the toolkits.
-            more_s = 2.5 * float(self.settings["sustained_s"]) if (
-                name == "compute" and self.settings["deep"]) else 0
+            more_s = (
+                2.5 * float(self.settings["sustained_s"])
+                if (name == "compute" and self.settings["deep"])
+                else 0
+            )
             more_s = min(more_s, self.total_s / 2)
             if self.loaded:
                 left_s -= min(self.patient_s, self.total_s / 10)

@@ -4,13 +4,15 @@ An XML parser gives up on a whole document for one control character in a proces
 that fails ends the document in the middle. This scanner keeps what is there, by card: its place in
 the document and its address never depend on whether the rest of it can be read.
 """
+
 import re
 
 from .text import first_match
 
 # The names of processes are theirs to choose: whatever is in them is text.
 PROCESS_NAME = re.compile(
-    r"(<process_name>)(.*?)(</process_name>)(?=\s*<(?:used_memory>|/process))", re.DOTALL)
+    r"(<process_name>)(.*?)(</process_name>)(?=\s*<(?:used_memory>|/process))", re.DOTALL
+)
 NOT_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]|&#x?[0-9a-fA-F]{1,6};")
 COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 TOKEN = re.compile(r"<(/?)([A-Za-z_][\w.-]*)([^<>]*)>|([^<]+)|<")
@@ -22,17 +24,43 @@ NO_ANSWER = re.compile(
     r"|^\[?(uninitialized|invalid argument|already initialized|no data|failure|unknown|error)\]?$"
     r"|interrupt request|infoROM|blocked by|version mismatch|provided version|in use by"
     r"|ran out of|not ready|not in ready|correct state|not supported for|operation is not",
-    re.IGNORECASE)
+    re.IGNORECASE,
+)
 CARD = re.compile(r'<gpu id="([^"<>]*)"\s*>')
 # Long or a matter of identity, and of no GPU's health: only an error in them is kept.
-LEFT_OUT = frozenset((
-    "processes", "accounted_processes", "supported_clocks", "encoder_stats", "fbc_stats", "ibmnpu",
-    "bar1_memory_usage", "cc_protected_memory_usage", "serial",
-    "platformInfo", "clocks", "max_clocks", "applications_clocks", "default_applications_clocks",
-    "deferred_clocks", "max_customer_boost_clocks", "clock_policy", "voltage", "utilization",
-    "accounting_mode", "accounting_mode_buffer_size", "driver_model", "gpu_operation_mode",
-    "inforom_version", "inforom_bbx_flush", "capabilities", "power_smoothing",
-    "power_profiles", "workload_power_profiles"))
+LEFT_OUT = frozenset(
+    (
+        "processes",
+        "accounted_processes",
+        "supported_clocks",
+        "encoder_stats",
+        "fbc_stats",
+        "ibmnpu",
+        "bar1_memory_usage",
+        "cc_protected_memory_usage",
+        "serial",
+        "platformInfo",
+        "clocks",
+        "max_clocks",
+        "applications_clocks",
+        "default_applications_clocks",
+        "deferred_clocks",
+        "max_customer_boost_clocks",
+        "clock_policy",
+        "voltage",
+        "utilization",
+        "accounting_mode",
+        "accounting_mode_buffer_size",
+        "driver_model",
+        "gpu_operation_mode",
+        "inforom_version",
+        "inforom_bbx_flush",
+        "capabilities",
+        "power_smoothing",
+        "power_profiles",
+        "workload_power_profiles",
+    )
+)
 PROCESSES = ("processes", "accounted_processes")
 LARGEST, LONGEST = 600, 160
 
@@ -76,8 +104,7 @@ class Element:
             number = seen[part.name] = seen.get(part.name, -1) + 1
             left_out = not path and part.name in LEFT_OUT
             name = path + part.name + ("[%d]" % number if number else "")
-            if (part.text or not part.parts) and not (
-                    left_out and not NO_ANSWER.search(part.text)):
+            if (part.text or not part.parts) and not (left_out and not NO_ANSWER.search(part.text)):
                 yield name, part.text[:LONGEST]
             for found in () if part.name in PROCESSES else part.texts(name + "/"):
                 if not left_out or NO_ANSWER.search(found[1]):
@@ -86,6 +113,7 @@ class Element:
 
 def readable(text):
     """The document without what is not allowed in XML, its process names escaped."""
+
     def escaped(match):
         name = match.group(2)
         for entity, character in ENTITIES:
@@ -93,6 +121,7 @@ def readable(text):
         for entity, character in reversed(ENTITIES):
             name = name.replace(character, entity)
         return match.group(1) + name + match.group(3)
+
     return COMMENT.sub("", PROCESS_NAME.sub(escaped, NOT_XML.sub("\ufffd", text)))
 
 
@@ -101,7 +130,7 @@ def cards(text):
     starts = list(CARD.finditer(text))
     for number, start in enumerate(starts):
         last = number + 1 == len(starts)
-        body = text[start.end():None if last else starts[number + 1].start()]
+        body = text[start.end() : None if last else starts[number + 1].start()]
         element, fault = scan(body)
         yield start.group(1), element, fault
 
@@ -150,12 +179,15 @@ def head(text):
     attached = first_match(r"<attached_gpus>\s*(\d+)\s*<", before)
     error = first_match(r"<error_string>([^<]*)<", text)
     # Branch 610 says in the element itself that another will take its place.
-    return {"driver_version": first_match(r"<(?:driver|kmd)_version>\s*(\d[\d.]+)\s*[<[]", before),
-            "cuda_version": first_match(r"<cuda_(?:umd_)?version>\s*(\d[\d.]+)\s*[<[]", before),
-            "dtd": int(dtd) if dtd else None,
-            "attached": int(attached) if attached else None,
-            "error_string": plain(error)[:LONGEST] if error else None,
-            "remarks": remarks(text)[-300:] or None, "complete": "</nvidia_smi_log>" in text}
+    return {
+        "driver_version": first_match(r"<(?:driver|kmd)_version>\s*(\d[\d.]+)\s*[<[]", before),
+        "cuda_version": first_match(r"<cuda_(?:umd_)?version>\s*(\d[\d.]+)\s*[<[]", before),
+        "dtd": int(dtd) if dtd else None,
+        "attached": int(attached) if attached else None,
+        "error_string": plain(error)[:LONGEST] if error else None,
+        "remarks": remarks(text)[-300:] or None,
+        "complete": "</nvidia_smi_log>" in text,
+    }
 
 
 def remarks(text):

@@ -1,4 +1,6 @@
 """Small helpers for the text that commands and files give."""
+
+import codecs
 import errno
 import os
 import re
@@ -42,8 +44,8 @@ def open_regular(path):
         os.close(seen)
 
 
-def read_bounded(path):
-    """The text of a regular file."""
+def read_bytes(path):
+    """The content of a regular file of a bounded size."""
     blocks = []
     with open_regular(path) as stream:
         # In blocks: for one of that size the kernel has no memory where it makes the text itself.
@@ -51,4 +53,12 @@ def read_bounded(path):
             blocks.append(block)
             if len(blocks) > MOST_BYTES >> 16 or os.fstat(stream.fileno()).st_size > MOST_BYTES:
                 raise OSError(errno.EFBIG, "it has more than %d bytes" % MOST_BYTES, path)
-    return b"".join(blocks).decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n")
+    return b"".join(blocks)
+
+
+def read_bounded(path):
+    """The text of a regular file: UTF-8, or UTF-16 where a byte order mark says so."""
+    data = read_bytes(path)
+    marked = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    text = data.decode("utf-16" if marked else "utf-8", "replace")
+    return text.replace("\r\n", "\n").replace("\r", "\n")

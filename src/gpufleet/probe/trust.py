@@ -2,11 +2,15 @@
 
 Root runs what root alone could have written: the file, each directory and link on the way to it,
 the interpreter of a script, the libraries that the linker finds for it. What one other account
-could have written too runs as that account; what several could have written does not run.
-A group counts by its members, but root's; a directory with the sticky bit by what is in it.
+could have written too runs as that account; what several could have written does not run, and
+neither does what cannot be judged. A group counts by its members, but root's. A directory with the
+sticky bit keeps what is in it; where names are searched, whoever can add a file to it counts.
+
+Each start is judged by a `Judgement` of its own, immediately before it: nothing that was seen of
+owners, modes and names is kept for the next one.
 """
+
 import errno
-import functools
 import os
 import re
 import shutil
@@ -14,18 +18,28 @@ import stat
 import struct
 from collections import namedtuple
 
-from .constants import REFUSED
+from .constants import DRIVER_FILE, REFUSED, UNJUDGED, is_cuda_file
 from .elf import elf_dynamic
 from .linker_cache import parse_linker_cache
-from .text import first_match, open_regular, read_bounded
+from .text import open_regular, read_bounded
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 CACHE, PRELOAD = "/etc/ld.so.cache", "/etc/ld.so.preload"
 LINKER_DEFAULTS = ("/lib64", "/usr/lib64", "/lib", "/usr/lib")
-# Among the keys of the accounts: every account.
-ANYONE = -1
-MOST_ENTRIES, MOST_LINKS = 400000, 40
-
+# Where the dynamic linker also searches below each of a library's directories.
+CAPABILITIES = ("glibc-hwcaps", "tls", "x86_64", "haswell", "avx512_1", "xeon_phi")
+# The values of $LIB and $PLATFORM in the linker, on the known distributions and processors.
+LIB_NAMES = ("lib64", "lib", "lib/x86_64-linux-gnu", "lib/aarch64-linux-gnu")
+PLATFORM_NAMES = ("x86_64", "haswell", "xeon_phi", "aarch64")
+# Among the keys of the accounts: every account, and what nobody can tell.
+ANYONE, UNKNOWN = -1, -2
+# The errors by which a file is not there. Every other error leaves open what there is.
+ABSENT = (errno.ENOENT, errno.ENOTDIR)
+# What may be added to a directory in which any name is searched.
+ANY_FILES = "files"
+MOST_ENTRIES, MOST_LINKS = 400000, 400
+# {(path, state of the file): its headers}: what changes is read again.
+HEADERS = {}
 
 Account = namedtuple("Account", "name uid gid groups")
 # One that owns nothing and is in no group.
@@ -40,36 +54,327 @@ def account_for(paths, as_owner):
     """The account as which this code runs; None: as the one that this process has.
 
     `paths`: programs and libraries, directories with all that is in them, and the linker's cache
-    for what is loaded by name alone. Raises RefusedError.
+    for what is loaded by name alone; a mapping of them has what names each. Or a function that
+    returns them, which root alone calls. Raises RefusedError.
     """
     if os.geteuid() != 0:
         return None
-    found = {}
+    judgement, paths = Judgement(), paths() if callable(paths) else paths
     for path in paths:
-        judge = linker_cache_writers if path == CACHE else tree if os.path.isdir(path) else program
-        for account, why in judge(path).items():
-            found.setdefault(account, why)
+        judgement.code(path, paths[path] if isinstance(paths, dict) else "")
+    found = judgement.found
     if not found:
         return None
-    if as_owner and len(found) == 1 and ANYONE not in found:
+    if as_owner and len(found) == 1 and min(found) > 0:
         import pwd
+
         try:
             name, _, uid, gid = pwd.getpwuid(*found)[:4]
             return Account(name, uid, gid, os.getgrouplist(name, gid))
-        except KeyError:  # no account has that number
+        except (KeyError, OverflowError):  # no account has that number
             pass
     raise RefusedError("%s: %s" % ("; ".join(list(found.values())[:2]), REFUSED))
 
 
 def account_called(number):
     import pwd
+
     try:
         return "%s (%d)" % (pwd.getpwuid(number).pw_name, number)
-    except KeyError:
+    except (KeyError, OverflowError):
         return "user %d" % number
 
 
-@functools.lru_cache(maxsize=None)
+class Judgement:
+    """Who beside root could have written what one start executes, loads or searches.
+
+    `found`: {account: the first reason}; a reason names the path, and what leads to it (`context`).
+    """
+
+    def __init__(self):
+        self.found, self.context = {}, ""
+        self.steps, self.groups, self.real = {}, {}, {}
+        self.directories, self.places, self.loaded = set(), set(), set()
+        self.entries, self.cached = 0, None
+
+    def note(self, account, reason):
+        self.found.setdefault(account, reason + self.context)
+
+    def code(self, path, named_by=""):
+        """A file or a directory among those that a start executes or loads."""
+        self.context = " (%s names it)" % named_by if named_by else ""
+        if path == CACHE:
+            self.linker_cache()
+        elif os.path.isdir(path):
+            self.tree(path)
+        else:
+            self.load(path)
+
+    def unknown(self, path, error):
+        """A path of which something else is the matter than that it is not there."""
+        if error.errno not in ABSENT:
+            self.note(UNKNOWN, "%s %s: %s" % (path, UNJUDGED, error.strerror))
+
+    def step(self, path):
+        """The status of one file or directory, its writers noted; None where there is none."""
+        if path not in self.steps:
+            self.steps[path] = None
+            try:
+                self.steps[path] = info = os.lstat(path)
+            except OSError as error:
+                self.unknown(path, error)
+            else:
+                self.writers(path, info)
+        return self.steps[path]
+
+    def writers(self, path, info, added=None):
+        """Note who can change a file, or what is in a directory. One with the sticky bit keeps its
+        files; whoever can add one to it counts where one is searched: its path, or ANY_FILES."""
+        mode = info.st_mode
+        link, sticky = stat.S_ISLNK(mode), stat.S_ISDIR(mode) and mode & stat.S_ISVTX
+        if info.st_uid:
+            reason = "%s%s belongs to %s"
+            reason %= ("the link " if link else "", path, account_called(info.st_uid))
+            self.note(info.st_uid, reason)
+        if link or (sticky and not added):
+            return
+        verb = "write " + path
+        if sticky:
+            verb = "add files to " + path if added == ANY_FILES else "create " + added
+        can = "%s can %s"
+        if mode & 0o002:
+            self.note(ANYONE, can % ("every account", verb))
+        if mode & 0o020:
+            for account in self.group_writers(path, info.st_gid):
+                name = (
+                    "members of group %d" % info.st_gid
+                    if account == ANYONE
+                    else account_called(account)
+                )
+                self.note(account, can % (name, verb))
+
+    def group_writers(self, path, gid):
+        """The accounts by which the group's bits of a mode count: with an access list they stand
+        for all that it names."""
+        listed = writers_of_list(path)
+        if listed is None:
+            return self.members(gid)
+        found = {number for tag, number in listed if tag == 2}
+        for tag, number in listed:
+            if tag != 2:
+                found |= self.members(gid if tag == 4 else number)
+        return found - {0}
+
+    def members(self, gid):
+        if gid not in self.groups:
+            self.groups[gid] = members(gid) if gid else set()
+        return self.groups[gid]
+
+    def adders(self, directory, name=ANY_FILES):
+        """Note who can add a file to a directory in which names are searched, or that one."""
+        info = self.step(directory)
+        if info and stat.S_ISDIR(info.st_mode):
+            self.writers(directory, info, name)
+
+    def way(self, path, searched=False):
+        """Note who can change what leads to a path, as the kernel follows it; the real path."""
+        path, links = path if path[:1] == "/" else os.path.abspath(path), MOST_LINKS
+        above, _, name = path.rpartition("/")
+        if above in self.real and name not in ("", ".", ".."):
+            at, parts = self.real[above].rstrip("/"), [name]
+        else:
+            at, parts = "", path.split("/")[::-1]
+            self.step("/")
+        while parts:
+            part = parts.pop()
+            if part in ("", ".", ".."):
+                at = os.path.dirname(at).rstrip("/") if part == ".." else at
+                continue
+            above, at = at or "/", at + "/" + part
+            info = self.step(at)
+            if info is None:
+                # Not there yet: whoever may create it.
+                self.adders(above, at)
+                return at
+            if stat.S_ISLNK(info.st_mode):
+                links -= 1
+                if not links:
+                    # A loop. The kernel follows 40 links: nobody can read or start such a file, so
+                    # there is nothing to trust, and what needs the file reports that it is
+                    # unusable.
+                    return at
+                try:
+                    target = os.readlink(at)
+                except OSError as error:
+                    self.unknown(at, error)
+                    return at
+                at = "" if target.startswith("/") else os.path.dirname(at).rstrip("/")
+                parts += target.split("/")[::-1]
+        if searched:
+            self.adders(at or "/")
+        self.real[path] = at or "/"
+        return self.real[path]
+
+    def tree(self, top):
+        """Note who can change a directory and all in it; links to directories elsewhere included,
+        and what the libraries and programs in it load."""
+        real = self.way(top)
+        left, libraries = [real], []
+        while left and len(self.found) < 2 and self.entries <= MOST_ENTRIES:
+            directory = left.pop()
+            if directory in self.directories:
+                continue
+            self.directories.add(directory)
+            self.real[directory] = directory
+            self.adders(directory)
+            for path, info in self.listed(directory):
+                link = stat.S_ISLNK(info.st_mode)
+                target = self.way(path) if link else path
+                status = self.step(target) if link else info
+                if status and stat.S_ISDIR(status.st_mode):
+                    if not (real + "/").startswith(target.rstrip("/") + "/"):
+                        left.append(target)
+                elif status and (".so" in os.path.basename(path) or status.st_mode & 0o111):
+                    libraries.append(path)
+        if self.entries > MOST_ENTRIES:
+            self.note(ANYONE, "%s has more than %d files" % (top, MOST_ENTRIES))
+        for path in libraries:
+            self.load(path, script=False)
+
+    def listed(self, directory):
+        """(path, status) of each entry of a directory, its writers noted."""
+        try:
+            entries = list(os.scandir(directory))
+        except OSError as error:
+            self.unknown(directory, error)
+            return
+        self.entries += len(entries)
+        for entry in entries:
+            try:
+                info = entry.stat(follow_symlinks=False)
+            except OSError as error:  # it is gone
+                self.unknown(entry.path, error)
+                continue
+            if entry.name == ".lock" and stat.S_ISREG(info.st_mode):
+                continue  # uv's, in each environment; everybody can write it, and nothing reads it
+            if info.st_uid or info.st_mode & 0o022:
+                self.writers(entry.path, info)
+            yield entry.path, info
+
+    def load(self, path, script=True):
+        """Note who can change a program or library, and all that is loaded with it by its own
+        headers. Without `script` it is none that is started: its first line is not followed."""
+        left = [path]
+        if PRELOAD not in self.loaded:
+            self.loaded.add(PRELOAD)
+            self.way(PRELOAD)
+            try:
+                left += re.split(r"[\s:]+", read_bounded(PRELOAD).strip())
+            except OSError as error:
+                self.unknown(PRELOAD, error)
+        while left and len(self.found) < 2:
+            path = left.pop()
+            if not path or path in self.loaded:
+                continue
+            self.loaded.add(path)
+            real = self.way(path)
+            info = self.step(real)
+            if not info or not stat.S_ISREG(info.st_mode):
+                continue  # what cannot be loaded is not
+            try:
+                content = headers_of(real, info)
+            except OSError as error:
+                self.unknown(real, error)
+                continue
+            if isinstance(content, dict):
+                left += self.linked(path, real, content)
+            elif script:
+                left += content[:1]
+                if content and os.path.basename(content[0]) == "env":
+                    left += [shutil.which(word, path=SYSTEM_PATH) for word in content[1:]]
+
+    def linked(self, path, real, headers):
+        """The files that are loaded with an ELF file; who can add one where it searches is noted.
+
+        Others are opened by their names while it runs: all in its own directories count.
+        """
+        found, places = [headers["interpreter"]], []
+        for place in headers["runpath"]:
+            places += expanded(place, path, real)
+        places += os.environ.get("LD_LIBRARY_PATH", "").split(":")
+        places = [place for place in dict.fromkeys(places) if place[:1] == "/"]
+        context, self.context = self.context, " (%s searches there)" % real
+        for place in places:
+            found += self.place(place)
+        self.context = context
+        for name in headers["needed"] + headers["filters"]:
+            if "/" in name:
+                found += expanded(name, path, real)
+            else:
+                found.append(self.library(name, places))
+        return found
+
+    def place(self, directory):
+        """The libraries in a directory of a library's headers, if it is not the linker's own."""
+        real = self.way(directory, searched=True)
+        if real in self.places:
+            return []
+        self.places.add(real)
+        system = [os.path.realpath(place) for place in LINKER_DEFAULTS]
+        if os.path.basename(real).endswith("-linux-gnu"):
+            system.append(real if os.path.dirname(real) in system else "")
+        if real in system or not os.path.isdir(real):
+            return []
+        found = []
+        for name in self.names(real):
+            path = real + "/" + name
+            if name in CAPABILITIES:
+                for below in [path, *(path + "/" + name for name in self.names(path))]:
+                    found += self.place(below)
+            elif ".so" in name and not os.path.isdir(path):
+                found.append(path)
+        return found
+
+    def names(self, directory):
+        try:
+            return os.listdir(directory)
+        except OSError as error:
+            self.unknown(directory, error)
+            return []
+
+    def library(self, name, places):
+        if self.cached is None:
+            self.cached = cached_libraries()
+        return library_file(name, places, self.cached)
+
+    def linker_cache(self):
+        """Note who can change what the linker finds by name alone, whatever is loaded."""
+        self.way(CACHE)
+        for soname, paths in cached_libraries().items():
+            for at, name in enumerate(paths):
+                self.way(name)
+                if is_cuda_file(soname) or DRIVER_FILE.match(soname):
+                    # Frameworks open these by name alone, with what they need.
+                    self.load(name, script=False)
+                # The linker takes the first file that the processor can use.
+                if "hwcaps" not in name or at > 8:
+                    break
+
+
+def walk(path):
+    """({account: reason}, real path) of all that leads to a path, links followed."""
+    judgement = Judgement()
+    real = judgement.way(path)
+    return judgement.found, real
+
+
+def code_writers(path):
+    """{account: reason} of a file or directory that is executed or loaded."""
+    judgement = Judgement()
+    judgement.code(path)
+    return judgement.found
+
+
 def members(gid):
     """The numbers of a group's members; ANYONE for those that the host's own files do not name."""
     accounts, found = {}, set()
@@ -88,34 +393,7 @@ def members(gid):
 def _rows(name):
     with open(name, encoding="utf-8", errors="replace") as stream:
         rows = [line.strip().split(":") for line in stream]
-    return [row for row in rows if len(row) > 3 and row[2].isdigit()]
-
-
-def writers(path, info):
-    """{account: reason} of those beside root who can change a file, or what is in a directory."""
-    found, mode = {}, info.st_mode
-    if info.st_uid:
-        found[info.st_uid] = "%s belongs to %s" % (path, account_called(info.st_uid))
-    if stat.S_ISLNK(mode) or (stat.S_ISDIR(mode) and mode & stat.S_ISVTX):
-        return found
-    if mode & 0o002:
-        found[ANYONE] = "every account can write %s" % path
-    if mode & 0o020:
-        for account in _group_writers(path, info.st_gid):
-            found.setdefault(account, "%s can write %s" % (
-                "members of group %d" % info.st_gid if account == ANYONE
-                else account_called(account), path))
-    return found
-
-
-def _group_writers(path, gid):
-    listed = writers_of_list(path)
-    found = {number for tag, number in listed or () if tag == 2}
-    groups = {gid if tag == 4 else number for tag, number in listed if tag != 2} \
-        if listed is not None else {gid}
-    for group in groups - {0}:
-        found |= members(group)
-    return found - {0}
+    return [row for row in rows if len(row) > 3 and row[2].isdecimal()]
 
 
 def writers_of_list(path):
@@ -125,133 +403,64 @@ def writers_of_list(path):
         acl = os.getxattr(path, "system.posix_acl_access")
     except OSError:
         return None
-    return {(tag, number) for tag, allowed, number in struct.iter_unpack("<HHI", acl[4:])
-            if allowed & 2 and tag in (2, 4, 8)}
+    return {
+        (tag, number)
+        for tag, allowed, number in struct.iter_unpack("<HHI", acl[4:])
+        if allowed & 2 and tag in (2, 4, 8)
+    }
 
 
-@functools.lru_cache(maxsize=None)
-def _step(path):
+def headers_of(path, info):
+    """The headers of an ELF file, or the words of a script's first line; an empty list of what is
+    neither."""
+    key = (path, info.st_dev, info.st_ino, info.st_size, info.st_ctime_ns)
+    if key not in HEADERS:
+        HEADERS[key] = _read_headers(path)
+    return HEADERS[key]
+
+
+def _read_headers(path):
+    with open_regular(path) as stream:
+        head = stream.read(256)
+    if head[:2] == b"#!":
+        return head[2:].split(b"\n")[0].decode("utf-8", "surrogateescape").split()
     try:
-        info = os.lstat(path)
-    except OSError:
-        return None, {}
-    return info, writers(path, info)
+        return elf_dynamic(path, whole=False)
+    except (ValueError, LookupError, struct.error):
+        return []  # what cannot be loaded is not
 
 
-def walk(path):
-    """({account: reason}, real path) of all that leads to a path, links followed."""
-    found, at, links = dict(_step("/")[1]), "", MOST_LINKS
-    parts = os.path.abspath(path).split("/")[::-1]
-    while parts:
-        part = parts.pop()
-        if part in ("", ".", ".."):
-            at = os.path.dirname(at).rstrip("/") if part == ".." else at
-            continue
-        above, at = at or "/", at + "/" + part
-        info, own = _step(at)
-        for account, why in own.items():
-            found.setdefault(account, why)
-        if info is None:
-            # Not there yet: whoever may create it.
-            info = _step(above)[0]
-            if info and info.st_mode & stat.S_ISVTX and info.st_mode & 0o022:
-                found[ANYONE] = "every account can create %s" % at
-            break
-        if stat.S_ISLNK(info.st_mode):
-            links -= 1
-            if not links:
-                raise RefusedError("%s: too many links: %s" % (path, REFUSED))
-            target = os.readlink(at)
-            at = "" if target.startswith("/") else os.path.dirname(at).rstrip("/")
-            parts += target.split("/")[::-1]
-    return found, at or "/"
+def expanded(name, path, real):
+    """The names that the dynamic linker reads in a name of a library's headers. One that does not
+    begin with a slash is below the working directory, which is `/` for all that root starts."""
+    found = [name]
+    for word, values in (
+        # A library's own directory is that of the name by which it is opened.
+        ("ORIGIN", (os.path.dirname(path), os.path.dirname(real))),
+        ("LIB", LIB_NAMES),
+        ("PLATFORM", PLATFORM_NAMES),
+    ):
+        pattern = re.compile(r"\$(?:%s(?!\w)|\{%s\})" % (word, word))
+        found = [
+            value.join(pattern.split(text))
+            for text in found
+            for value in (values if pattern.search(text) else ("",))
+        ]
+    return ["/" + text.lstrip("/") for text in dict.fromkeys(found)]
 
 
-@functools.lru_cache(maxsize=None)
-def tree(top):
-    """{account: reason} of a directory and all in it; links to directories elsewhere included."""
-    found, real = walk(top)
-    left, done, entries = [real], set(), 0
-    while left and len(found) < 2:
-        directory = left.pop()
-        done.add(directory)
-        try:
-            names = list(os.scandir(directory))
-        except OSError:
-            continue
-        for entry in names:
-            entries += 1
-            try:
-                info = entry.stat(follow_symlinks=False)
-            except OSError:  # it is gone
-                continue
-            if entry.name == ".lock" and stat.S_ISREG(info.st_mode):
-                continue  # uv's, in each environment; everybody can write it, and nothing reads it
-            if info.st_uid or (info.st_mode & 0o022 and not entry.is_symlink()):
-                found.update(writers(entry.path, info))
-            target = entry.path
-            if entry.is_symlink():
-                more, target = walk(entry.path)
-                found.update(more)
-            if os.path.isdir(target) and target not in done and not (
-                    real + "/").startswith(target.rstrip("/") + "/"):
-                left.append(target)
-        if entries > MOST_ENTRIES:
-            found[ANYONE] = "%s has more than %d files" % (top, MOST_ENTRIES)
-    return found
-
-
-@functools.lru_cache(maxsize=None)
-def program(path):
-    """The same of a program or library, and of all that is loaded with it by its own headers."""
-    found, left, done = {}, [path], set()
-    try:
-        left += re.split(r"[\s:]+", read_bounded(PRELOAD).strip())
-    except OSError:
-        pass
-    while left:
-        path = left.pop()
-        if not path or path in done:
-            continue
-        done.add(path)
-        more, real = walk(path)
-        found.update(more)
-        try:
-            with open_regular(real) as stream:
-                head = stream.read(256)
-            if head[:2] == b"#!":
-                command = head[2:].split(b"\n")[0].decode("utf-8", "replace").split()
-                left.append(command[0])
-                if os.path.basename(command[0]) == "env":
-                    left += [shutil.which(word, path=SYSTEM_PATH) for word in command[1:]]
-                continue
-            headers = elf_dynamic(real)
-        except (OSError, ValueError, LookupError, struct.error):
-            continue  # what cannot be loaded is not
-        places = [place.replace("${ORIGIN}", "$ORIGIN").replace("$ORIGIN", os.path.dirname(real))
-                  for place in headers["runpath"]]
-        places += os.environ.get("LD_LIBRARY_PATH", "").split(":")
-        for place in places:
-            if place[:1] == "/":
-                found.update(walk(place)[0])
-        left.append(headers["interpreter"])
-        left += [name if "/" in name else library_file(name, tuple(places))
-                 for name in headers["needed"]]
-    return found
-
-
-def library_file(name, places=None):
+def library_file(name, places=None, cached=None):
     """The file that the linker finds for a name; None without one."""
     if places is None:
         places = os.environ.get("LD_LIBRARY_PATH", "").split(":")
     candidates = [place + "/" + name for place in places if place[:1] == "/"]
-    candidates += cached_libraries().get(name, [])
+    candidates += (cached_libraries() if cached is None else cached).get(name, [])
     candidates += [place + "/" + name for place in LINKER_DEFAULTS]
     return next((path for path in candidates if os.path.exists(path)), None)
 
 
-@functools.lru_cache(maxsize=None)
 def cached_libraries():
+    """{name: its paths} of the dynamic linker's cache, in the order in which they are searched."""
     found = {}
     try:
         with open_regular(CACHE) as stream:
@@ -262,19 +471,6 @@ def cached_libraries():
     return found
 
 
-@functools.lru_cache(maxsize=None)
-def linker_cache_writers(path):
-    """The same of what the linker finds by name alone, whatever is loaded."""
-    found = dict(walk(path)[0])
-    for paths in cached_libraries().values():
-        for at, name in enumerate(paths):
-            found.update(walk(name)[0])
-            # Of several the first is taken that the processor can use.
-            if "hwcaps" not in name or at > 8:
-                break
-    return found
-
-
 def compiler_code(python):
     """What a C compiler runs and reads that a Python program starts: the compiler, with what its
     link leads to, and the headers beside the system's own."""
@@ -282,54 +478,3 @@ def compiler_code(python):
     found, real = [path for path in found if path], walk(python)[1]
     places = ["/usr/local/include", os.path.dirname(os.path.dirname(real)) + "/include"]
     return found + [place for place in places if os.path.isdir(place)]
-
-
-def interpreter_code(python):
-    """What a Python interpreter loads: its library, its environment, what its start hooks name."""
-    real = walk(python)[1]
-    home = os.path.dirname(os.path.dirname(os.path.abspath(python)))
-    places, found = [os.path.dirname(os.path.dirname(real))], [python, CACHE]
-    try:
-        settings = read_bounded(home + "/pyvenv.cfg")
-        found.append(home)
-        base = first_match(r"^home\s*=\s*(/\S*)", settings)
-        if base:
-            places.append(os.path.dirname(base.rstrip("/")))
-        if re.search(r"^include-system-site-packages\s*=\s*true", settings, re.MULTILINE):
-            places.append("/usr/local")
-    except OSError:
-        pass
-    for place in dict.fromkeys(places):
-        for below in ("/lib", "/lib64"):
-            found += [path for path in _listed(place + below)
-                      if re.match(r"python3(\.\d+)?$", os.path.basename(path))]
-    for site in [path + "/site-packages" for path in _listed(home + "/lib")]:
-        for name in _listed(site):
-            if re.search(r"\.pth$|/__editable__|/_gpufleet_binding\.json$", name):
-                # A library loads others beside it.
-                found += [os.path.dirname(path) if ".so" in path else path
-                          for path in mentioned(name)]
-    return list(dict.fromkeys(found))
-
-
-def _listed(directory):
-    try:
-        return sorted(directory + "/" + name for name in os.listdir(directory))
-    except OSError:
-        return []
-
-
-def mentioned(name, lines=""):
-    """The existing files that a text names, and the directories, those of matching lines alone."""
-    try:
-        text = read_bounded(name)
-    except OSError as error:
-        if error.errno not in (errno.ENOENT, errno.ENOTDIR):
-            raise
-        return []
-    found = []
-    for line in text.splitlines():
-        for path in re.findall(r"(?<![\w.~$})*-])/[\w.@+/-]+", line.partition(" #")[0]):
-            if os.path.isfile(path) or (os.path.isdir(path) and re.search(lines, line)):
-                found.append(path)
-    return list(dict.fromkeys(found))

@@ -1,4 +1,5 @@
 """CUDA libraries in a stack's own wheels: which stack has the newest."""
+
 import glob
 import os
 import re
@@ -17,8 +18,10 @@ def newest_wheels(host):
         if not any(os.path.basename(name).startswith("libcublas.so") for name in names):
             continue
         packages = packages_of(host, receipt["path"])
-        versions = [[int(number) for number in re.findall(r"\d+", version)]
-                    for name, version in packages.items() if name.startswith("nvidia-cublas")]
+        versions = [
+            [int(number) for number in re.findall(r"\d+", version)]
+            for name, version in packages.items()
+            if name.startswith("nvidia-cublas")
+        ]
         found.append((max(versions, default=[]), receipt["path"]))
     return max(found)[1] if found else None
-

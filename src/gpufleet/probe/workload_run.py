@@ -1,4 +1,5 @@
 """Run the workload in an interpreter of the host, and read its document."""
+
 import json
 import os
 import re
@@ -6,23 +7,28 @@ import shutil
 import tempfile
 
 from .constants import FRAMEWORK_MARK
-from .processes import run_command, signal_description
+from .frameworks import FRAMEWORKS, each_of
+from .processes import NoAnswer, run_command, signal_description
+from .python_start import interpreter_code
 from .text import last_lines
-from .trust import RefusedError, account_for, compiler_code, interpreter_code
+from .trust import RefusedError, account_for, compiler_code
 
-FRAMEWORK_SILENT = {"version": None, "build": None, "loader": None, "devices": [], "matmul": [],
-                    "tower_sum": None, "mapped": [], "strangers": [], "seconds": None,
-                    "small": None, "capabilities": []}
-# The frameworks' log lines when they leave a GPU unused, or compile their code again for it: of
-# TensorFlow, PyTorch, JAX.
-TELLING = re.compile(r"^.*(?:minimum required Cuda capability|jit-compiled from PTX"
-                     r"|Skipping registering GPU|CUDA_ERROR_OUT_OF_MEMORY"
-                     r"|not compatible with the current PyTorch|too old to be supported|is too old"
-                     r"|minimum cuda capability supported|CUDA initialization: "
-                     r"|Unable to initialize backend '(?:cuda|gpu)'|Jax plugin configuration error"
-                     r"|unable to create StreamExecutor|[Ff]alling back to cpu"
-                     r"|Unable to load cu\w+|Outdated cu\w+ installation"
-                     r").*$", re.MULTILINE)
+FRAMEWORK_SILENT = {
+    "version": None,
+    "build": None,
+    "loader": None,
+    "devices": [],
+    "matmul": [],
+    "tower_sum": None,
+    "mapped": [],
+    "strangers": [],
+    "seconds": None,
+    "small": None,
+    "capabilities": [],
+    "said": [],
+}
+# The frameworks' log lines when they leave a GPU unused, or compile their code again for it.
+TELLING = re.compile("^.*(?:%s).*$" % "|".join(each_of("log_lines")), re.MULTILINE)
 
 
 def write_script(host, account=None):
@@ -58,7 +64,11 @@ def run_framework(host, stack, deadline_s, variables=None):
     """Run the workload in a stack's interpreter, with an empty environment; its document."""
     python = host.path(stack["venv"] + "/bin/python")
     expect = "any" if host["expect_gpus"] is None else str(host["expect_gpus"])
-    code, framework = interpreter_code(python), stack["runs"]
+    framework = stack["runs"]
+
+    def code():
+        return interpreter_code(python)
+
     silent = dict(FRAMEWORK_SILENT, framework=framework, state="failed")
     try:
         account = account_for(code, as_owner=True)
@@ -70,19 +80,34 @@ def run_framework(host, stack, deadline_s, variables=None):
     more = []
     if account:
         variables = {}  # the cache of what the driver compiled is root's
-    elif framework == "pytorch":  # torch.compile starts a compiler
+    elif FRAMEWORKS[framework].starts_compiler:
         try:
             account_for(compiler_code(python), as_owner=False)
         except RefusedError as error:
-            more = ["--no-compile", "a C compiler and headers that nobody else can change: %s"
-                    % error]
+            more = [
+                "--no-compile",
+                "a C compiler and headers that nobody else can change: %s" % error,
+            ]
     try:
-        status, out, err = run_command([python, script, "--framework", framework, "--expect-gpus",
-                                        expect, "--deadline", str(deadline_s), *more],
-                                       deadline_s,
-                                       env=dict(gpu_variables(host), PATH="/usr/bin:/bin",
-                                                HOME=home, **(variables or {})),
-                                       cwd=home, partial=True, code=code)
+        status, out, err = run_command(
+            [
+                python,
+                script,
+                "--framework",
+                framework,
+                "--expect-gpus",
+                expect,
+                "--deadline",
+                str(deadline_s),
+                *more,
+            ],
+            deadline_s,
+            env=dict(gpu_variables(host), PATH="/usr/bin:/bin", HOME=home, **(variables or {})),
+            cwd="/",
+            partial=True,
+            # Where it has become another account's meanwhile, the directory of its script tells.
+            code=lambda: dict(code(), **{home: ""}),
+        )
     finally:
         shutil.rmtree(home, ignore_errors=True)
     return parse_framework_output(status, out, err, framework)
@@ -102,19 +127,21 @@ def parse_output(found, mark, status, out, err):
     for line in reversed(out.splitlines()):
         if line.startswith(mark):
             try:
-                found.update(json.loads(line[len(mark):]))
+                found.update(json.loads(line[len(mark) :]))
                 break
             except ValueError:
                 continue
     if found["state"] == "ok" and status == 0:
         return found
     if status is None:
-        found["state"], reason = "hung" if err.startswith("no answer") else "failed", err
+        found["state"], reason = "hung" if isinstance(err, NoAnswer) else "failed", err
     else:
         found["state"] = "failed"
         reason = signal_description(-status) if status < 0 else None
         if not found.get("error"):
-            reason = "%s: %s" % (reason or "ended with status %d" % status,
-                                 last_lines(err or out, 600))
+            reason = "%s: %s" % (
+                reason or "ended with status %d" % status,
+                last_lines(err or out, 600),
+            )
     found["error"] = ", ".join(part for part in (found.get("error"), reason) if part)
     return found

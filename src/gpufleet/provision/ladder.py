@@ -14,23 +14,28 @@ from dataclasses import dataclass, field
 
 from gpufleet.diff.repairs import STEPS, key, repairable
 from gpufleet.model.plan import Plan
-from gpufleet.model.verdict import CheckResult, HostResult, Verdict
+from gpufleet.model.verdict import HEALTHY_VERDICTS, CheckResult, HostResult
 
-HEALTHY = {Verdict.PASS, Verdict.NOT_DECLARED}
 METADATA = "metadata"
 RUNGS = (METADATA, *STEPS)
-# The rungs of components of which nothing is kept that could be compared, reinstalled or recreated
+# The steps of components that keep nothing to compare, reinstall or recreate
 # apart from what the role does in any case.
 ROLE_ONLY = (METADATA, "contents")
 ROLE_KINDS = ("driver", "default_link", "containers")
 # What is done to the other components of a check while the first one is at a rung.
 BESIDE = {"contents": "contents", "recreate": "reinstall"}
 WORDS = {
-    METADATA: "repair {}", "contents": "compare the contents of {}", "reinstall": "reinstall {}",
-    "recreate": "recreate {}"}
+    METADATA: "repair {}",
+    "contents": "compare the contents of {}",
+    "reinstall": "reinstall {}",
+    "recreate": "recreate {}",
+}
 DONE = {
-    METADATA: "repaired", "contents": "compared", "reinstall": "reinstalled",
-    "recreate": "recreated"}
+    METADATA: "repaired",
+    "contents": "compared",
+    "reinstall": "reinstalled",
+    "recreate": "recreated",
+}
 # More rounds than these change nothing: each component takes each rung once.
 MOST_ROUNDS = len(RUNGS)
 
@@ -46,11 +51,19 @@ class Ladder:
     ) -> dict[str, tuple[str, str]]:
         """{component: (rung, why)} of the next round; empty where nothing is left to try.
 
-        `differing`: {component: why} of what the plan's changes repair.
+        `differing`: {component: why} of what the plan's changes repair. A check that also names
+        one of these waits for that repair, unless it is the only one that demands a step.
         """
+        checks = demanding(result)
+        ready = [check for check in checks if not waits(check, differing)]
+        return self._next(plan, ready, differing) or self._next(plan, checks, differing)
+
+    def _next(
+        self, plan: Plan, checks: list[CheckResult], differing: Mapping[str, str]
+    ) -> dict[str, tuple[str, str]]:
         known = {key(*each) for each in repairable(plan)}
         found: dict[str, tuple[str, str]] = {}
-        for check in demanding(result):
+        for check in checks:
             first, *others = [name for name in components(check) if name in known] or [""]
             # What differs only in content is nothing that metadata could show.
             differs = first in differing and not needs_contents(check)
@@ -71,8 +84,9 @@ class Ladder:
         rungs = ROLE_ONLY if name.partition(" ")[0] in ROLE_KINDS else RUNGS
         taken = self.taken.get(name, [])
         last = max((RUNGS.index(each) for each in taken), default=-1)
-        left = [rung for rung in rungs if RUNGS.index(rung) > last
-                and (differs or rung != METADATA)]
+        left = [
+            rung for rung in rungs if RUNGS.index(rung) > last and (differs or rung != METADATA)
+        ]
         # What a repair left unfinished is not compared: it is recreated.
         if differs and taken and "recreate" in left:
             return "recreate"
@@ -80,22 +94,39 @@ class Ladder:
 
     def exhausted(self, check: CheckResult) -> list[str]:
         """The components of a check for which every rung was taken."""
-        return [name for name in components(check)[:1]
-                if self.taken.get(name) and self._rung(name, False) is None]
+        return [
+            name
+            for name in components(check)[:1]
+            if self.taken.get(name) and self._rung(name, False) is None
+        ]
 
 
 def demanding(result: HostResult) -> list[CheckResult]:
     """The checks that are not healthy, each cause once, whose remedy is to provision."""
-    return [check for check in result["checks"]
-            if check["verdict"] not in HEALTHY and "explained_by" not in check
-            and components(check)]
+    return [
+        check
+        for check in result["checks"]
+        if check["verdict"] not in HEALTHY_VERDICTS
+        and "explained_by" not in check
+        and components(check)
+    ]
 
 
 def components(check: CheckResult) -> list[str]:
     """The components that `provision` repairs for a check, the most likely one first."""
-    return list(dict.fromkeys(
-        key(part["component"], part["name"]) for part in check.get("repairs", [])
-        if part["by"] == "provision" and "component" in part and "name" in part))
+    return list(
+        dict.fromkeys(
+            key(part["component"], part["name"])
+            for part in check.get("repairs", [])
+            if part["by"] == "provision" and "component" in part and "name" in part
+        )
+    )
+
+
+def waits(check: CheckResult, differing: Mapping[str, str]) -> bool:
+    """Whether a check may pass once another component that it names is repaired."""
+    first, *others = components(check) or [""]
+    return first not in differing and any(name in differing for name in others)
 
 
 def needs_contents(check: CheckResult) -> bool:
@@ -118,10 +149,14 @@ def person_has_to_look(
     components = ", ".join(names)
     if failed:
         step = WORDS[taken[-1]].format(components)
-        act = (f"ansible-playbook failed on this host while it was to {step}: its output says why;"
-               " remove that cause, then run the same command again")
+        act = (
+            f"ansible-playbook failed on this host while it was to {step}: its output says why;"
+            " remove that cause, then run the same command again"
+        )
     else:
         steps = " and ".join(DONE[rung] for rung in taken)
-        act = (f"a person has to look: provision has {steps} {components}, and this remains;"
-               " ./gpufleet verify --save DIR keeps what shows it")
+        act = (
+            f"a person has to look: provision has {steps} {components}, and this remains;"
+            " ./gpufleet verify --save DIR keeps what shows it"
+        )
     return {**check, "remedy": act, "repairs": [{"by": "person", "act": act}]}

@@ -34,9 +34,12 @@ def playbook_command(
 ) -> list[str]:
     """The command that runs a playbook (`site.yml`) on the selector's hosts within `limit`."""
     command = [str(Path(sys.executable).with_name("ansible-playbook")), str(PLAYBOOKS / name)]
-    for option, values in (("-i", selector.inventories), ("-e", selector.extra_vars),
-                           ("--limit", [limit] if limit else []),
-                           ("--vault-password-file", selector.vault_password_files)):
+    for option, values in (
+        ("-i", selector.inventories),
+        ("-e", selector.extra_vars),
+        ("--limit", [limit] if limit else []),
+        ("--vault-password-file", selector.vault_password_files),
+    ):
         command += [arg for value in values for arg in (option, value)]
     return [*command, *args]
 
@@ -46,8 +49,10 @@ def without_secrets(command: Sequence[str]) -> list[str]:
 
     Whoever lists processes sees them all the same: a vault or `-e @FILE` keeps them out of it.
     """
-    return [_redacted(arg) if before in {"-e", "--extra-vars"} else arg
-            for before, arg in pairwise(["", *command])]
+    return [
+        _redacted(arg) if before in {"-e", "--extra-vars"} else arg
+        for before, arg in pairwise(["", *command])
+    ]
 
 
 def _redacted(variables: str) -> str:
@@ -60,13 +65,19 @@ def _redacted(variables: str) -> str:
         return "***"
     if not all(equals for _, equals, _ in words):
         return "***"
-    return " ".join(f"{name}=***" if _SECRET.search(name) else shlex.quote(f"{name}={value}")
-                    for name, _, value in words)
+    return " ".join(
+        f"{name}=***" if _SECRET.search(name) else shlex.quote(f"{name}={value}")
+        for name, _, value in words
+    )
 
 
 def run(
-    command: Sequence[str], output: IO[str] | None = None, *, cwd: Path | None = None,
-    stdin: int | None = None, environment: Mapping[str, str] | None = None,
+    command: Sequence[str],
+    output: IO[str] | None = None,
+    *,
+    cwd: Path | None = None,
+    stdin: int | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> int:
     """Print a native command and run it; returns its exit status.
 
@@ -76,12 +87,6 @@ def run(
     shown = shlex.join(without_secrets(command)).replace(f"{cwd or Path.cwd()}/", "")
     log(f"\x1b[2m$ {shown}\x1b[0m" if sys.stderr.isatty() else f"$ {shown}")
     settings = {"ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), **os.environ, **(environment or {})}
-    with subprocess.Popen(
-        command, cwd=cwd, env=settings, stdin=stdin, stdout=output
-    ) as running:
-        try:
-            return running.wait()
-        except KeyboardInterrupt:
-            # The command was interrupted as well: let it clean up.
-            running.wait()
-            raise
+    # Interrupted, it still waits until `stopping` has ended the command.
+    with subprocess.Popen(command, cwd=cwd, env=settings, stdin=stdin, stdout=output) as running:
+        return running.wait()

@@ -17,16 +17,18 @@ from typing import IO
 
 from rich.console import Console
 
-from gpufleet.checks import judge
 from gpufleet.errors import ConfigurationError, Defect, guarded
 from gpufleet.inventory import HostSelector, InventoryHost, inventory_hosts, locks_in
+from gpufleet.judge import judge
 from gpufleet.model.plan import ProblemEntry
-from gpufleet.model.verdict import FAILED, HEALTHY, HostProblem, Verdict
+from gpufleet.model.verdict import FAILED, HEALTHY, HEALTHY_VERDICTS, HostProblem, Verdict
 from gpufleet.report import terminal
-from gpufleet.verification.session import HostRun, ProbeOptions, Session, plan_of, verify
+from gpufleet.verification.judging import plan_of
+from gpufleet.verification.options import ProbeOptions
+from gpufleet.verification.probing import verify
+from gpufleet.verification.session import HostRun, Session
 
 from . import reasons as differences
-from .ladder import HEALTHY as HEALTHY_CHECKS
 from .ladder import (
     METADATA,
     MOST_ROUNDS,
@@ -36,6 +38,7 @@ from .ladder import (
     sentence,
 )
 from .playbook import log, playbook_command, run
+from .privilege import cannot_become_root
 
 # The names of more hosts than this are written to a file instead of the command line.
 MOST_NAMED = 8
@@ -50,7 +53,11 @@ class RefusedError(ConfigurationError):
     """A declaration that no host can satisfy; `problems` name the variables."""
 
     def __init__(self, problems: Sequence[HostProblem]) -> None:
-        lines = "\n".join("{host}: {where}: {message} {remedy}".format(**row) for row in problems)
+        lines = "\n".join(
+            f"{row['host']}: {row['where']}: {row['message']} {row['remedy']}"
+            + (f" It is declared in {row['file']}." if "file" in row else "")
+            for row in problems
+        )
         super().__init__(f"{lines}\nNothing was changed on any host.")
         self.problems = problems
 
@@ -82,8 +89,12 @@ class Converged:
 
 
 def converge(
-    selector: HostSelector, probe_options: ProbeOptions, *, force: bool = False,
-    args: Sequence[str] = (), notify: Notify = log,
+    selector: HostSelector,
+    probe_options: ProbeOptions,
+    *,
+    force: bool = False,
+    args: Sequence[str] = (),
+    notify: Notify = log,
 ) -> Converged:
     """Provision the selector's hosts; raises `RefusedError` for a plan with problems.
 
@@ -102,7 +113,7 @@ def converge_hosts(
     the repair ladder, and the host is verified again.
     """
     session, work = hosts_to_run(hosts, options, notify)
-    statuses: dict[str, int] = {}
+    statuses = dict.fromkeys(without_root(hosts, session, work, options, notify), FAILED)
     reasons = dict(work.reasons)
     for _ in range(MOST_ROUNDS + 1):
         if not work.reasons:
@@ -174,6 +185,28 @@ def hosts_to_run(
     return session, work
 
 
+def without_root(
+    hosts: list[InventoryHost],
+    session: Session | None,
+    work: Work,
+    options: ProvisionOptions,
+    notify: Notify,
+) -> list[str]:
+    """Take the hosts on which Ansible could not become root out of the work; their names."""
+    snapshots = {run.name: run.snapshot for run in session.hosts} if session else {}
+    found = {
+        host.name: why
+        for host in hosts
+        if host.name in work.reasons
+        and (why := cannot_become_root(host, snapshots.get(host.name), options.args))
+    }
+    for name, why in found.items():
+        notify(f"Nothing is changed on {name}: {why}.")
+        work.reasons.pop(name)
+        work.steps.pop(name, None)
+    return [*found]
+
+
 def show_steps(work: Work, notify: Notify) -> None:
     """One line for each step of each host."""
     for name, reasons in work.reasons.items():
@@ -188,21 +221,22 @@ def left_to_a_person(ladder: Ladder | None, failed: bool, host: HostRun) -> list
     """
     checks, texts = [], []
     for check in host.result["checks"]:
-        failing = ladder is not None and check["verdict"] not in HEALTHY_CHECKS
+        failing = ladder is not None and check["verdict"] not in HEALTHY_VERDICTS
         names = ladder.exhausted(check) if ladder and failing else []
         if not ladder or not names:
             checks.append(check)
             continue
-        checks.append(person_has_to_look(
-            check, names, ladder.taken[names[0]], failed=failed))
+        checks.append(person_has_to_look(check, names, ladder.taken[names[0]], failed=failed))
         if "explained_by" not in check:
             act = checks[-1]["remedy"]
             texts.append(f"{host.name}: {act} ({check['id']}: {check['cause']})")
     beyond = differences.beyond(host.plan, host.snapshot, host.result)
     host.result = {**host.result, "checks": checks}
     if beyond:
-        texts.append(f"{host.name} matches its plan, and fails {', '.join(beyond)}:"
-                     " provisioning cannot repair that; the remedies in the report can.")
+        texts.append(
+            f"{host.name} matches its plan, and fails {', '.join(beyond)}:"
+            " provisioning cannot repair that; the remedies in the report can."
+        )
     return texts
 
 
@@ -212,8 +246,9 @@ def checked_hosts(selector: HostSelector) -> list[InventoryHost]:
     problems: list[HostProblem] = [
         {"host": host.name, **problem}
         # A host that cannot even be planned is INCONCLUSIVE later, and stops no other.
-        for host in hosts for problem in guarded(
-            "planned this host", partial(_problems, host), lambda defect: [])]
+        for host in hosts
+        for problem in guarded("planned this host", partial(_problems, host), lambda defect: [])
+    ]
     if problems:
         raise RefusedError(problems)
     return hosts
@@ -232,16 +267,23 @@ def probe_hosts(what: str, hosts: list[InventoryHost], probe_options: ProbeOptio
 def reasons_of(hosts: Sequence[InventoryHost], session: Session) -> Reasons:
     """{host: why Ansible runs there}, without the hosts that need nothing."""
     keeps = {host.name: host.keeps_artifacts for host in hosts}
-    found = {run.name: _compared(run, lambda run: differences.why(
-        run.plan, run.snapshot, run.result, kept=keeps[run.name])) for run in session.hosts}
+    found = {
+        run.name: _compared(
+            run,
+            lambda run: differences.why(run.plan, run.snapshot, run.result, kept=keeps[run.name]),
+        )
+        for run in session.hosts
+    }
     return {name: reasons for name, reasons in found.items() if reasons}
 
 
 def _compared(run: HostRun, compare: Callable[[HostRun], list[str]]) -> list[str]:
     """What a comparison finds on a host; a defect costs the host its verdict, and is no reason."""
+
     def failed(defect: Defect) -> list[str]:
         run.result = judge.defective(defect, run.name, run.result)
         return []
+
     return guarded("compared this host with its plan", lambda: compare(run), failed)
 
 
@@ -249,8 +291,10 @@ def show_reasons(reasons: Reasons, count: int, notify: Notify) -> None:
     """One line for each host on which Ansible runs, and one for the others."""
     for name, host_reasons in reasons.items():
         more = len(host_reasons) - MOST_SHOWN
-        notify(f"Ansible runs on {name}: {'; '.join(host_reasons[:MOST_SHOWN])}"
-               + (f", and {more} more" if more > 0 else ""))
+        notify(
+            f"Ansible runs on {name}: {'; '.join(host_reasons[:MOST_SHOWN])}"
+            + (f", and {more} more" if more > 0 else "")
+        )
     if not reasons:
         notify("No host differs from its plan: nothing to run. (--force runs Ansible anyway.)")
     elif len(reasons) < count:
@@ -258,7 +302,9 @@ def show_reasons(reasons: Reasons, count: int, notify: Notify) -> None:
 
 
 def play(
-    options: ProvisionOptions, names: Sequence[str], count: int,
+    options: ProvisionOptions,
+    names: Sequence[str],
+    count: int,
     steps: Mapping[str, Mapping[str, str]] | None = None,
 ) -> dict[str, int]:
     """Run the playbook on these of `count` hosts; {host: its exit status if it failed there, or 0}.
@@ -283,8 +329,14 @@ def play(
     command = playbook_command("site.yml", options.selector, limit, args)
     with tempfile.TemporaryDirectory(prefix="gpufleet-") as folder:
         # Ansible writes the hosts on which it failed into the file NAME.retry there.
-        status = run(command, options.output, environment={
-            "ANSIBLE_RETRY_FILES_ENABLED": "true", "ANSIBLE_RETRY_FILES_SAVE_PATH": folder})
+        status = run(
+            command,
+            options.output,
+            environment={
+                "ANSIBLE_RETRY_FILES_ENABLED": "true",
+                "ANSIBLE_RETRY_FILES_SAVE_PATH": folder,
+            },
+        )
         retry = Path(folder, "site.retry")
         failed = set(retry.read_text("utf-8").split()) if retry.is_file() else set()
     # Where it failed before it came to a host, it failed for all of them.

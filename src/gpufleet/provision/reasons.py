@@ -30,43 +30,61 @@ def why(
         return [f"{each['where']}: {each['message']}" for each in plan["problems"]]
     if snapshot is None:
         return unjudged(result)
-    return [*differences(plan, snapshot), *([] if kept else left(plan, snapshot)),
-            *unjudged(result)]
+    return [
+        *differences(plan, snapshot),
+        *([] if kept else left(plan, snapshot)),
+        *unjudged(result),
+    ]
 
 
 def differences(plan: Plan, snapshot: Snapshot) -> list[str]:
     """What the roles would do, a sentence each."""
-    return [f"{row['action']} {row['what']} {row['id']}: {row['because']}"
-            for row in changes(plan, snapshot)]
+    return [
+        f"{row['action']} {row['what']} {row['id']}: {row['because']}"
+        for row in changes(plan, snapshot)
+    ]
 
 
 def differing(plan: Plan, snapshot: Snapshot | None) -> dict[str, str]:
     """{component: why} of what the plan's changes repair."""
     if plan["problems"] or snapshot is None:
         return {}
-    return {key(row["what"], row["id"]): row["because"] for row in changes(plan, snapshot)
-            if row["action"] not in {"adopt", "remove", "refuse"}}
+    return {
+        key(row["what"], row["id"]): row["because"]
+        for row in changes(plan, snapshot)
+        if row["action"] not in {"adopt", "remove", "refuse"}
+    }
 
 
 def left(plan: Plan, snapshot: Snapshot) -> list[str]:
     """What the playbook would remove: planned artifacts, and the installers' caches."""
     planned = {row["file"] for row in plan["artifacts"]}
     found = map(PurePosixPath, Host(snapshot).caches)
-    return [f"clear {path}: an installation was stopped before its end" for path in found
-            if path.parent.name != "artifacts" or path.name in planned]
+    return [
+        f"clear {path}: an installation was stopped before its end"
+        for path in found
+        if path.parent.name != "artifacts" or path.name in planned
+    ]
 
 
 def unjudged(result: HostResult) -> list[str]:
     """What the probe could not determine, each cause once, without what a finding explains."""
-    causes = [check["cause"] for check in result["checks"]
-              if check["verdict"] in UNJUDGED and "explained_by" not in check]
+    causes = [
+        check["cause"]
+        for check in result["checks"]
+        if check["verdict"] in UNJUDGED and "explained_by" not in check
+    ]
     return [f"not judged: {cause}" for cause in dict.fromkeys(causes)]
 
 
 def beyond(plan: Plan, snapshot: Snapshot | None, result: HostResult) -> list[str]:
     """The failed checks of a host on which provisioning has nothing to do, so cannot fix them."""
-    failed = [check["id"] for check in result["checks"] if check["verdict"] == Verdict.FAIL
-              and not any(part["by"] == "provision" for part in check.get("repairs", []))]
+    failed = [
+        check["id"]
+        for check in result["checks"]
+        if check["verdict"] == Verdict.FAIL
+        and not any(part["by"] == "provision" for part in check.get("repairs", []))
+    ]
     if not failed or plan["problems"] or snapshot is None or differences(plan, snapshot):
         return []
     return failed

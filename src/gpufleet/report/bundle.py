@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
-from gpufleet.checks import judge
 from gpufleet.errors import Defect, guarded
+from gpufleet.judge import judge
 from gpufleet.model.plan import Plan
 from gpufleet.model.verdict import Bundle, HostResult
 from gpufleet.resolver import environment
-from gpufleet.verification.session import HostRun, undeclared
+from gpufleet.verification.judging import undeclared
+from gpufleet.verification.session import HostRun
 
 Document = dict[str, Any]
 
@@ -35,29 +36,43 @@ COMMON_NAMES = {"root", "nobody", "daemon", "localhost", "user", "host"}
 PUBLIC = re.compile(
     r"(?:.*\.)?(?:nvidia\.com|nvcr\.io|docker\.(?:com|io)|debian\.org|ubuntu\.com|pypi\.org"
     r"|pythonhosted\.org|github\.com|redhat\.com|rockylinux\.org|almalinux\.org|openssh\.com"
-    r"|kernel\.org|freedesktop\.org|python\.org|tensorflow\.org|google\.com|localhost)$")
+    r"|kernel\.org|freedesktop\.org|python\.org|tensorflow\.org|google\.com|localhost)$"
+)
 # Paths in documents that have names and addresses of hosts.
-HOST_PATHS = {("host",), ("sections", "os", "data", "hostname"), ("pairs", "with"),
-              ("pairs", "hosts"), ("pairs", "sides", "reach", "address")}
+HOST_PATHS = {
+    ("host",),
+    ("sections", "os", "data", "hostname"),
+    ("pairs", "with"),
+    ("pairs", "hosts"),
+    ("pairs", "sides", "reach", "address"),
+}
 USERS = {"user", "service_user"}
-SECRET_NAME = (r"(?:password|passwd|passphrase|secret|token|api_?-?key|access_?-?key|credentials?"
-               r"|authorization|private_?-?key)")
+SECRET_NAME = (
+    r"(?:password|passwd|passphrase|secret|token|api_?-?key|access_?-?key|credentials?"
+    r"|authorization|private_?-?key)"
+)
 
 _ADDRESS_4 = r"(?<![\w.-])(?<!cuDNN )(?<!CUDA )(?:\d{1,3}\.){3}\d{1,3}(?![\w-]|\.\d)"
 _ADDRESS_6 = r"(?<![\w:.])[0-9a-fA-F]{0,4}(?::[0-9a-fA-F]{0,4}){2,7}(?![\w:])"
 # Names of servers: of three parts, or of two before a port or an export, and not of files.
-_SERVER = (r"(?<![\w./@-])(?!(?:tensorflow|keras|numpy|google|data)\.)(?=[a-z0-9-]*[a-z])"
-           r"(?:(?:[a-z0-9-]+\.){2,}[a-z]{2,}|[a-z0-9-]+\.[a-z]{2,}(?=:[\d/]))(?![\w-]|\.\w)")
+_SERVER = (
+    r"(?<![\w./@-])(?!(?:tensorflow|keras|numpy|google|data)\.)(?=[a-z0-9-]*[a-z])"
+    r"(?:(?:[a-z0-9-]+\.){2,}[a-z]{2,}|[a-z0-9-]+\.[a-z]{2,}(?=:[\d/]))(?![\w-]|\.\w)"
+)
 _FILE = re.compile(
     r".*\.(?:so|conf|d|py|json|cfg|ya?ml|toml|lock|txt|log|sh|h|ko|img|run|deb|rpm|whl|zip|tar"
-    r"|[gx]z|service|target|slice|socket|mount|timer|wants|list|repo|sources|preload)$")
+    r"|[gx]z|service|target|slice|socket|mount|timer|wants|list|repo|sources|preload)$"
+)
 # Messages of programs about a server, whose name may have one part.
 _SERVER_MESSAGE = (
     r"\b[Ss]erver (\S+) (?:not responding|has not responded|OK)\b|\bto host (\S+) port\b"
     r"|\bresolve hostname ([^\s:]+)|\bConnection to (\S+) (?:closed|broke)"
-    r"|\\\\([\w.-]+)\\")
-_USER = (r"A login of (\S+)|/home/([^/\s:'\"]+)|(?<!\S)-l ([\w.-]+)"
-         r"|(?<![\w.+-])([a-z_][\w-]*)@(?!openssh\.com)[a-zA-Z][\w.-]*(?<!\.service)(?![\w.-])")
+    r"|\\\\([\w.-]+)\\"
+)
+_USER = (
+    r"A login of (\S+)|/home/([^/\s:'\"]+)|(?<!\S)-l ([\w.-]+)"
+    r"|(?<![\w.+-])([a-z_][\w-]*)@(?!openssh\.com)[a-zA-Z][\w.-]*(?<!\.service)(?![\w.-])"
+)
 _HEX = "[0-9a-fA-F]"
 _UUID = rf"{_HEX}{{8}}(?:-{_HEX}{{4}}){{3}}-{_HEX}{{12}}"
 
@@ -95,8 +110,11 @@ class Names:
                     self._host(text)
                 for found in re.finditer(_SERVER_MESSAGE, text):
                     self._host("".join(name or "" for name in found.groups()))
-                users = [text] if path and path[-1] in USERS else [
-                    "".join(found) for found in re.findall(_USER, text)]
+                users = (
+                    [text]
+                    if path and path[-1] in USERS
+                    else ["".join(found) for found in re.findall(_USER, text)]
+                )
                 for user in users:
                     if not _usual(user):
                         self.replacement("user", user)
@@ -143,24 +161,37 @@ class Names:
 
     def _patterns(self) -> Iterator[tuple[str, str | Callable[[re.Match[str]], str]]]:
         yield r"(?s)-----BEGIN [^-]+-----.*?(?:-----END [^-]+-----|$)", REMOVED
-        yield (r"\b(?:ssh-\w+|ecdsa-sha2-\S+|sk-\S+@openssh\.com) [A-Za-z0-9+/=]{16,}(?: \S+)?",
-               REMOVED)
+        yield (
+            r"\b(?:ssh-\w+|ecdsa-sha2-\S+|sk-\S+@openssh\.com) [A-Za-z0-9+/=]{16,}(?: \S+)?",
+            REMOVED,
+        )
         yield r"SHA256:[A-Za-z0-9+/]{40,}=?", REMOVED
         yield r"(?i)\b(bearer|basic) +[\w.~+/=-]{6,}", rf"\1 {REMOVED}"
-        yield (rf"(?i)([\w-]*{SECRET_NAME}[\w-]*[\"']?\s*[:=]\s*)"
-               r"(?:\"[^\"]*\"|'[^']*'|[^\s,;&]+)", rf"\1{REMOVED}")
-        yield (r"\b(?:gh[a-z]_|github_pat_|glpat-|hf_|sk-|xox[a-z]-|nvapi-|AKIA|ASIA)[\w-]{10,}",
-               REMOVED)
+        yield (
+            rf"(?i)([\w-]*{SECRET_NAME}[\w-]*[\"']?\s*[:=]\s*)"
+            r"(?:\"[^\"]*\"|'[^']*'|[^\s,;&]+)",
+            rf"\1{REMOVED}",
+        )
+        yield (
+            r"\b(?:gh[a-z]_|github_pat_|glpat-|hf_|sk-|xox[a-z]-|nvapi-|AKIA|ASIA)[\w-]{10,}",
+            REMOVED,
+        )
         yield r"\beyJ[\w-]{8,}\.[\w-]+(?:\.[\w-]*)?", REMOVED
         yield r"(?i)\bserial(?: ?number)?\b\s*[:=]?\s*[\w-]*\d[\w-]*", f"serial {REMOVED}"
         yield r"([a-zA-Z][\w+.-]*://)([^/\s\"'<>]*)([^\s\"'<>]*)", self._url
         yield r"(?<!\S)-i +\S+", f"-i {REMOVED}"
-        yield (r"[\w.+-]+@(?:[\w-]+(?:\.[\w-]+)+|[a-zA-Z][\w-]*)",
-               lambda m: self._numbered("mail", m[0], "mail{number}"))
-        yield _UUID, lambda m: self._numbered(
-            "uuid", m[0].lower(), "00000000-0000-0000-0000-{number:012d}")
-        yield (rf"(?<![\w:-])(?:{_HEX}{{2}}[:-]){{5}}{_HEX}{{2}}(?![\w:-])",
-               lambda m: self._numbered("mac", m[0].lower(), "mac{number}"))
+        yield (
+            r"[\w.+-]+@(?:[\w-]+(?:\.[\w-]+)+|[a-zA-Z][\w-]*)",
+            lambda m: self._numbered("mail", m[0], "mail{number}"),
+        )
+        yield (
+            _UUID,
+            lambda m: self._numbered("uuid", m[0].lower(), "00000000-0000-0000-0000-{number:012d}"),
+        )
+        yield (
+            rf"(?<![\w:-])(?:{_HEX}{{2}}[:-]){{5}}{_HEX}{{2}}(?![\w:-])",
+            lambda m: self._numbered("mac", m[0].lower(), "mac{number}"),
+        )
         yield _ADDRESS_4, self._address
         yield _ADDRESS_6, self._address
         yield _SERVER, lambda m: self._server(m[0])
@@ -231,17 +262,33 @@ def bundles(hosts: Iterable[HostRun]) -> list[Bundle]:
     runs, names = list(hosts), Names()
     for run in runs:
         # Where this fails, the bundle fails likewise.
-        guarded("looked for names in the documents of this host",
-                partial(names.learn, [run.plan, run.snapshot or run.result]), lambda defect: None)
-    return [guarded("wrote the bundle of this host", partial(_bundle, run, names),
-                    partial(_without_documents, run, names)) for run in runs]
+        guarded(
+            "looked for names in the documents of this host",
+            partial(names.learn, [run.plan, run.snapshot or run.result]),
+            lambda defect: None,
+        )
+    return [
+        guarded(
+            "wrote the bundle of this host",
+            partial(_bundle, run, names),
+            partial(_without_documents, run, names),
+        )
+        for run in runs
+    ]
 
 
 def _without_documents(run: HostRun, names: Names, defect: Defect) -> Bundle:
     """The bundle of a host whose documents cannot be cleaned, so are not to be sent."""
     host = names.replacement("host", run.name)
-    return {"schema": SCHEMA, "host": host, "note": NOTE, "same_verdicts": False,
-            "plan": undeclared(host), "snapshot": None, "result": judge.defective(defect, host)}
+    return {
+        "schema": SCHEMA,
+        "host": host,
+        "note": NOTE,
+        "same_verdicts": False,
+        "plan": undeclared(host),
+        "snapshot": None,
+        "result": judge.defective(defect, host),
+    }
 
 
 def _bundle(run: HostRun, names: Names) -> Bundle:
@@ -252,9 +299,15 @@ def _bundle(run: HostRun, names: Names) -> Bundle:
     digests = dict(zip(old.values(), new.values(), strict=True))
     snapshot = _replaced_digests(names.document(run.snapshot), digests)
     result = judge.judge(plan, snapshot) if snapshot else names.document(run.result)
-    return {"schema": SCHEMA, "host": plan["host"], "note": NOTE,
-            "same_verdicts": _verdicts(result) == _verdicts(run.result),
-            "plan": plan, "snapshot": snapshot, "result": result}
+    return {
+        "schema": SCHEMA,
+        "host": plan["host"],
+        "note": NOTE,
+        "same_verdicts": _verdicts(result) == _verdicts(run.result),
+        "plan": plan,
+        "snapshot": snapshot,
+        "result": result,
+    }
 
 
 def _verdicts(result: HostResult) -> list[tuple[str, str]]:

@@ -43,8 +43,11 @@ class Change:
 
     @property
     def title(self) -> str:
-        return "faster" if (self.kind, self.weight) == ("throughput", "good") else TITLES.get(
-            self.kind, self.kind)
+        return (
+            "faster"
+            if (self.kind, self.weight) == ("throughput", "good")
+            else TITLES.get(self.kind, self.kind)
+        )
 
 
 def summarize(changes: Iterable[ChangeEntry]) -> list[Change]:
@@ -60,18 +63,36 @@ def summarize(changes: Iterable[ChangeEntry]) -> list[Change]:
         text = change["text"].removeprefix(f"{check} ") if check else change["text"]
         if check and text == change["text"]:
             check = ""
-        key = (host, change["weight"], change["kind"], mask_name(text, host),
-               mask_name(change["remedy"] or "", host), change["strikes"])
+        key = (
+            host,
+            change["weight"],
+            change["kind"],
+            mask_name(text, host),
+            mask_name(change["remedy"] or "", host),
+            change["strikes"],
+        )
         checks[key] += [check] if check else []
         explains[host, change["weight"], change["kind"], *key[3:5]] |= dict.fromkeys(
-            change.get("explains", ()))
+            change.get("explains", ())
+        )
     hosts: dict[tuple[str, str, str, str, int, tuple[str, ...]], list[str]] = defaultdict(list)
     for (host, weight, kind, text, remedy, strikes), names in checks.items():
         hosts[weight, kind, text, remedy, strikes, tuple(names)].append(host)
     summary = [
-        Change(weight, kind, insert_names(text, found, "HOST"), insert_names(remedy, found),
-               strikes, names, tuple(found), tuple(dict.fromkeys(
-                   each for host in found for each in explains[host, weight, kind, text, remedy])))
+        Change(
+            weight,
+            kind,
+            insert_names(text, found, "HOST"),
+            insert_names(remedy, found),
+            strikes,
+            names,
+            tuple(found),
+            tuple(
+                dict.fromkeys(
+                    each for host in found for each in explains[host, weight, kind, text, remedy]
+                )
+            ),
+        )
         for (weight, kind, text, remedy, strikes, names), found in hosts.items()
     ]
     return sorted(summary, key=lambda change: (WEIGHTS.index(change.weight), -len(change.hosts)))
@@ -82,19 +103,28 @@ def fold(changes: Iterable[ChangeEntry]) -> list[ChangeEntry]:
     rows = list(changes)
     listed = {(row["host"], row["weight"], row["check"]) for row in rows}
     return [
-        {**row, "text": f"{row['text'].removesuffix('.')} (a consequence of"
-         f" {row['explained_by']})."} if row["weight"] == "bad" and "explained_by" in row else row
+        {
+            **row,
+            "text": f"{row['text'].removesuffix('.')} (a consequence of {row['explained_by']}).",
+        }
+        if row["weight"] == "bad" and "explained_by" in row
+        else row
         for row in rows
-        if (row["host"], row["weight"], row.get("explained_by", "")) not in listed]
+        if (row["host"], row["weight"], row.get("explained_by", "")) not in listed
+    ]
 
 
 def strikes(changes: Changes | None) -> Callable[[Issue], int]:
     """A function that returns for how many nights in a row an issue exists; 0 if unknown."""
-    known = {(row["host"], row["check"]): int(row["strikes"])
-             for row in (changes["standing"] if changes else ())}
+    known = {
+        (row["host"], row["check"]): int(row["strikes"])
+        for row in (changes["standing"] if changes else ())
+    }
 
     def nights(issue: Issue) -> int:
-        return max((known.get((host, check), 0) for host in issue.hosts for check in issue.checks),
-                   default=0)
+        return max(
+            (known.get((host, check), 0) for host in issue.hosts for check in issue.checks),
+            default=0,
+        )
 
     return nights

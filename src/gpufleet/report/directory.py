@@ -35,15 +35,20 @@ LATEST = "latest"
 DOCUMENTS = ("plans", "snapshots")
 
 
-def render_page(
-    session: Session, changes: Changes | None = None, past: Past | None = None
-) -> str:
+def render_page(session: Session, changes: Changes | None = None, past: Past | None = None) -> str:
     """The self-contained HTML page; it loads nothing.
 
     A host that cannot be rendered is shown as not judged.
     """
+    return _rendered(session, changes, past).value
+
+
+def _rendered(session: Session, changes: Changes | None, past: Past | None) -> guard.Reported[str]:
     return guard.without_defects(
-        session, lambda: _page(session, changes, past), lambda single: _page(single, None, None))
+        session,
+        lambda shown: _page(shown, changes, past),
+        lambda single: _page(single, None, None),
+    )
 
 
 def _page(session: Session, changes: Changes | None, past: Past | None) -> str:
@@ -61,8 +66,9 @@ def _page(session: Session, changes: Changes | None, past: Past | None) -> str:
         lstrip_blocks=True,
     )
     session = session.for_display()
-    style, script = ((TEMPLATES / name).read_text(encoding="utf-8")
-                     for name in ("report.css", "report.js"))
+    style, script = (
+        (TEMPLATES / name).read_text(encoding="utf-8") for name in ("report.css", "report.js")
+    )
     host_versions = fleet_versions.read_versions(session)
     return environment.get_template("report.html.j2").render(
         document=session.document,
@@ -77,15 +83,18 @@ def _page(session: Session, changes: Changes | None, past: Past | None) -> str:
         titles={verdict.value: title for verdict, title in summary.TITLES.items()},
         symbols={verdict.value: symbol for verdict, symbol in SYMBOLS.items()},
         classes={verdict.value: verdict.value.lower() for verdict in Verdict},
-        worst=min((host.result["verdict"] for host in session.hosts),
-                  key=[verdict.value for verdict in Verdict].index),
+        worst=min(
+            (host.result["verdict"] for host in session.hosts),
+            key=[verdict.value for verdict in Verdict].index,
+        ),
         seconds=session.seconds,
         changes=changes,
         strikes=change_summary.strikes(changes),
         count_consequences=summary.count_consequences,
         change_summary=[
-            replace(change, remedy=session.with_inventory_args(change.remedy))
-            for change in (change_summary.summarize(changes["changes"]) if changes else ())],
+            replace(change, remedy=session.as_called(change.remedy))
+            for change in (change_summary.summarize(changes["changes"]) if changes else ())
+        ],
         trend=page.bad_nights(past),
         versions=fleet_versions.compare_versions(host_versions),
         data=_embedded(page.document(session, past, changes, host_versions)),
@@ -126,8 +135,10 @@ def require_writable(directory: Path) -> None:
                 pass
     except OSError as error:
         raise ConfigurationError(
-            f"The directory cannot be written: {error.strerror}", str(directory),
-            "Use another directory: --save DIR.") from error
+            f"The directory cannot be written: {error.strerror}",
+            str(directory),
+            "Use another directory: --save DIR.",
+        ) from error
 
 
 def write_bundles(directory: Path, session: Session) -> list[Bundle]:
@@ -135,15 +146,23 @@ def write_bundles(directory: Path, session: Session) -> list[Bundle]:
     written = bundles(session.hosts)
     _make(directory, "bundles", *DOCUMENTS)
     cleaned = Session(
-        [HostRun(bundle["host"], bundle["snapshot"], bundle["plan"], bundle["result"])
-         for bundle in written],
-        session.started, session.finished, session.seconds)
+        [
+            HostRun(bundle["host"], bundle["snapshot"], bundle["plan"], bundle["result"])
+            for bundle in written
+        ],
+        session.started,
+        session.finished,
+        session.seconds,
+    )
     _write(directory / "report.json", _json(cleaned.document))
     _write(directory / "report.html", render_page(cleaned))
     for bundle in written:
         name = f"{host_file_name(bundle['host'])}.json"
-        for kind, document in (("snapshots", bundle["snapshot"]), ("plans", bundle["plan"]),
-                               ("bundles", bundle)):
+        for kind, document in (
+            ("snapshots", bundle["snapshot"]),
+            ("plans", bundle["plan"]),
+            ("bundles", bundle),
+        ):
             if document:
                 _write(directory / kind / name, _json(document))
     return written
@@ -160,28 +179,36 @@ def create_directory(parent: Path) -> Path:
             continue
         except OSError as error:
             raise ConfigurationError(
-                f"The report directory cannot be created: {error.strerror}", str(parent),
-                "Use another directory: --report DIR.") from error
+                f"The report directory cannot be created: {error.strerror}",
+                str(parent),
+                "Use another directory: --report DIR.",
+            ) from error
         return directory
     raise FileExistsError(f"{parent} has a thousand reports of this second")
 
 
 def write_report(
-    directory: Path, session: Session, changes: Changes | None = None,
+    directory: Path,
+    session: Session,
+    changes: Changes | None = None,
     past: Past | None = None,
-) -> Path:
-    """Write page, verdicts, snapshots and plans, without JUnit; return the page's path."""
+) -> guard.Reported[Path]:
+    """Write page, verdicts, snapshots and plans, without JUnit; the page's path."""
     write_documents(directory, session)
     _write(directory / "report.json", _line(session.document))
     path = directory / "report.html"
-    _write(path, render_page(session, changes, past))
-    return path
+    page = _rendered(session, changes, past)
+    _write(path, page.value)
+    return guard.Reported(path, page.session)
 
 
-def write_junit(path: Path, session: Session, scheme: str) -> None:
-    """Write the JUnit file; a host that cannot be written is shown as not judged."""
-    guard.without_defects(session, lambda: junit.write(path, session, scheme),
-                          lambda single: junit.write(path, single, scheme))
+def write_junit(path: Path, session: Session) -> Session:
+    """Write the JUnit file; the session with each host as not judged that cannot be written."""
+
+    def write(shown: Session) -> None:
+        junit.write(path, shown)
+
+    return guard.without_defects(session, write, write).session
 
 
 def update_latest(directory: Path) -> Path:

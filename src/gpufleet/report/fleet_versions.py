@@ -25,8 +25,9 @@ class Versions:
 
 def read_versions(session: Session) -> dict[str, HostVersions]:
     """{host: its versions}. The page reads snapshots only here: where they were not read before."""
-    return {host.name: host.versions or versions_of(host.snapshot, host.plan)
-            for host in session.hosts}
+    return {
+        host.name: host.versions or versions_of(host.snapshot, host.plan) for host in session.hosts
+    }
 
 
 def compare_versions(host_versions: Mapping[str, HostVersions]) -> list[Versions]:
@@ -36,9 +37,15 @@ def compare_versions(host_versions: Mapping[str, HostVersions]) -> list[Versions
         for component, version in host.versions.items():
             hosts[component][version].append(name)
     found = [
-        Versions(component, tuple(sorted(
-            ((version, tuple(names)) for version, names in by.items()),
-            key=lambda row: -len(row[1]))))
+        Versions(
+            component,
+            tuple(
+                sorted(
+                    ((version, tuple(names)) for version, names in by.items()),
+                    key=lambda row: -len(row[1]),
+                )
+            ),
+        )
         for component, by in hosts.items()
         if set(by) != {NONE}
     ]

@@ -1,37 +1,52 @@
 """The guard around what renders many hosts at once: a defect costs the hosts that it is met on.
 
-Changes those hosts of the session: gpufleet's failure becomes the cause of their verdict.
+gpufleet's failure becomes the cause of the verdict of those hosts, in the session that is returned;
+the session that was given is not changed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
-from typing import TypeVar
+from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
 
-from gpufleet.checks import judge
 from gpufleet.errors import Defect, guarded
-from gpufleet.model.verdict import HostResult
-from gpufleet.verification.session import HostRun, Session, undeclared
+from gpufleet.judge import judge
+from gpufleet.verification.judging import undeclared
+from gpufleet.verification.session import HostRun, Session
 
 T = TypeVar("T")
 
 
+@dataclass(frozen=True)
+class Reported(Generic[T]):
+    """What was rendered, and the session that it shows."""
+
+    value: T
+    session: Session
+
+
 def without_defects(
-    session: Session, whole: Callable[[], T], alone: Callable[[Session], object]
-) -> T:
-    """`whole()`; where it fails, once more without what of a host makes `alone` fail for it."""
+    session: Session, render: Callable[[Session], T], alone: Callable[[Session], object]
+) -> Reported[T]:
+    """Render a session; where that fails, without what makes `alone` fail for one host."""
     done: list[T] = []
-    guarded("wrote the report", lambda: done.append(whole()), lambda defect: None)
+    guarded("wrote the report", lambda: done.append(render(session)), lambda defect: None)
     if done:
-        return done[0]
-    for host in session.hosts:
-        # What is known of it stays, unless that is what cannot be rendered.
-        for known in (host.result, None):
-            defect = _defect(session, host, alone)
-            if defect:
-                _withdraw(host, defect, known)
-    return whole()
+        return Reported(done[0], session)
+    sound = replace(session, hosts=[_renderable(session, host, alone) for host in session.hosts])
+    return Reported(render(sound), sound)
+
+
+def _renderable(session: Session, host: HostRun, alone: Callable[[Session], object]) -> HostRun:
+    """The host, or what of it can be rendered."""
+    shown = host
+    # What is known of it stays, unless that is what cannot be rendered.
+    for known in (host.result, None):
+        if defect := _defect(session, shown, alone):
+            result = judge.defective(defect, host.name, known)
+            shown = HostRun(host.name, None, undeclared(host.name), result)
+    return shown
 
 
 def _defect(session: Session, host: HostRun, alone: Callable[[Session], object]) -> Defect | None:
@@ -39,8 +54,3 @@ def _defect(session: Session, host: HostRun, alone: Callable[[Session], object])
     single = replace(session, hosts=[host], provisioned=None)
     guarded("wrote the report on this host", lambda: alone(single), found.append)
     return found[0] if found else None
-
-
-def _withdraw(host: HostRun, defect: Defect, known: HostResult | None) -> None:
-    host.result = judge.defective(defect, host.name, known)
-    host.plan, host.snapshot, host.versions = undeclared(host.name), None, None

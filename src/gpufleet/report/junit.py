@@ -12,17 +12,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from xml.sax.saxutils import escape, quoteattr
 
-from gpufleet.checks.judge import AREAS
+from gpufleet.judge.judge import AREAS
 from gpufleet.model.verdict import CheckResult, Verdict
 from gpufleet.verification.session import Session
-from gpufleet.verification.suite import message
+from gpufleet.verification.suite import area_of, message, name_of_test
 
 # Characters that XML does not allow, such as terminal colours in a host's output.
 NO_XML = re.compile("[^\t\n\r\x20-\x7e\x80-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-def write(path: Path, session: Session, scheme: str) -> None:
-    """One case for each check of each host; `scheme` precedes the name, as in testinfra."""
+def write(path: Path, session: Session) -> None:
+    """One case for each check of each host, by the name of its test in the suite."""
     summary = session.document["summary"]
     tests, skipped = sum(summary.values()), summary[Verdict.NOT_DECLARED.value]
     failures = tests - skipped - summary[Verdict.PASS.value]
@@ -31,24 +31,26 @@ def write(path: Path, session: Session, scheme: str) -> None:
             '<?xml version="1.0" encoding="utf-8"?>\n<testsuites name="gpufleet">'
             f'<testsuite name="gpufleet" errors="0" failures="{failures}" skipped="{skipped}"'
             f' tests="{tests}" time="{session.seconds:.3f}"'
-            f" timestamp={quoteattr(session.started)} hostname={quoteattr(platform.node())}>")
-        stream.writelines(_cases(session, scheme))
+            f" timestamp={quoteattr(session.started)} hostname={quoteattr(platform.node())}>"
+        )
+        stream.writelines(_cases(session))
         stream.write("</testsuite></testsuites>")
 
 
-def _cases(session: Session, scheme: str) -> Iterator[str]:
+def _cases(session: Session) -> Iterator[str]:
     """Area by area, as pytest runs the suite's files."""
     areas: dict[str, list[tuple[str, CheckResult]]] = {area: [] for area in AREAS}
     for host in session.hosts:
         for check in host.result["checks"]:
-            area, dot, _ = check["id"].partition(".")
-            if dot and area in areas:
+            area = area_of(check["id"])
+            if area in areas and "." in check["id"]:
                 areas[area].append((host.name, check))
     for area, checks in areas.items():
         for name, check in checks:
-            title = quoteattr(f"test_check[{scheme}://{name}-{check['id']}]")
-            yield (f'<testcase classname="verify.test_{area}" name={title} time="0"'
-                   f"{_outcome(check)}")
+            title = quoteattr(f"{name_of_test(check['id'])}[{name}]")
+            yield (
+                f'<testcase classname="verify.test_{area}" name={title} time="0"{_outcome(check)}'
+            )
 
 
 def _outcome(check: CheckResult) -> str:

@@ -15,23 +15,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from statistics import median
 from typing import Any
 
-from gpufleet.checks.judge import CHECK_IDS
+from gpufleet.judge.judge import CHECK_IDS
 from gpufleet.model.nightly import ChangeEntry, Changes, Past, PastHost
-from gpufleet.model.verdict import Verdict, consequences
+from gpufleet.model.verdict import LETTERS, Verdict, consequences
 from gpufleet.verification.host_versions import HostVersions
 from gpufleet.verification.session import HostRun, Session
 
 from . import change_summary, fleet_versions
 from .summary import mask_name, worst_first
 
-LETTERS = {
-    Verdict.PASS: "P",
-    Verdict.FAIL: "F",
-    Verdict.HUNG: "H",
-    Verdict.UNREACHABLE: "U",
-    Verdict.INCONCLUSIVE: "?",
-    Verdict.NOT_DECLARED: "-",
-}
 BAD = "FHU?"
 ABSENT = "."
 STEPS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
@@ -66,7 +58,8 @@ class Texts:
 
 
 def document(
-    session: Session, past: Past | None = None,
+    session: Session,
+    past: Past | None = None,
     changes: Changes | None = None,
     host_versions: Mapping[str, HostVersions] | None = None,
 ) -> dict[str, Any]:
@@ -83,13 +76,15 @@ def document(
     texts = Texts()
     if host_versions is None:
         host_versions = fleet_versions.read_versions(session)
-    checks = {check["id"]: check["statement"]
-              for host in session.hosts for check in host.result["checks"]}
+    checks = {
+        check["id"]: check["statement"] for host in session.hosts for check in host.result["checks"]
+    }
     indexes = {name: index for index, name in enumerate(_in_order(checks))}
     order = worst_first(session)
     excuses: dict[tuple[tuple[int, int], ...], int] = {}
-    hosts = {host.name: _host(host, host_versions[host.name], indexes, texts, excuses)
-             for host in order}
+    hosts = {
+        host.name: _host(host, host_versions[host.name], indexes, texts, excuses) for host in order
+    }
     # Evidence of failures has room before evidence of passed checks, for all hosts.
     for host in order:
         hosts[host.name]["seen"] = _passed_evidence(host, indexes, texts)
@@ -104,9 +99,11 @@ def document(
         hosts[host.name] |= {
             "changed": [
                 texts.number(
-                    mask_name(" ".join([", ".join(change.checks), change.text]), host.name))
-                for change in change_summary.summarize(changed[host.name])],
-            "nights": known["verdicts"][-len(nights):] if known and nights else "",
+                    mask_name(" ".join([", ".join(change.checks), change.text]), host.name)
+                )
+                for change in change_summary.summarize(changed[host.name])
+            ],
+            "nights": known["verdicts"][-len(nights) :] if known and nights else "",
             "series": series if left >= 0 or not series else None,
         }
     numbers = {host.name: index for index, host in enumerate(session.hosts)}
@@ -131,8 +128,11 @@ def _in_order(checks: Iterable[str]) -> list[str]:
 
 
 def _host(
-    host: HostRun, versions: HostVersions, indexes: Mapping[str, int],
-    texts: Texts, excuses: dict[tuple[tuple[int, int], ...], int],
+    host: HostRun,
+    versions: HostVersions,
+    indexes: Mapping[str, int],
+    texts: Texts,
+    excuses: dict[tuple[tuple[int, int], ...], int],
 ) -> dict[str, Any]:
     letters = [ABSENT] * len(indexes)
     wrong, excused = [], []
@@ -143,38 +143,46 @@ def _host(
             excused.append((index, texts.number(check["cause"])))
         elif verdict is not Verdict.PASS:
             cause, remedy, evidence = (
-                mask_name(check[part], host.name) for part in ("cause", "remedy", "evidence"))
-            wrong.append([index, texts.number(cause), texts.number(remedy),
-                          texts.evidence(evidence)])
+                mask_name(check[part], host.name) for part in ("cause", "remedy", "evidence")
+            )
+            wrong.append(
+                [index, texts.number(cause), texts.number(remedy), texts.evidence(evidence)]
+            )
     return {
         "name": host.name,
         "verdict": LETTERS[Verdict(host.result["verdict"])],
         "checks": "".join(letters),
         "about": texts.number(fleet_versions.describe(versions.versions)),
         "wrong": wrong,
-        "folded": [[indexes[check["id"]], indexes[cause]]
-                   for cause, explained in consequences(host.result["checks"]).items()
-                   for check in explained],
+        "folded": [
+            [indexes[check["id"]], indexes[cause]]
+            for cause, explained in consequences(host.result["checks"]).items()
+            for check in explained
+        ],
         "excused": excuses.setdefault(tuple(excused), len(excuses)),
     }
 
 
-def _passed_evidence(
-    host: HostRun, indexes: Mapping[str, int], texts: Texts
-) -> list[list[int]]:
-    return [[indexes[check["id"]], texts.evidence(mask_name(check["evidence"], host.name))]
-            for check in host.result["checks"]
-            if check["verdict"] == Verdict.PASS and check["evidence"]]
+def _passed_evidence(host: HostRun, indexes: Mapping[str, int], texts: Texts) -> list[list[int]]:
+    return [
+        [indexes[check["id"]], texts.evidence(mask_name(check["evidence"], host.name))]
+        for check in host.result["checks"]
+        if check["verdict"] == Verdict.PASS and check["evidence"]
+    ]
 
 
 def _nights(past: Past | None, hosts: Iterable[str]) -> list[str]:
     """The newest nights, as many as fit into the page."""
     if not past:
         return []
-    rows = sum(1 for name in hosts if name in past["hosts"]
-               for measure in past["hosts"][name].get("measures", {})
-               if MEASURE.fullmatch(measure))
-    return past["nights"][-max(LEAST_NIGHTS, MOST_MEASURED // max(1, rows) - ROW):]
+    rows = sum(
+        1
+        for name in hosts
+        if name in past["hosts"]
+        for measure in past["hosts"][name].get("measures", {})
+        if MEASURE.fullmatch(measure)
+    )
+    return past["nights"][-max(LEAST_NIGHTS, MOST_MEASURED // max(1, rows) - ROW) :]
 
 
 def _series(
@@ -193,15 +201,20 @@ def _series(
             found.append((title, len(which), which, values[-nights:], numbers))
     for title, _, which, values, numbers in sorted(found, key=lambda row: row[:3]):
         least, most = min(numbers), max(numbers)
-        yield [texts.number(title), texts.number(which), *map(_short, (
-            least, most, median(numbers), values[-1])), _steps(values, least, most)]
+        yield [
+            texts.number(title),
+            texts.number(which),
+            *map(_short, (least, most, median(numbers), values[-1])),
+            _steps(values, least, most),
+        ]
 
 
 def _steps(values: Iterable[float | None], least: float, most: float) -> str:
     span = (most - least) or 1
     return "".join(
         ABSENT if value is None else STEPS[round((value - least) / span * (len(STEPS) - 1))]
-        for value in values)
+        for value in values
+    )
 
 
 def _short(value: float | None) -> float | None:
@@ -217,6 +230,11 @@ def bad_nights(past: Past | None) -> list[tuple[str, int, dict[str, int]]]:
     for host in past["hosts"].values():
         for column, letter in zip(columns, host["verdicts"], strict=False):
             column[letter] += 1
-    return [(night, sum(column[letter] for letter in BAD),
-             {verdicts[letter]: column[letter] for letter in BAD if column[letter]})
-            for night, column in zip(past["nights"], columns, strict=True)]
+    return [
+        (
+            night,
+            sum(column[letter] for letter in BAD),
+            {verdicts[letter]: column[letter] for letter in BAD if column[letter]},
+        )
+        for night, column in zip(past["nights"], columns, strict=True)
+    ]

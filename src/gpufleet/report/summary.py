@@ -11,9 +11,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from gpufleet.model.frameworks import FRAMEWORKS, framework_id
+from gpufleet.frameworks import FRAMEWORKS, framework_id
 from gpufleet.model.pairs import PlannedMeeting
-from gpufleet.model.verdict import CheckResult, HostResult, Verdict, consequences
+from gpufleet.model.verdict import HEALTHY_VERDICTS, CheckResult, HostResult, Verdict, consequences
 from gpufleet.verification.session import HostRun, Session
 
 TITLES = {
@@ -26,7 +26,6 @@ TITLES = {
 }
 
 
-HEALTHY = {Verdict.PASS, Verdict.NOT_DECLARED}
 # Replaces a host's own name in a text. A private-use character, which no text contains.
 OWN_NAME = "\ue000"
 # A command lists at most this many hosts.
@@ -45,7 +44,7 @@ class Issue:
     # {id: statement}
     checks: Mapping[str, str]
     hosts: tuple[str, ...]
-    # The same of the checks that it explains, on any of the hosts.
+    # The verdicts of the checks that it explains, on any of the hosts.
     explains: Mapping[str, str]
 
 
@@ -72,8 +71,11 @@ def headline(session: Session) -> str:
     healthy = verdicts.count(Verdict.PASS)
     if healthy == len(verdicts):
         return f"{_hosts(healthy)} healthy: all declared checks pass."
-    others = [f"{verdicts.count(verdict)} {TITLES[verdict]}" for verdict in Verdict
-              if verdict in verdicts and verdict is not Verdict.PASS]
+    others = [
+        f"{verdicts.count(verdict)} {TITLES[verdict]}"
+        for verdict in Verdict
+        if verdict in verdicts and verdict is not Verdict.PASS
+    ]
     return f"{healthy} of {_hosts(len(verdicts))} healthy; {', '.join(others)}."
 
 
@@ -86,10 +88,12 @@ def worst_first(session: Session) -> list[HostRun]:
     order = list(Verdict)
 
     def rank(host: HostRun) -> tuple[int, int, list[tuple[int, str]]]:
-        issue_count = sum(check["verdict"] not in HEALTHY for check in causes(host.result))
+        issue_count = sum(check["verdict"] not in HEALTHY_VERDICTS for check in causes(host.result))
         # gpu2 before gpu10.
-        name = [(int(part), "") if part.isdigit() and part.isascii() else (-1, part)
-                for part in re.split(r"([0-9]{1,18})", host.name)]
+        name = [
+            (int(part), "") if part.isdigit() and part.isascii() else (-1, part)
+            for part in re.split(r"([0-9]{1,18})", host.name)
+        ]
         return order.index(Verdict(host.result["verdict"])), -issue_count, name
 
     return sorted(session.hosts, key=rank)
@@ -115,29 +119,45 @@ def issues(session: Session) -> list[Issue]:
         grouped: dict[tuple[str, ...], list[CheckResult]] = defaultdict(list)
         folded = consequences(host.result["checks"])
         for check in causes(host.result):
-            if check["verdict"] not in HEALTHY:
+            if check["verdict"] not in HEALTHY_VERDICTS:
                 texts = [mask_name(check[part], host.name) for part in ("cause", "remedy")]
                 grouped[check["verdict"], *texts].append(check)
         for cause_key, checks in grouped.items():
             key = *cause_key, tuple((check["id"], check["statement"]) for check in checks)
             found[key].append(host)
             evidence.setdefault(key, checks[0]["evidence"])
-            explains[key] |= {each["id"]: each["statement"]
-                              for check in checks for each in folded.get(check["id"], ())}
+            explains[key] |= {
+                each["id"]: each["statement"]
+                for check in checks
+                for each in folded.get(check["id"], ())
+            }
     order = list(Verdict)
     return sorted(
-        (Issue(Verdict(verdict), insert_names(cause, names, "HOST"), insert_names(remedy, names),
-               evidence[key], dict(checks), names, explains[key])
-         for key, hosts in found.items()
-         for verdict, cause, remedy, checks in [key]
-         for names in [tuple(host.name for host in hosts)]),
-        key=lambda issue: (order.index(issue.verdict), -len(issue.hosts)))
+        (
+            Issue(
+                Verdict(verdict),
+                insert_names(cause, names, "HOST"),
+                insert_names(remedy, names),
+                evidence[key],
+                dict(checks),
+                names,
+                explains[key],
+            )
+            for key, hosts in found.items()
+            for verdict, cause, remedy, checks in [key]
+            for names in [tuple(host.name for host in hosts)]
+        ),
+        key=lambda issue: (order.index(issue.verdict), -len(issue.hosts)),
+    )
 
 
 def mask_name(text: str, host: str) -> str:
     """Replace the host's own name in a text: hosts with the same issue then have the same text."""
-    return re.sub(rf"(?<![\w.-]){re.escape(host)}(?![\w-]|\.\w)", OWN_NAME, text) \
-        if host in text else text
+    return (
+        re.sub(rf"(?<![\w.-]){re.escape(host)}(?![\w-]|\.\w)", OWN_NAME, text)
+        if host in text
+        else text
+    )
 
 
 def insert_names(text: str, hosts: Collection[str], many: str = "") -> str:
@@ -164,55 +184,78 @@ def _verified_on(host: HostRun) -> Iterable[str]:
     driver, containers = host.plan.get("driver"), host.plan.get("containers")
     if driver and passed("driver.packages", "driver.held", "driver.modules"):
         runs = passed("driver.loaded", "driver.pending")
-        yield (f"Driver branch {driver['branch']} is complete and held, its {driver['module']}"
-               " modules are built for every kernel, and it"
-               f" {'is running' if runs else 'is not loaded, without a GPU'}")
+        yield (
+            f"Driver branch {driver['branch']} is complete and held, its {driver['module']}"
+            " modules are built for every kernel, and it"
+            f" {'is running' if runs else 'is not loaded, without a GPU'}"
+        )
     if passed("toolkit.present", "toolkit.files"):
         for toolkit in host.plan["toolkits"]:
             yield f"CUDA {toolkit['short']} is installed in {toolkit['path']}, every file unchanged"
     if passed("toolkit.files", "toolkit.cublas", "toolkit.nvrtc"):
         fast = ", at the model's expected speed" if passed("gpu.throughput") else ""
         for toolkit in host.plan["toolkits"]:
-            yield (f"CUDA {toolkit['short']} compiles, and multiplies matrices exactly on every"
-                   f" declared GPU{fast}")
+            yield (
+                f"CUDA {toolkit['short']} compiles, and multiplies matrices exactly on every"
+                f" declared GPU{fast}"
+            )
     elif passed("toolkit.files", "toolkit.nvrtc"):
         for toolkit in host.plan["toolkits"]:
             yield f"CUDA {toolkit['short']} compiles GPU code"
     if passed("cudnn.present", "cudnn.files", "cudnn.links"):
         for cudnn in host.plan["cudnn"]:
-            yield (f"cuDNN {cudnn['short']} in CUDA {cudnn['toolkit']}: header, library and links"
-                   " match")
+            yield (
+                f"cuDNN {cudnn['short']} in CUDA {cudnn['toolkit']}: header, library and links"
+                " match"
+            )
     if passed("stack.release", "stack.libraries", "stack.mapped"):
         for stack in host.plan["stacks"]:
             own = "toolkit" if stack["cuda_source"] == "toolkit" else "wheels"
-            yield (f"{stack['name']} loads every CUDA and cuDNN library of its build, only from its"
-                   f" own {own}")
+            yield (
+                f"{stack['name']} loads every CUDA and cuDNN library of its build, only from its"
+                f" own {own}"
+            )
     if passed("stack.matmul"):
         expect = host.plan["expect"]
-        where = "on every declared GPU" if passed("stack.gpu") else (
-            "on the CPU, not on a GPU" if expect and expect["count"] == 0 else
-            "on the devices that it lists, of which none is declared")
+        where = (
+            "on every declared GPU"
+            if passed("stack.gpu")
+            else (
+                "on the CPU, not on a GPU"
+                if expect and expect["count"] == 0
+                else "on the devices that it lists, of which none is declared"
+            )
+        )
         for stack in host.plan["stacks"]:
             yield f"{stack['name']} multiplies matrices exactly {where}"
     yield from _distributed(host.plan.get("pairs") or (), passed)
     if containers and passed("containers.runtime"):
-        gpus = ", and every declared GPU computes in a container" if passed(
-            "containers.gpus", "containers.reload", "containers.matmul") else ""
+        gpus = (
+            ", and every declared GPU computes in a container"
+            if passed("containers.gpus", "containers.reload", "containers.matmul")
+            else ""
+        )
         yield f"{containers['engine']} has NVIDIA's runtime and keeps containers running{gpus}"
 
 
 def _distributed(pairs: Iterable[PlannedMeeting], passed: Callable[..., bool]) -> Iterable[str]:
     """The frameworks that computed together with another host."""
-    # TensorFlow's own run is that of its parameter servers; the others have none.
+    # A framework's run includes its parameter servers, if it has them.
     others = passed("pair.all-reduce") or passed("pair.nccl")
     for pair in pairs:
         for framework in FRAMEWORKS.values():
-            releases = [stack["release"] for stack in pair["stacks"]
-                        if framework_id(stack) == framework.id]
-            if releases and (passed("pair.parameter-server") if framework.id == "tensorflow"
-                             else others):
-                yield (f"{framework.title} {' and '.join(releases)} computes exactly in a"
-                       f" distributed run with {pair['with']}")
+            releases = [
+                stack["release"] for stack in pair["stacks"] if framework_id(stack) == framework.id
+            ]
+            if releases and (
+                passed("pair.parameter-server")
+                if framework.distributed.parameter_servers
+                else others
+            ):
+                yield (
+                    f"{framework.title} {' and '.join(releases)} computes exactly in a"
+                    f" distributed run with {pair['with']}"
+                )
 
 
 def provision_reasons(session: Session) -> list[ProvisionReasons]:
@@ -220,9 +263,15 @@ def provision_reasons(session: Session) -> list[ProvisionReasons]:
     found: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for host, reasons in (session.provisioned or {}).items():
         found[tuple(mask_name(reason, host) for reason in reasons)].append(host)
-    return sorted((
-        ProvisionReasons([insert_names(reason, hosts, "HOST") for reason in reasons], tuple(hosts))
-        for reasons, hosts in found.items()), key=lambda entry: -len(entry.hosts))
+    return sorted(
+        (
+            ProvisionReasons(
+                [insert_names(reason, hosts, "HOST") for reason in reasons], tuple(hosts)
+            )
+            for reasons, hosts in found.items()
+        ),
+        key=lambda entry: -len(entry.hosts),
+    )
 
 
 def skipped_checks(session: Session) -> list[SkippedChecks]:

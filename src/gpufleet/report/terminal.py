@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import re
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO, Any, cast
 
 from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
 from rich.console import Console
@@ -29,9 +32,32 @@ STYLES = {
     Verdict.INCONCLUSIVE: "yellow",
     Verdict.NOT_DECLARED: "dim",
 }
-# More hosts than these are shown in brief, the healthy ones only by name.
+# The most hosts that are shown one by one; of more, the healthy ones share a line.
 MOST_IN_FULL = 8
+# The longest line of output that is not wrapped because it is piped, and of the list of checks.
+LONGEST_LINE, LIST_WIDTH = 10_000, 100
 DETAILED = (Verdict.FAIL, Verdict.HUNG, Verdict.UNREACHABLE, Verdict.INCONCLUSIVE)
+
+
+class _Unpadded:
+    """Writes to a file without the blanks with which rich fills lines."""
+
+    def __init__(self, file: IO[str]) -> None:
+        self._file = file
+
+    def write(self, text: str) -> int:
+        """Write the text; the blanks at the ends of its lines are left out."""
+        return self._file.write(re.sub(r" +(?=\n)", "", text))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+
+def output() -> Console:
+    """Standard output. Where it is no terminal, lines are neither wrapped nor padded."""
+    if sys.stdout.isatty():
+        return Console()
+    return Console(file=cast(IO[str], _Unpadded(sys.stdout)), width=LONGEST_LINE)
 
 
 @contextmanager
@@ -55,42 +81,52 @@ def progress(console: Console, action: str, total: int) -> Iterator[Report]:
             else:
                 return
             console.print(f"  {message}", markup=False, soft_wrap=True)
+
         yield line
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
-               TimeElapsedColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task(action, total=total)
 
         def advance(name: str, outcome: Outcome) -> None:
             bar.advance(task)
+
         yield advance
 
 
-def show(console: Console, session: Session, report: Path | None) -> None:
-    """Print each host and check, failures in full, then what passed and what was skipped.
+def show(console: Console, session: Session, report: Path | None, verbose: bool = False) -> Session:
+    """Print the hosts, failures in full, then what passed and what was skipped.
 
-    Of many hosts, the healthy ones are one line, and the others have only their failures. A host
-    that cannot be shown is shown as not judged.
+    A healthy host is one line, and healthy ones of many hosts share one. `verbose` adds the name
+    and verdict of each check. A host that cannot be shown is shown as not judged, as it is in the
+    session that is returned.
     """
+
     def text(shown: Session) -> str:
         # Nothing is printed before all of it can be.
         with console.capture() as capture:
-            _show(console, shown.for_display(), report)
+            _show(console, shown.for_display(), report, verbose)
         return capture.get()
 
-    console.file.write(guard.without_defects(session, lambda: text(session), text))
+    shown = guard.without_defects(session, text, text)
+    console.file.write(shown.value)
+    return shown.session
 
 
-def _show(console: Console, session: Session, report: Path | None) -> None:
-    brief = len(session.hosts) > MOST_IN_FULL
+def _show(console: Console, session: Session, report: Path | None, verbose: bool) -> None:
+    brief = len(session.hosts) > MOST_IN_FULL and not verbose
     healthy = [host.name for host in session.hosts if host.result["verdict"] == Verdict.PASS]
     if brief and healthy:
         console.print()
         console.print(_bullet(SYMBOLS[Verdict.PASS], STYLES[Verdict.PASS], fold_names(healthy)))
     for host in session.hosts:
         if not brief or host.result["verdict"] != Verdict.PASS:
-            _host(console, host.name, host.result, brief)
+            _host(console, host.name, host.result, verbose)
     console.print()
     console.print(Text(summary.headline(session), style="bold"))
     for sentence in summary.verified_statements(session):
@@ -130,7 +166,7 @@ def _bullet(symbol: str, style: str, text: str | Text) -> Table:
     return table
 
 
-def _host(console: Console, name: str, result: HostResult, brief: bool) -> None:
+def _host(console: Console, name: str, result: HostResult, verbose: bool) -> None:
     verdict = Verdict(result["verdict"])
     head = Text()
     head.append(f"{SYMBOLS[verdict]} {name}", style=STYLES[verdict])
@@ -139,14 +175,13 @@ def _host(console: Console, name: str, result: HostResult, brief: bool) -> None:
     head.append(counts, style="dim")
     console.print()
     console.print(head)
-    for line in () if brief else _compact(result["checks"], console.width - 2):
+    for line in _compact(result["checks"], min(console.width, LIST_WIDTH) - 2) if verbose else ():
         console.print(Padding(line, (0, 0, 0, 2)))
     folded = consequences(result["checks"])
     for check in summary.causes(result):
         kind = Verdict(check["verdict"])
         if kind in DETAILED:
-            console.print(Padding(
-                _details(check, kind, folded.get(check["id"], [])), (1, 0, 0, 2)))
+            console.print(Padding(_details(check, kind, folded.get(check["id"], [])), (1, 0, 0, 2)))
 
 
 def _compact(checks: list[CheckResult], width: int) -> Iterator[Text]:
@@ -164,8 +199,10 @@ def _compact(checks: list[CheckResult], width: int) -> Iterator[Text]:
 
 def _details(check: CheckResult, kind: Verdict, explains: list[CheckResult]) -> Table:
     table = Table.grid(padding=(0, 2))
-    table.add_row(Text(kind.value, style=STYLES[kind]),
-                  Text(f"{check['id']}: {check['statement']}", style="bold"))
+    table.add_row(
+        Text(kind.value, style=STYLES[kind]),
+        Text(f"{check['id']}: {check['statement']}", style="bold"),
+    )
     table.add_row("cause", Text(check["cause"]))
     table.add_row("remedy", Text(check["remedy"], style="cyan"))
     if explains:

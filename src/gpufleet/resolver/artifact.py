@@ -6,14 +6,12 @@ other checksums and its size are dropped.
 
 from __future__ import annotations
 
-from typing import Any
-
 from gpufleet.model.plan import Artifact
 from gpufleet.model.problems import Code
+from gpufleet.model.text import public_addresses
+from gpufleet.model.types import Row
 
 from .context import ResolveContext
-
-Row = dict[str, Any]
 
 DIGESTS = ("sha256", "sha512", "md5")  # in the order of preference; md5 only where it is allowed
 
@@ -31,7 +29,7 @@ def describe(context: ResolveContext, row: Row) -> Artifact:
     checksum = next((f"{name}:{known[name]}" for name in DIGESTS if known[name]), None)
     return Artifact(
         file=known["file"],
-        url=known["url"],
+        url=public_addresses(known["url"]) if known["url"] else None,
         sha256=known["sha256"],
         md5=known["md5"],
         checksum=checksum,
@@ -66,6 +64,5 @@ def check(context: ResolveContext, row: Row, what: str, where: str) -> None:
         Code.ARTIFACT_WITHOUT_CHECKSUM,
         f"no checksum of {row['file']} ({what}) is known",
         where,
-        f"download it, verify it, and declare its checksum: {override}; "
-        "or declare another release",
+        f"download it, verify it, and declare its checksum: {override}; or declare another release",
     )

@@ -6,11 +6,13 @@ is what is planned.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gpufleet.host_state import adoption, ownership
 from gpufleet.model.problems import Code
+from gpufleet.model.text import gpufleet
 
 from . import environment
 from .context import ResolveContext
@@ -27,7 +29,7 @@ def check(context: ResolveContext, plan: Mapping[str, Any], declared_at: Mapping
             Code.FOREIGN_TREE,
             f"{path} exists already, and gpufleet did not install it ({what} belongs there)",
             where,
-            f"move it away (mv {path} {path}.old){otherwise}",
+            f"{_away(path)}{otherwise}",
         )
 
     def judge(path: str, what: str, where: str, wrong: Iterable[str], away: str) -> None:
@@ -49,18 +51,18 @@ def check(context: ResolveContext, plan: Mapping[str, Any], declared_at: Mapping
                 Code.INSTALLED_ELSEWHERE,
                 f"{kind} {identity} is installed in {other} and declared in {path}",
                 declared_at[path],
-                f"remove it first (./gpufleet remove --{kind} {identity}), or declare it where it "
-                "is installed",
+                f"remove it first ({gpufleet('remove', f'--{kind}', identity)}), or declare it "
+                "where it is installed",
             )
     for row in plan["toolkits"]:
         if ownership.foreign_toolkit(context.host, row):
             path, wrong = row["path"], adoption.toolkit(context.host, row)
-            away = f"move it away (mv {path} {path}.old)"
+            away = _away(path)
             judge(path, f"CUDA {row['version']}", declared_at[path], wrong, away)
     for row in plan["cudnn"]:
         if ownership.foreign_cudnn(context.host, row, plan["adopt"]):
             path, wrong = row["toolkit_path"], adoption.cudnn(context.host, row)
-            away = f"remove it (rm {path}/lib64/libcudnn*)"
+            away = f"remove it (rm {shlex.quote(path)}/lib64/libcudnn*)"
             library = f"{path}/lib64/{row['soname']}"
             judge(library, f"cuDNN {row['version']}", declared_at[path], wrong, away)
     for row in plan["stacks"]:
@@ -71,3 +73,7 @@ def check(context: ResolveContext, plan: Mapping[str, Any], declared_at: Mapping
             refuse(path, "a file of the stacks' and toolkits' environment", path)
     if plan["default_link"] and ownership.foreign_default(context.host):
         refuse(plan["default_link"]["path"], "the link to the default toolkit", "gpu_cuda_default")
+
+
+def _away(path: str) -> str:
+    return f"move it away (mv {shlex.join([path, f'{path}.old'])})"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from gpufleet.catalog.gpus import Gpu
 from gpufleet.host_state.host import Host
 from gpufleet.model.problems import Code, Problems
-from gpufleet.model.spec import Spec
+from gpufleet.model.spec import Spec, StackSpec
 
 
 @dataclass
@@ -19,8 +20,15 @@ class ResolveContext:
     problems: Problems
     gpus: list[Gpu] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    locks: Collection[str] | None = None  # the names of the user's locks; None: not known
+    trial: bool = False  # only whether there are problems counts
+    # Whether a changed stack is without a problem that it has as declared, and has no new one.
+    accepts: Callable[[StackSpec, Code], bool] = lambda *_: True
 
-    def refuse(self, code: Code, message: str, where: str, remedy: str) -> None:
+    def refuse(self, code: Code, message: str, where: str, remedy: str | Callable[[], str]) -> None:
+        """Add a problem; a remedy that takes a search is looked for where someone reads it."""
+        if callable(remedy):
+            remedy = "" if self.trial else remedy()
         self.problems.add(code, message, where, remedy)
 
     def note(self, text: str) -> None:

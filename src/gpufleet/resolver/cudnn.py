@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 from gpufleet.catalog import facts, gpus, versions
 from gpufleet.catalog.estimates import installed_mib
 from gpufleet.catalog.records import Archive, Build
+from gpufleet.frameworks import FRAMEWORKS
 from gpufleet.model.plan import PlannedCudnn
 from gpufleet.model.problems import Code
+from gpufleet.model.spec import StackSpec
+from gpufleet.model.types import Row
 
-from . import artifact
+from . import alternatives, artifact
 from .context import ResolveContext
 from .toolkits import Chosen
-
-Row = dict[str, Any]
 
 
 @dataclass
@@ -32,6 +33,7 @@ class Want:
     because: str
     pinned: str | None = None
     built: str | None = None
+    stack: StackSpec | None = None  # None: declared in gpu_toolkits
 
     @property
     def major(self) -> int:
@@ -53,9 +55,10 @@ def at_least(version: str, built: str) -> bool:
 
 
 def needed(build: Build, cuda: str) -> str:
-    """The least cuDNN of a build on toolkit X.Y: what it was built with, or a rule's."""
+    """The least cuDNN of a build on toolkit X.Y: of what it was built with, asks for of the wheels,
+    and a rule's, the newest."""
     least = facts.cudnn_least(build.framework, build.version, cuda)
-    return versions.newest([build.cudnn, least]) if least else build.cudnn
+    return versions.newest(filter(None, [build.cudnn, build.cudnn_floor, least]))
 
 
 def choose(context: ResolveContext, wants: list[Want], toolkits: dict[str, Chosen]) -> None:
@@ -140,8 +143,21 @@ def _refuse_none(context: ResolveContext, short: str, major: int, want: Want) ->
         Code.CUDNN_UNKNOWN,
         f"no cuDNN {major} for CUDA {short} is known ({want.because} needs one)",
         want.where,
-        "declare another CUDA release",
+        lambda: _other_cuda(context, want),
     )
+
+
+def _other_cuda(context: ResolveContext, want: Want) -> str:
+    """The remedy for a CUDA that no cuDNN is known for."""
+    stack, code = want.stack, Code.CUDNN_UNKNOWN
+    if stack is None:
+        return "declare another CUDA release"
+    if stack.cuda and alternatives.accepted(context, stack, code, cuda=None, index=None):
+        return "remove cuda"
+    others = alternatives.nearest(stack.release, facts.releases(stack.framework))
+    found = alternatives.release(context, stack, code, others)
+    title = FRAMEWORKS[stack.framework].title
+    return f"declare {title} {found}" if found else alternatives.none_fits(title)
 
 
 def needs(version: str, cuda: str) -> list[Row]:
@@ -149,8 +165,7 @@ def needs(version: str, cuda: str) -> list[Row]:
     return [
         rule
         for rule in facts.rules("cudnn_needs")
-        if versions.has_prefix(cuda, rule["cuda"])
-        and versions.within(version, rule)
+        if versions.has_prefix(cuda, rule["cuda"]) and versions.within(version, rule)
     ]
 
 
@@ -164,14 +179,34 @@ def check_gpus(context: ResolveContext, chosen: Chosen) -> None:
                     f"{card.text} is too old for cuDNN {picked.archive.version}, which "
                     f"supports {low} and newer",
                     picked.wants[0].where,
-                    "declare an older cuDNN, or a release built with one",
+                    partial(_older, context, chosen, picked),
                 )
+
+
+def _older(context: ResolveContext, chosen: Chosen, picked: Picked) -> str:
+    """The remedy for a GPU that is too old for a cuDNN."""
+    stack = next((want.stack for want in picked.wants if want.stack), None)
+    if stack is None:
+        return "declare an older cuDNN"
+    code, ways = Code.GPU_TOO_OLD, []
+    if stack.cudnn and alternatives.accepted(context, stack, code, cudnn=None):
+        ways.append("remove cudnn")
+    older = [each.version for each in facts.archives_for(picked.archive.major, chosen.short)]
+    for version in reversed(older):
+        if alternatives.accepted(context, stack, code, cudnn=version):
+            ways.append(f'set cudnn: "{version}"')
+            break
+    others = facts.releases(stack.framework)[::-1]
+    if found := alternatives.release(context, stack, code, others):
+        ways.append(f"declare {FRAMEWORKS[stack.framework].title} {found}")
+    return ", or ".join(ways) or "no known release fits this GPU and what else is declared"
 
 
 def _above(card: gpus.Gpu, version: str, cuda: str) -> list[str]:
     """The least compute capabilities of a cuDNN that a GPU does not reach."""
-    lows = [rule["compute_capability"] for rule in needs(version, cuda)
-            if "compute_capability" in rule]
+    lows = [
+        rule["compute_capability"] for rule in needs(version, cuda) if "compute_capability" in rule
+    ]
     return [low for low in lows if versions.key(card.capability) < versions.key(low)]
 
 
@@ -186,24 +221,34 @@ def ends_before(card: gpus.Gpu, build: Build) -> str | None:
     """Which cuDNN of a build has no code for a GPU that is newer than it."""
     for rule in facts.rules("cudnn_ends"):
         major = build.row["cudnn_major"]
-        if (build.framework in rule["frameworks"] and major and int(major) <= rule["major"]
-                and versions.key(card.capability) > versions.key(rule["compute_capability"])):
-            return (f"cuDNN {major} of {build.name}, whose support ends at "
-                    f"{rule['compute_capability']}")
+        if (
+            build.framework in rule["frameworks"]
+            and major
+            and int(major) <= rule["major"]
+            and versions.key(card.capability) > versions.key(rule["compute_capability"])
+        ):
+            return (
+                f"cuDNN {major} of {build.name}, whose support ends at {rule['compute_capability']}"
+            )
     return None
 
 
 def ceiling(cards: list[gpus.Gpu], build: Build) -> str | None:
     """The bound on the cuDNN from wheels, as X.Y, where it floats to one without code for a GPU.
 
-    The wheels of JAX keep below it by their requirements, for any GPU.
+    Some frameworks' wheels keep below it by their requirements, for any GPU.
     """
     short = versions.short(build.cuda)
-    limits = [rule["from"] for rule in facts.rules("cudnn_needs") for card in cards
-              if versions.has_prefix(short, rule["cuda"]) and "compute_capability" in rule
-              and versions.major(rule["from"]) == build.cudnn_major
-              and versions.key(card.capability) < versions.key(rule["compute_capability"])]
-    if build.framework == "jax" or not floating_pin(build) or not limits:
+    limits = [
+        rule["from"]
+        for rule in facts.rules("cudnn_needs")
+        for card in cards
+        if versions.has_prefix(short, rule["cuda"])
+        and "compute_capability" in rule
+        and versions.major(rule["from"]) == build.cudnn_major
+        and versions.key(card.capability) < versions.key(rule["compute_capability"])
+    ]
+    if build.about.bounds_cudnn or not floating_pin(build) or not limits:
         return None
     return str(min(limits, key=versions.key))
 

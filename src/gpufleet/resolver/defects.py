@@ -6,19 +6,19 @@ Refused is what gives a framework's own programs wrong results and has a remedy;
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
 
 from packaging.requirements import Requirement
 
 from gpufleet.catalog import facts, gpus, versions
 from gpufleet.catalog.records import Build, Toolkit
 from gpufleet.model.problems import Code
+from gpufleet.model.types import Row
 
+from . import alternatives
 from .context import ResolveContext
 from .stacks import Stack
 from .toolkits import Chosen
-
-Row = dict[str, Any]
 
 
 def check_toolkit(context: ResolveContext, chosen: Chosen) -> None:
@@ -26,8 +26,10 @@ def check_toolkit(context: ResolveContext, chosen: Chosen) -> None:
     for rule in facts.rules("cuda_defects"):
         if "toolkit" in rule["users"] and _affected(chosen.toolkit.version, rule["toolkits"]):
             for card in _cards(context, rule):
-                context.note(f"CUDA {chosen.toolkit.version}: on {card.text}, its {rule['part']} "
-                             f"{rule['defect']}{_corrected(rule)}")
+                context.note(
+                    f"CUDA {chosen.toolkit.version}: on {card.text}, its {rule['part']} "
+                    f"{rule['defect']}{_corrected(rule)}"
+                )
 
 
 def check_stack(context: ResolveContext, stack: Stack, chosen: Chosen | None) -> None:
@@ -47,11 +49,14 @@ def check_stack(context: ResolveContext, stack: Stack, chosen: Chosen | None) ->
             if verdict == "refuse":
                 _refuse(context, stack, rule, card, have, chosen=chosen)
                 return
-            context.note(f"{stack.spec.name}: on {card.text}, {have} {rule['defect']}"
-                         f"{_corrected(rule)}")
+            context.note(
+                f"{stack.spec.name}: on {card.text}, {have} {rule['defect']}{_corrected(rule)}"
+            )
         if verdict == "refuse" and not context.gpus and not context.spec.without_gpu:
-            context.note(f"{stack.spec.name}: on GPUs of compute capability {rule['gpus']['from']} "
-                         f"and newer, {have} {rule['defect']}{_corrected(rule)}")
+            context.note(
+                f"{stack.spec.name}: on GPUs of compute capability {rule['gpus']['from']} "
+                f"and newer, {have} {rule['defect']}{_corrected(rule)}"
+            )
 
 
 def _has(rule: Row, build: Build, chosen: Chosen | None) -> str | None:
@@ -93,35 +98,63 @@ def _after(version: str) -> str:
 
 
 def _refuse(
-    context: ResolveContext, stack: Stack, rule: Row, card: gpus.Gpu, have: str,
-    *, chosen: Chosen | None,
+    context: ResolveContext,
+    stack: Stack,
+    rule: Row,
+    card: gpus.Gpu,
+    have: str,
+    *,
+    chosen: Chosen | None,
 ) -> None:
-    without = f"remove cuda: its packages have another {rule['part']}"
-    first = _first_usable(context, stack.build, chosen.toolkit) if chosen else None
-    # A release that is declared in full keeps the whole toolkit to it.
-    pinned = [want.where for want in chosen.wants if want.cuda != chosen.short] if (
-        chosen and first and chosen.short == first.short) else []
     own = f"{stack.spec.where}.cuda"
     context.refuse(
         Code.CUDA_MISMATCH,
         f"on {card.text}, {have} {rule['defect']}",
         own,
-        f'declare cuda: "{first.version}" or newer in {", ".join(dict.fromkeys(pinned)) or own}, '
-        f"or {without}" if first else without,
+        partial(_remedy, context, stack, rule, own, chosen),
     )
+
+
+def _remedy(
+    context: ResolveContext, stack: Stack, rule: Row, own: str, chosen: Chosen | None
+) -> str:
+    """Another toolkit, or the packages, or another release."""
+    code, spec, ways = Code.CUDA_MISMATCH, stack.spec, []
+    first = _first_usable(context, stack.build, chosen.toolkit) if chosen else None
+    if chosen and first and alternatives.accepted(context, spec, code, cuda=first.version):
+        # A release that is declared in full keeps the whole toolkit to it.
+        pinned = [want.where for want in chosen.wants if want.cuda != chosen.short]
+        where = ", ".join(dict.fromkeys(pinned)) if chosen.short == first.short else ""
+        ways.append(f'declare cuda: "{first.version}" or newer in {where or own}')
+    for keys in (("cuda",), ("cuda", "cudnn")):
+        if alternatives.accepted(context, spec, code, **dict.fromkeys(keys)):
+            ways.append(f"remove {' and '.join(keys)}: its packages have another {rule['part']}")
+            break
+    others = alternatives.nearest(stack.build.version, facts.releases(spec.framework))
+    if not ways and (found := alternatives.release(context, spec, code, others)):
+        ways.append(f"declare {stack.build.title} {found}")
+    return ", or ".join(ways) or alternatives.none_fits(stack.build.title)
 
 
 def _first_usable(context: ResolveContext, build: Build, toolkit: Toolkit) -> Toolkit | None:
     """The first toolkit after one that serves a build on all of the host's GPUs, without a defect
     for which it would be refused."""
-    refused = [rule for rule in facts.rules("cuda_defects")
-               if rule["users"].get(build.framework) == "refuse" and _cards(context, rule)]
+    refused = [
+        rule
+        for rule in facts.rules("cuda_defects")
+        if rule["users"].get(build.framework) == "refuse" and _cards(context, rule)
+    ]
     for each in facts.toolkits():
-        if (versions.key(each.version) > versions.key(toolkit.version)
-                and each.installer is not None and each.row["channel"] == "ga"
-                and build.serves(each.version)
-                and not any(gpus.older_than_toolkit(card, each)
-                            or gpus.newer_than_toolkit(card, each) for card in context.gpus)
-                and not any(_affected(each.version, rule["toolkits"]) for rule in refused)):
+        if (
+            versions.key(each.version) > versions.key(toolkit.version)
+            and each.installer is not None
+            and each.row["channel"] == "ga"
+            and build.serves(each.version)
+            and not any(
+                gpus.older_than_toolkit(card, each) or gpus.newer_than_toolkit(card, each)
+                for card in context.gpus
+            )
+            and not any(_affected(each.version, rule["toolkits"]) for rule in refused)
+        ):
             return each
     return None

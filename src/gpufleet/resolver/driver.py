@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from gpufleet.catalog import gpus, versions
 from gpufleet.catalog.records import DriverMinimum
 from gpufleet.model.problems import Code
 from gpufleet.model.spec import DriverSpec
+from gpufleet.model.types import Row
 
 from . import driver_constraints, driver_selection, kernel_module
 from .context import ResolveContext
-
-Row = dict[str, Any]
 
 
 def plan(context: ResolveContext, need: DriverMinimum | None) -> Row | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from gpufleet.catalog import facts, gpus, versions
 from gpufleet.catalog.records import DriverMinimum, Toolkit
 
-from . import cudnn
+from . import cudnn, ptx
 from .context import ResolveContext
 from .stacks import Stack
 from .toolkits import Chosen
@@ -52,19 +52,20 @@ def of_gpu(card: gpus.Gpu) -> list[DriverMinimum]:
 def of_stack(context: ResolveContext, stack: Stack, chosen: Chosen | None) -> DriverMinimum:
     """A stack's need: its build's, its toolkit's, its cuDNN's, and its GPUs'.
 
-    GPUs that the build reaches only through PTX need a driver as new as the build's CUDA.
+    GPUs that need the build's PTX need a driver that knows its version of the language.
     """
     build, name = stack.build, f"CUDA {stack.cuda}"
-    # NVIDIA's table has not every patch release; its minimum is then that of the major version.
-    exact = build.driver_exact or build.driver_minor or ""
     if build.driver_minor:
         needs = [DriverMinimum(build.driver_minor, f"{name}, minor-version compatibility")]
     else:
-        needs = [DriverMinimum(exact, f"{name}, exact minimum")]
+        needs = [DriverMinimum(build.driver_exact or "", f"{name}, exact minimum")]
     if chosen:
         needs += of_toolkit(chosen.toolkit) + of_cudnn(chosen)
     for card in context.gpus:
         needs += of_gpu(card)
-        if not gpus.native_to_build(card, stack.build):
-            needs.append(DriverMinimum(exact, f"{name}, {card.text} reached through PTX"))
+        if not gpus.native_to_build(card, build):
+            least = ptx.needs(build)
+            needs.append(
+                DriverMinimum(least.version, f"{least.because}, compiled for {card.text},")
+            )
     return max(needs, key=lambda need: versions.key(need.version))

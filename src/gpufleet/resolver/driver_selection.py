@@ -121,7 +121,9 @@ def _best(context: ResolveContext, spec: DriverSpec, need: DriverMinimum | None)
     nearest = max(
         offered,
         key=lambda each: (
-            -len(list(driver_constraints.violations(context, each, spec, need))), _rank(each)),
+            -len(list(driver_constraints.violations(context, each, spec, need))),
+            _rank(each),
+        ),
     )
     for violation in driver_constraints.violations(context, nearest, spec, need):
         context.refuse(

@@ -10,8 +10,9 @@ from functools import cache
 from typing import Any
 
 from gpufleet.catalog import facts, versions
-from gpufleet.catalog.records import Branch, Row
+from gpufleet.catalog.records import Branch
 from gpufleet.host_state.host import Host
+from gpufleet.model.types import Row
 
 SOURCES = ("distro", "nvidia_repo", "runfile")  # in the order in which they are proposed
 

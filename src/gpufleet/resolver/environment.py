@@ -13,9 +13,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
-from gpufleet.model.frameworks import FRAMEWORKS, FrameworkId
+from gpufleet.frameworks import FRAMEWORKS, FrameworkId
 from gpufleet.model.plan import EnvironmentFile, PlannedStack, PlannedToolkit
 from gpufleet.model.problems import Code
+from gpufleet.model.spec import StackSpec
 
 from .context import ResolveContext
 
@@ -39,10 +40,10 @@ def module(framework: FrameworkId, name: str) -> str:
     return f"{framework}/{name.removeprefix(f'{framework}-')}"
 
 
-def check(context: ResolveContext) -> None:
+def check(context: ResolveContext, declared: Iterable[StackSpec]) -> None:
     """Refuse names of stacks that no modulefile or kernel can have."""
     taken: dict[str, str] = {}
-    for spec in context.spec.stacks:
+    for spec in declared:
         own = module(spec.framework, spec.name)
         other = taken.setdefault(own, spec.name)
         if other != spec.name:
@@ -128,9 +129,9 @@ def _stacks(
 def _conflicts(framework: FrameworkId) -> str:
     """The families that a stack's modulefile excludes: an environment has one interpreter.
 
-    TensorFlow's names itself alone, as it did before there were others, whose files name it.
+    One that excludes its own family alone is named by the others' modulefiles.
     """
-    return "tensorflow" if framework == "tensorflow" else " ".join(sorted(FRAMEWORKS))
+    return " ".join(sorted(FRAMEWORKS)) if FRAMEWORKS[framework].excludes_all else framework
 
 
 def _modulefile(what: str, family: str, lines: list[str]) -> str:

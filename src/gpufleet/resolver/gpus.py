@@ -5,8 +5,11 @@ from __future__ import annotations
 from gpufleet.catalog import pci
 from gpufleet.catalog.gpus import Gpu, capabilities
 from gpufleet.model.problems import Code
+from gpufleet.model.text import cut
 
 from .context import ResolveContext
+
+SHOWN = 60  # characters of a name that is not known
 
 
 def select(context: ResolveContext) -> list[Gpu]:
@@ -29,7 +32,7 @@ def select(context: ResolveContext) -> list[Gpu]:
         if not known:
             context.refuse(
                 Code.GPU_UNKNOWN,
-                f"the compute capability of {label!r} is not known",
+                f"the compute capability of {cut(label, SHOWN)!r} is not known",
                 where,
                 'write the compute capability, such as "8.9" (nvidia-smi --query-gpu=compute_cap)',
             )

@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 from gpufleet.catalog import facts, versions
 from gpufleet.catalog.records import Build
+from gpufleet.frameworks import FRAMEWORKS
 from gpufleet.model.plan import CudaSource
 from gpufleet.model.problems import Code
 from gpufleet.model.spec import LOCAL, PIP, StackSpec
 
-from . import cudnn
+from . import alternatives, cudnn
 from .context import ResolveContext
 from .toolkits import Chosen
-
-PYTORCH_INDEX = "https://download.pytorch.org/whl/"
 
 
 def build(context: ResolveContext, spec: StackSpec, builds: Sequence[Build]) -> Build | None:
@@ -42,18 +42,24 @@ def build(context: ResolveContext, spec: StackSpec, builds: Sequence[Build]) -> 
 def _index_fits(
     context: ResolveContext, spec: StackSpec, chosen: Build, builds: Sequence[Build]
 ) -> bool:
-    """Whether the declared index, where it is PyTorch's own for one CUDA, is the chosen build's.
+    """Whether the declared index, if the framework's own for one CUDA, is the chosen build's.
 
     pip would prefer that index's wheel to PyPI's, as its version has a local part.
     """
     address = (spec.index or "").rstrip("/")
     has = address.rpartition("/")[2]
-    if (chosen.framework != "pytorch" or not address.startswith(PYTORCH_INDEX)
-            or not re.fullmatch(r"cu\d+", has) or has == chosen.variant):
+    if (
+        not _is_own_index(chosen, address)
+        or not re.fullmatch(r"cu\d+", has)
+        or has == chosen.variant
+    ):
         return True
     listed = next((each for each in builds if each.variant == has and not each.unavailable), None)
-    other = (f"set index: {chosen.index}" if chosen.index else
-             f"remove index: the wheel on PyPI has CUDA {versions.short(chosen.cuda)}")
+    other = (
+        f"set index: {chosen.index}"
+        if chosen.index
+        else f"remove index: the wheel on PyPI has CUDA {versions.short(chosen.cuda)}"
+    )
     add = f'{"set" if spec.cuda else "add"} cuda: "{listed.cuda}", or ' if listed else ""
     context.refuse(
         Code.CUDA_MISMATCH,
@@ -65,88 +71,136 @@ def _index_fits(
     return False
 
 
+def _is_own_index(build: Build, address: str) -> bool:
+    """Whether an address is on the index of the build's framework."""
+    index = build.about.own_index
+    return index is not None and address.startswith(index)
+
+
 def _refuse_release(context: ResolveContext, spec: StackSpec, build: Build) -> None:
-    first = next(each for each in facts.builds(spec.framework)
-                 if versions.key(each.version) > versions.key(build.version))
+    code, title = Code.WHEEL_UNAVAILABLE, build.title
+
+    def remedy() -> str:
+        others = alternatives.nearest(build.version, facts.releases(spec.framework))
+        found = alternatives.release(context, spec, code, others)
+        if found is None:
+            return alternatives.none_fits(title)
+        return f"declare {title} {found}, whose CUDA is on PyPI"
+
     context.refuse(
-        Code.WHEEL_UNAVAILABLE,
+        code,
         f"{build.name} cannot be installed with CUDA: {build.unavailable}",
         f"{spec.where}.{spec.framework}",
-        f"declare {first.name} or newer, whose CUDA is on PyPI",
+        remedy,
     )
 
 
 def _reachable(context: ResolveContext, spec: StackSpec, own: Build, found: Build) -> bool:
     """Whether a build that is not on PyPI can be installed from the declared index."""
-    others = [each.name for each in facts.builds(spec.framework)
-              if versions.short(each.cuda) == versions.short(found.cuda)]
+    if not found.unavailable and spec.index is not None:
+        return True
+    code, short = Code.WHEEL_UNAVAILABLE, versions.short(found.cuda)
     what = f"{found.name} with CUDA {found.cuda} is not on PyPI, only on {found.index}"
     planned = found.row.get("confidence")
     what += f" ({planned})" if planned else ""
-    own_has = f"remove the pin: the wheel on PyPI has CUDA {versions.short(own.cuda)}"
-    if found.unavailable:
-        context.refuse(
-            Code.WHEEL_UNAVAILABLE,
-            f"{what}, and {found.unavailable}",
-            f"{spec.where}.cuda",
-            own_has + (f", or declare {others[-1]}, whose wheel on PyPI has CUDA {found.cuda}"
-                       if others else ""),
-        )
-        return False
-    if spec.index is None:
-        context.refuse(
-            Code.WHEEL_UNAVAILABLE,
-            what,
-            f"{spec.where}.cuda",
-            f"add index: {found.index} to this stack, or {own_has}",
-        )
-        return False
-    return True
+
+    def remedy() -> str:
+        ways = []
+        if not found.unavailable and alternatives.accepted(context, spec, code, index=found.index):
+            ways.append(f"add index: {found.index} to this stack")
+        ways += _without_pin(context, spec, code, own)
+        releases = facts.releases(spec.framework)[::-1]
+        same = [each for each in releases if versions.short(each.cuda) == short]
+        if other := alternatives.release(context, spec, code, same):
+            ways.append(f"declare {own.title} {other}, whose wheel on PyPI has CUDA {found.cuda}")
+        return ", or ".join(ways) or alternatives.none_fits(own.title)
+
+    context.refuse(
+        code,
+        f"{what}, and {found.unavailable}" if found.unavailable else what,
+        f"{spec.where}.cuda",
+        remedy,
+    )
+    return False
+
+
+def _without_pin(context: ResolveContext, spec: StackSpec, code: Code, own: Build) -> list[str]:
+    """The remedy that leaves out a declared CUDA, where that is accepted."""
+    keys = [key for key in ("cuda", "index") if getattr(spec, key)]
+    if not alternatives.accepted(context, spec, code, cuda=None, index=None):
+        return []
+    if own.about.own_index is None:
+        return ["remove the pin"]
+    what = "the pin" if keys == ["cuda"] else " and ".join(keys)
+    return [f"remove {what}: the wheel on PyPI has CUDA {versions.short(own.cuda)}"]
 
 
 def _refuse_cuda(context: ResolveContext, spec: StackSpec, builds: Sequence[Build]) -> None:
-    own, pinned = builds[0], spec.cuda or ""
-    if own.framework == "tensorflow":
+    code, own, pinned = Code.CUDA_MISMATCH, builds[0], spec.cuda or ""
+    several = own.about.several_builds
+    if not several:
         needed = next(name for name in own.sonames if name.startswith("libcudart."))
         message = (
             f"{own.name} was built with CUDA {own.cuda} (it looks for {needed}), not with {pinned}"
         )
-        remedy = (
-            f'remove the pin, or set cuda: "{own.cuda}"; gpu_toolkits can install toolkit '
-            f"{versions.short(pinned)} beside it"
-        )
     else:
         have = ", ".join(versions.short(each.cuda) for each in builds)
-        newer = ", or a newer one of the same major version" if own.framework == "jax" else ""
+        newer = ", or a newer one of the same major version" if own.about.cuda_plugin else ""
         message = f"{own.name} was published for CUDA {have}{newer}, not for {pinned}"
-        remedy = "remove the pin"
-        others = [each for release in facts.builds(spec.framework)
-                  for each in facts.variants(spec.framework, release.version)
-                  if each.is_for(pinned) and each.index is None]
-        if others:
-            remedy += f", or declare {others[-1].name}, which is for CUDA {others[-1].cuda}"
-    context.refuse(Code.CUDA_MISMATCH, message, f"{spec.where}.cuda", remedy)
+
+    def remedy() -> str:
+        ways = _without_pin(context, spec, code, own)
+        if not several and alternatives.accepted(context, spec, code, cuda=own.cuda):
+            ways.append(f'set cuda: "{own.cuda}"')
+        releases = facts.releases(spec.framework)[::-1]
+        serving = [each for each in releases if _published_for(each, pinned)]
+        tried = serving if several or not ways else []
+        if other := alternatives.release(context, spec, code, tried):
+            ways.append(f"declare {own.title} {other}, which is for CUDA {pinned}")
+        if not ways and (other := alternatives.release(context, spec, code, _others(spec))):
+            ways.append(f"declare {own.title} {other}")
+        text = ", or ".join(ways) or alternatives.none_fits(own.title)
+        if several or not facts.toolkits_matching(versions.short(pinned)):
+            return text
+        return f"{text}; gpu_toolkits can install toolkit {versions.short(pinned)} beside it"
+
+    context.refuse(code, message, f"{spec.where}.cuda", remedy)
+
+
+def _published_for(build: Build, cuda: str) -> bool:
+    """Whether PyPI has a build of a release for a CUDA."""
+    every = facts.variants(build.framework, build.version)
+    return any(each.is_for(cuda) and each.index is None for each in every)
+
+
+def _others(spec: StackSpec) -> list[Build]:
+    """The other releases of a stack's framework, the nearest first."""
+    return alternatives.nearest(spec.release, facts.releases(spec.framework))
+
+
+def declaring(spec: StackSpec, build: Build) -> StackSpec:
+    """A stack that declares another build of its release."""
+    if build.variant is None:
+        return replace(spec, cuda=None, index=None)
+    return replace(spec, cuda=_declared_cuda(build), index=build.index)
+
+
+def _declared_cuda(build: Build) -> str:
+    # A plugin is identified by the major version of its CUDA.
+    return str(versions.major(build.cuda)) if build.about.cuda_plugin else build.cuda
 
 
 def other_build(spec: StackSpec, build: Build) -> str:
     """How to declare another build of a stack's release."""
     if build.variant is None:
         declared = [key for key in ("cuda", "index") if getattr(spec, key)]
-        return (f"remove {' and '.join(declared)}: the wheel on PyPI has CUDA"
-                f" {versions.short(build.cuda)}")
-    # A plugin of JAX is identified by the major version of its CUDA.
-    cuda = str(versions.major(build.cuda)) if build.framework == "jax" else build.cuda
+        return (
+            f"remove {' and '.join(declared)}: the wheel on PyPI has CUDA"
+            f" {versions.short(build.cuda)}"
+        )
+    cuda = _declared_cuda(build)
     where = f" and index: {build.index}" if build.index else ""
     return f'{"set" if spec.cuda else "add"} cuda: "{cuda}"{where}, for the same release'
-
-
-def without(spec: StackSpec, build: Build) -> str:
-    """What of a stack's declared CUDA and index another release's own build cannot have."""
-    cuda = spec.cuda not in {None, PIP, LOCAL} and not build.is_for(spec.cuda or "")
-    index = build.framework == "pytorch" and spec.index and (
-        cuda or spec.index.startswith(PYTORCH_INDEX))
-    keys = [key for key, unfit in (("cuda", cuda), ("index", index)) if unfit]
-    return f", without {' and '.join(keys)}" if keys else ""
 
 
 def refuse_local_version(context: ResolveContext, spec: StackSpec) -> bool:
@@ -161,10 +215,13 @@ def refuse_local_version(context: ResolveContext, spec: StackSpec) -> bool:
         return True
     declare = f'{spec.framework}: "{release}"'
     digits = local.removeprefix("cu") if re.fullmatch(r"cu\d+", local) else ""
-    found = next((each for each in builds
-                  if versions.short(each.cuda).replace(".", "") == digits), None)
-    message = (f"{own.title} {spec.release} is a release and its CUDA in one; here the two are "
-               "declared apart")
+    found = next(
+        (each for each in builds if versions.short(each.cuda).replace(".", "") == digits), None
+    )
+    message = (
+        f"{own.title} {spec.release} is a release and its CUDA in one; here the two are "
+        "declared apart"
+    )
     if found is own:
         remedy = f"declare {declare}: the wheel on PyPI has CUDA {versions.short(own.cuda)}"
     elif found and not found.unavailable:
@@ -173,8 +230,7 @@ def refuse_local_version(context: ResolveContext, spec: StackSpec) -> bool:
         have = ", ".join(versions.short(each.cuda) for each in builds if not each.unavailable)
         message = f"no {own.title} {spec.release} with GPU support is known"
         remedy = f"declare {declare}, which was published for CUDA {have}"
-    context.refuse(
-        Code.UNKNOWN_RELEASE, message, f"{spec.where}.{spec.framework}", remedy)
+    context.refuse(Code.UNKNOWN_RELEASE, message, f"{spec.where}.{spec.framework}", remedy)
     return True
 
 
@@ -183,51 +239,68 @@ def source(context: ResolveContext, spec: StackSpec, build: Build) -> CudaSource
     default = build.cuda_sources[0]
     if spec.cuda is None:
         return default
-    if spec.cuda == PIP or (build.framework == "jax" and spec.cuda.isdecimal()):
+    if spec.cuda == PIP or (build.about.cuda_plugin and spec.cuda.isdecimal()):
         if build.has_cuda_wheels:
             return "pip"
         _refuse_pip(context, spec, build)
         return None
-    if build.framework == "jax" and "toolkit" not in build.cuda_sources:
-        first = next(each for each in facts.builds("jax") if "toolkit" in each.cuda_sources)
+    if build.about.can_be_local and "toolkit" not in build.cuda_sources:
+        local = [each for each in facts.releases(spec.framework) if "toolkit" in each.cuda_sources]
         context.refuse(
             Code.LOCAL_CUDA_UNAVAILABLE,
             f"{build.name} from PyPI uses nvidia-* wheels only; the first that can use an "
-            f"installed toolkit is {first.version}",
+            f"installed toolkit is {local[0].version}",
             f"{spec.where}.cuda",
-            f"remove cuda: {spec.cuda}, or declare {first.name} or newer",
+            lambda: _without_cuda(context, spec, Code.LOCAL_CUDA_UNAVAILABLE, local),
         )
         return None
     return "toolkit" if "toolkit" in build.cuda_sources else default
 
 
+def _without_cuda(
+    context: ResolveContext, spec: StackSpec, code: Code, others: Sequence[Build], note: str = ""
+) -> str:
+    """The remedy for a source of CUDA that a build cannot have: the default, or another release."""
+    title = FRAMEWORKS[spec.framework].title
+    ways = []
+    if alternatives.accepted(context, spec, code, cuda=None):
+        ways.append(f"remove cuda: {spec.cuda}{note}")
+    if found := alternatives.release(context, spec, code, others):
+        ways.append(f"declare {title} {found}")
+    return ", or ".join(ways) or alternatives.none_fits(title)
+
+
 def _refuse_pip(context: ResolveContext, spec: StackSpec, build: Build) -> None:
-    first = next(each.version for each in facts.builds(build.framework) if each.has_cuda_wheels)
+    code = Code.PIP_CUDA_UNAVAILABLE
+    pip = [each for each in facts.releases(build.framework) if each.has_cuda_wheels]
     if build.cuda_sources[0] == "bundled":
+        note = ""
         message = (
             f"{build.name} has CUDA {build.cuda} inside of its wheel; the first that takes it from "
-            f"nvidia-* wheels is {first}"
+            f"nvidia-* wheels is {pip[0].version}"
         )
-        remedy = f"remove cuda: pip, or declare {build.title} {first} or newer"
     else:
-        message = f"{build.name} has no and-cuda extra; the first with one is {first}"
-        remedy = (
-            f"remove cuda: pip (CUDA {build.cuda} is then installed as a toolkit), or "
-            f"declare {build.title} {first} or newer"
-        )
-    context.refuse(Code.PIP_CUDA_UNAVAILABLE, message, f"{spec.where}.cuda", remedy)
+        note = f" (CUDA {build.cuda} is then installed as a toolkit)"
+        message = f"{build.name} has no and-cuda extra; the first with one is {pip[0].version}"
+    context.refuse(
+        code,
+        message,
+        f"{spec.where}.cuda",
+        lambda: _without_cuda(context, spec, code, pip, note),
+    )
 
 
 def wheels_cudnn_fits(context: ResolveContext, spec: StackSpec, build: Build) -> None:
     """Refuse a pinned cuDNN beside CUDA from wheels, unless it is the one that they have."""
     if spec.cudnn is None:
         return
-    if build.framework == "pytorch":
+    if build.about.exact_cudnn:
         own = build.cudnn_in_wheels
         if own and versions.has_prefix(own, spec.cudnn):
             return
-        message = f"{build.name} comes with cuDNN {own or 'of an unknown version'}, not with" \
-            f" {spec.cudnn}"
+        message = (
+            f"{build.name} comes with cuDNN {own or 'of an unknown version'}, not with {spec.cudnn}"
+        )
     else:
         message = "with cuda: pip, cuDNN comes from pip wheels as well and cannot be pinned"
     context.refuse(
@@ -253,7 +326,7 @@ def cudnn_fits(context: ResolveContext, spec: StackSpec, build: Build, cuda: str
         Code.CUDNN_MISMATCH,
         f"{_cudnn_need(build, needed, cuda)}: {reason}",
         f"{spec.where}.cudnn",
-        f"remove the pin, or set it to cuDNN {needed}" + _instead(build, pinned, cuda),
+        lambda: f"remove the pin, or set it to cuDNN {needed}" + _instead(context, spec, pinned),
     )
     return False
 
@@ -261,6 +334,8 @@ def cudnn_fits(context: ResolveContext, spec: StackSpec, build: Build, cuda: str
 def _cudnn_need(build: Build, needed: str, cuda: str) -> str:
     if needed == build.cudnn:
         return f"{build.name} was built with cuDNN {needed}"
+    if needed == build.cudnn_floor:
+        return f"{build.name} asks for cuDNN {needed} or newer"
     return f"{build.name} refuses a cuDNN older than {needed} with CUDA {cuda}"
 
 
@@ -269,17 +344,18 @@ def _reaches(pinned: str, built: str) -> bool:
     return versions.has_prefix(built, pinned) or cudnn.at_least(pinned, built)
 
 
-def _instead(build: Build, pinned: str, cuda: str) -> str:
-    """The newest release that takes the pinned cuDNN on the same CUDA, as an alternative."""
-    for other in reversed(facts.builds(build.framework)):
-        if (
-            other.cudnn_major == versions.major(pinned)
-            and other.serves(cuda)
-            and _reaches(pinned, cudnn.needed(other, cuda))
-            and not facts.cudnn_instead(other.framework, other.version, pinned)
-        ):
-            return f"; with cuDNN {pinned}, use {other.name}"
-    return ""
+def _instead(context: ResolveContext, spec: StackSpec, pinned: str) -> str:
+    """The newest release that takes the pinned cuDNN, as an alternative."""
+    others = [
+        each
+        for each in reversed(facts.releases(spec.framework))
+        if each.cudnn_major == versions.major(pinned)
+    ]
+    kept = replace(spec, cudnn=pinned)
+    found = alternatives.release(context, kept, Code.CUDNN_MISMATCH, others)
+    if found is None or "cudnn" in found:
+        return ""
+    return f"; with cuDNN {pinned}, use {FRAMEWORKS[spec.framework].title} {found}"
 
 
 def toolkit_fits(context: ResolveContext, spec: StackSpec, build: Build, chosen: Chosen) -> None:

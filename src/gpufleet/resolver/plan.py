@@ -7,16 +7,23 @@ host itself refuses.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, cast
 
 from gpufleet.catalog import facts, performance, versions
-from gpufleet.catalog.records import DRIVER_SONAME
+from gpufleet.catalog.records import DRIVER_SONAME, DriverMinimum
+from gpufleet.frameworks import DEFAULT
 from gpufleet.host_state import leftovers
 from gpufleet.host_state.host import Host
-from gpufleet.model.plan import DriverLibrary, Plan, PlannedLink, PlannedStack
+from gpufleet.model.plan import DriverLibrary, Plan, PlannedLink, PlannedLinker, PlannedStack
 from gpufleet.model.problems import Code, Problems
-from gpufleet.spec import expectation, parse
+from gpufleet.model.spec import Declaration, StackSpec
+from gpufleet.model.text import quoted, shell
+from gpufleet.model.types import Row
+from gpufleet.spec import expectation
+from gpufleet.spec.parse import declaration_of
 
 from . import (
     conflicts,
@@ -30,6 +37,7 @@ from . import (
     gpus,
     linker,
     pins,
+    ptx,
     space,
     stacks,
     toolkits,
@@ -37,26 +45,104 @@ from . import (
 from .context import ResolveContext
 from .toolkits import Chosen
 
-Row = dict[str, Any]
-
 SCHEMA = 1
 ARCH = "x86_64"
 
 
 def resolve(
-    variables: Mapping[str, Any], host: Mapping[str, Any] | None = None, name: str = ""
+    variables: Mapping[str, Any],
+    host: Mapping[str, Any] | None = None,
+    name: str = "",
+    locks: Collection[str] | None = None,
 ) -> Plan:
     """The plan for a host: `variables` are its gpu_* variables, `host` its snapshot or None.
 
+    `locks` are the names of the user's lock files; None where they are not known.
     Never raises on what a user wrote: `problems` lists everything that is wrong.
     """
-    problems = Problems()
-    context = ResolveContext(parse.read(variables, problems), Host(host), problems)
+    return resolve_declaration(declaration_of(variables), host, name, locks)
+
+
+def resolve_declaration(
+    declaration: Declaration,
+    host: Mapping[str, Any] | None = None,
+    name: str = "",
+    locks: Collection[str] | None = None,
+) -> Plan:
+    """The plan for a host whose variables are parsed."""
+    problems = Problems([*declaration.problems])
+    context = ResolveContext(declaration.spec, Host(host), problems, locks=locks)
+    context.accepts = partial(_accepts, context, {})
     _check_host(context)
     context.gpus = gpus.select(context)
+    software = _software(context)
+    chosen = software.toolkits
+    own_driver = driver.plan(context, driver_needs.highest(software.needs))
+    _check_eula(context, cuda=software.cuda_wanted)
 
+    plan: Row = {
+        "schema": SCHEMA,
+        "host": name or context.host.name,
+        "arch": context.host.arch or ARCH,
+        "expect": {
+            **{key: context.spec.expect.get(key) for key in expectation.KEYS},
+            **_throughput(context),
+        },
+        "service_user": context.spec.service_user,
+        "os": driver_sources.describe(context.host),
+        "driver": own_driver,
+        "containers": containers.describe(context),
+        "driver_library": _driver_library(context, software.stacks),
+        "toolkits": [toolkits.describe(context, each) for each in chosen.values()],
+        "cudnn": [
+            cudnn.describe(context, each, picked)
+            for each in chosen.values()
+            # The default last: it takes over header and unversioned link.
+            for _, picked in sorted(each.majors.items(), key=lambda row: (row[1].default, row[0]))
+        ],
+        "stacks": software.rows,
+        "linker": software.linker,
+        "default_link": _default_link(context, chosen),
+        "adopt": context.spec.adopt,
+        "prune": context.spec.prune,
+    }
+    plan["environment"] = environment.files(context, plan)
+    plan["artifacts"] = _artifacts(plan)
+    if context.host.reached:
+        declared_at = {each.path(context): each.where for each in chosen.values()}
+        declared_at |= {
+            f"{context.spec.stack_root}/{each.spec.name}": each.spec.where
+            for each in software.stacks
+        }
+        conflicts.check(context, plan, declared_at)
+        _refuse_hidden_records(context)
+        space.check(context, plan)
+    plan["problems"] = problems.documents()
+    # A refused declaration is not the one that counts: nothing is no longer declared by it.
+    if context.host.reached and not plan["problems"]:
+        for text in leftovers.notes(cast(Plan, plan), context.host):
+            context.note(text)
+    plan["notes"] = context.notes
+    # Tests hold each plan against the schema of `Plan`.
+    return cast(Plan, plan)
+
+
+@dataclass
+class _Software:
+    """The stacks of a host with their toolkits, and the oldest drivers that each needs."""
+
+    stacks: list[stacks.Stack]
+    rows: list[PlannedStack]
+    toolkits: dict[str, Chosen]
+    linker: PlannedLinker
+    needs: list[DriverMinimum]
+    cuda_wanted: bool
+
+
+def _software(context: ResolveContext) -> _Software:
     found = stacks.select(context)
-    environment.check(context)
+    # The name of a release that is not known says nothing about its module.
+    environment.check(context, [stack.spec for stack in found])
     cuda_wants: list[toolkits.Want] = []
     cudnn_wants: list[cudnn.Want] = []
     for stack in found:
@@ -88,54 +174,51 @@ def resolve(
         if own:
             pins.toolkit_fits(context, stack.spec, stack.build, own)
         defects.check_stack(context, stack, own)
+        ptx.note_unchecked(context, stack.build, stack.spec.name)
         need = driver_needs.of_stack(context, stack, own)
         needs.append(need)
         rows.append(stacks.describe(context, stack, own, need.version))
-    highest = driver_needs.highest(needs)
-    own_driver = driver.plan(context, highest)
-    _check_eula(context, cuda=bool(cuda_wants))
+    return _Software(found, rows, chosen, linked, needs, bool(cuda_wants))
 
-    plan: Row = {
-        "schema": SCHEMA,
-        "host": name or context.host.name,
-        "arch": context.host.arch or ARCH,
-        "expect": {
-            **{key: context.spec.expect.get(key) for key in expectation.KEYS},
-            **_throughput(context),
-        },
-        "service_user": context.spec.service_user,
-        "os": driver_sources.describe(context.host),
-        "driver": own_driver,
-        "containers": containers.describe(context.spec),
-        "driver_library": _driver_library(context, found),
-        "toolkits": [toolkits.describe(context, each) for each in chosen.values()],
-        "cudnn": [
-            cudnn.describe(context, each, picked)
-            for each in chosen.values()
-            # The default last: it takes over header and unversioned link.
-            for _, picked in sorted(each.majors.items(), key=lambda row: (row[1].default, row[0]))
-        ],
-        "stacks": rows,
-        "linker": linked,
-        "default_link": _default_link(context, chosen),
-        "adopt": context.spec.adopt,
-        "prune": context.spec.prune,
-    }
-    plan["environment"] = environment.files(context, plan)
-    plan["artifacts"] = _artifacts(plan)
-    if context.host.reached:
-        declared_at = {each.path(context): each.where for each in chosen.values()}
-        declared_at |= {
-            f"{context.spec.stack_root}/{each.spec.name}": each.spec.where for each in found
-        }
-        conflicts.check(context, plan, declared_at)
-        space.check(context, plan)
-        for text in leftovers.notes(cast(Plan, plan), context.host):
-            context.note(text)
-    plan["notes"] = context.notes
-    plan["problems"] = problems.documents()
-    # Tests hold each plan against the schema of `Plan`.
-    return cast(Plan, plan)
+
+def _accepts(
+    context: ResolveContext, tried: dict[str, set[str]], stack: StackSpec, code: Code
+) -> bool:
+    """Whether a changed stack has a part of its problems as declared, without those of this code.
+
+    `tried` keeps the problems of each stack that was tried.
+    """
+    own = next(each for each in context.spec.stacks if each.where == stack.where)
+    for each in (own, stack):
+        if repr(each) not in tried:
+            tried[repr(each)] = _problems_alone(context, each)
+    return tried[repr(stack)] <= tried[repr(own)] - {code.value}
+
+
+def _problems_alone(context: ResolveContext, stack: StackSpec) -> set[str]:
+    """The codes of the problems that a stack alone has with the host's GPUs, Pythons and glibc."""
+    alone = replace(stack, name="trial", environment={})
+    trial = replace(
+        context,
+        spec=replace(context.spec, stacks=[alone], toolkits=[], cuda_default=None, environment={}),
+        problems=Problems(),
+        notes=[],
+        trial=True,
+    )
+    _software(trial)
+    return {problem.code for problem in trial.problems.found}
+
+
+def _refuse_hidden_records(context: ResolveContext) -> None:
+    """Refuse a host whose records are covered: everything would be installed once more."""
+    if (mount := context.host.hidden_records) is not None:
+        where, source = quoted(str(mount.get("path"))), quoted(str(mount.get("source")))
+        context.refuse(
+            Code.RECORDS_HIDDEN,
+            f"{source} is mounted at {where}, over the records of what gpufleet installed",
+            f"host {context.host.name}".strip(),
+            f"unmount it on the host: {shell('umount', str(mount.get('path')), instead='umount')}",
+        )
 
 
 def _throughput(context: ResolveContext) -> Row:
@@ -173,9 +256,9 @@ def _check_host(context: ResolveContext) -> None:
 def _only_for_arch(context: ResolveContext) -> str:
     """What the host's architecture lacks."""
     declared = {spec.framework for spec in context.spec.stacks}
-    if declared and "tensorflow" not in declared:
+    if declared and DEFAULT.id not in declared:
         return f"gpufleet knows wheels and toolkits for {ARCH} only"
-    return f"TensorFlow has GPU wheels for {ARCH} only"
+    return f"{DEFAULT.title} has GPU wheels for {ARCH} only"
 
 
 def _check_eula(context: ResolveContext, *, cuda: bool) -> None:
@@ -185,8 +268,8 @@ def _check_eula(context: ResolveContext, *, cuda: bool) -> None:
         what = "CUDA toolkits are" if cuda else "the driver's runfile is"
         context.refuse(
             Code.EULA_NOT_ACCEPTED,
-            f"{what} declared, and NVIDIA's licence is not accepted; the silent installer implies "
-            "that a person accepted it",
+            f"{what} declared, and NVIDIA's licence is not accepted. "
+            "Installing means that you accept this licence",
             "gpu_accept_nvidia_eula",
             "read https://docs.nvidia.com/cuda/eula/ and set gpu_accept_nvidia_eula: true",
         )
@@ -194,8 +277,11 @@ def _check_eula(context: ResolveContext, *, cuda: bool) -> None:
 
 def _driver_library(context: ResolveContext, found: list[stacks.Stack]) -> DriverLibrary | None:
     """The driver's library, for builds that are linked against it on a host without a GPU."""
-    linked = [each.spec.name for each in found
-              if facts.linked_to_driver(each.build.framework, each.build.version)]
+    linked = [
+        each.spec.name
+        for each in found
+        if facts.linked_to_driver(each.build.framework, each.build.version)
+    ]
     if not linked or not context.spec.without_gpu:
         return None
     return {"soname": DRIVER_SONAME, "because": linked}

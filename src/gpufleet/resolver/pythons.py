@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 
-from gpufleet.catalog import versions
+from gpufleet.catalog import facts, versions
 from gpufleet.catalog.records import Build
 from gpufleet.model.problems import Code
 from gpufleet.model.spec import StackSpec
 
+from . import alternatives
 from .context import ResolveContext
 
 PYTHON_MIN = "3.6"  # the oldest that the binding and the smoke test run on
@@ -35,16 +38,16 @@ def choose(context: ResolveContext, spec: StackSpec, build: Build) -> Python | N
     name = f"{build.distribution} {build.version}"
     listed = ", ".join(wheels)
 
-    def refuse(message: str, remedy: str) -> None:
+    def refuse(message: str, remedy: str | Callable[[], str]) -> None:
         context.refuse(Code.PYTHON_UNAVAILABLE, message, f"{spec.where}.python", remedy)
 
-    wanted = version_of(spec.python or wheels[-1])
+    wanted = spec.python_version or wheels[-1]
     if wanted not in wheels:
         refuse(
             f"a stack needs Python {PYTHON_MIN} or newer"
             if wanted in build.pythons
             else f"{name} has no wheel for Python {wanted}, only for {listed}",
-            f"declare Python {wheels[-1]}, or another {build.title} release",
+            lambda: _ways(context, spec, build, _serving(context, spec, wheels)),
         )
         return None
     if have is None:
@@ -76,19 +79,32 @@ def choose(context: ResolveContext, spec: StackSpec, build: Build) -> Python | N
     else:
         refuse(
             f"{name} has wheels for Python {listed} only; the host has {theirs}",
-            f"{_how(wanted, build.framework)}, or declare another {build.title} release",
+            lambda: _ways(context, spec, build, [_how(wanted, build.framework)]),
         )
     return None
+
+
+def _serving(context: ResolveContext, spec: StackSpec, wheels: list[str]) -> list[str]:
+    """The newest Python with which a stack is accepted, as a remedy."""
+    accepted = (
+        f"declare Python {each}"
+        for each in reversed(wheels)
+        if alternatives.accepted(context, spec, Code.PYTHON_UNAVAILABLE, python=each)
+    )
+    return list(islice(accepted, 1))
+
+
+def _ways(context: ResolveContext, spec: StackSpec, build: Build, ways: list[str]) -> str:
+    """The remedy: these, or another release, which has a wheel for the Python."""
+    others = alternatives.nearest(build.version, facts.releases(spec.framework))
+    if found := alternatives.release(context, spec, Code.PYTHON_UNAVAILABLE, others):
+        ways = [*ways, f"declare {build.title} {found}"]
+    return ", or ".join(ways) or alternatives.none_fits(build.title)
 
 
 def usable(build: Build) -> list[str]:
     """The Pythons with a wheel that a stack can use, oldest first."""
     return [each for each in build.pythons if versions.key(each) >= versions.key(PYTHON_MIN)]
-
-
-def version_of(python: str) -> str:
-    """The version X.Y: of `3.11.2`, or of `/opt/python/3.6/bin/python3.6`."""
-    return versions.short(python.rpartition("/python")[2])
 
 
 def by_uv(version: str) -> bool:
@@ -108,7 +124,7 @@ def _how(version: str, framework: str) -> str:
 def _unprobed(context: ResolveContext, spec: StackSpec, wheels: list[str]) -> Python:
     """The Python in the plan of a host whose interpreters are not known."""
     if spec.python:
-        return Python(version_of(spec.python), spec.interpreter)
+        return Python(str(spec.python_version), spec.interpreter)
     context.note(
         f"{spec.name}: the host's Pythons are not known; the plan has the newest with a wheel, "
         f"{wheels[-1]}"

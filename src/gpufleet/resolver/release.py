@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Collection
 
 from gpufleet.catalog import facts
-from gpufleet.model.frameworks import FrameworkId
+from gpufleet.frameworks import FrameworkId
+from gpufleet.model.types import Row
 
 from .plan import resolve
 
-Row = dict[str, Any]
-
 # Notes that every plan without a host has: here there is none to probe.
-_OF_A_HOST = ("The host was not probed", "the host's Pythons are not known", "No GPU is declared",
-              "Disk space is unchecked")
+_OF_A_HOST = (
+    "The host was not probed",
+    "the host's Pythons are not known",
+    "No GPU is declared",
+    "Disk space is unchecked",
+)
 
 _OPTIONS = {
     "gpu_stacks[0].cuda": "--cuda",
@@ -34,28 +37,34 @@ def release(  # noqa: PLR0917 - the options of the command, in its order
     gpu: str | None = None,
     python: str | None = None,
     index: str | None = None,
+    locks: Collection[str] | None = None,
 ) -> Row:
     """What a release needs, or `{"problems": [...]}`.
 
     `cuda` and `cudnn` are checked against the build, `cuda` may be "pip" or "local"; `driver` is a
     branch or a version, `gpu` a compute capability or a name, `index` an address; `where` of a
-    problem names the option.
+    problem names the option; `locks` are the names of the user's locks.
     """
-    stack = {framework: version, "cuda": cuda, "cudnn": cudnn, "python": python,
-             "index": index}
+    stack = {framework: version, "cuda": cuda, "cudnn": cudnn, "python": python, "index": index}
     variables: Row = {"gpu_stacks": [stack], "gpu_accept_nvidia_eula": True}
     if driver is not None:
         variables["gpu_driver"] = {"branch": driver}
     if gpu is not None:
         variables["gpu_gpus"] = [gpu]
-    plan = resolve(variables)
+    plan = resolve(variables, locks=locks)
     if plan["problems"]:
-        options = {**_OPTIONS, **dict.fromkeys(
-            ("gpu_stacks[0]", f"gpu_stacks[0].{framework}"), f"--{framework}")}
-        return {"problems": [{key: _as_options(str(text), options) for key, text in problem.items()}
-                             for problem in plan["problems"]]}
+        options = {
+            **_OPTIONS,
+            **dict.fromkeys(("gpu_stacks[0]", f"gpu_stacks[0].{framework}"), f"--{framework}"),
+        }
+        return {
+            "problems": [
+                {key: _as_options(str(text), options) for key, text in problem.items()}
+                for problem in plan["problems"]
+            ]
+        }
     row = plan["stacks"][0]
-    build = facts.build_for(framework, version, cuda)
+    build = facts.build_for(framework, row["version"], cuda and cuda.strip())
     assert build is not None  # there is a stack, so there is a build
     found = [*row["sources"]]
     for part in (*plan["toolkits"], *plan["cudnn"]):
@@ -71,8 +80,7 @@ def release(  # noqa: PLR0917 - the options of the command, in its order
         "driver_min": row["driver_min"],
         "compute_capability": row["compute_capability"],
         "requirements": row["requirements"],
-        "notes": [note for note in plan["notes"]
-                  if not any(text in note for text in _OF_A_HOST)],
+        "notes": [note for note in plan["notes"] if not any(text in note for text in _OF_A_HOST)],
         "sources": list(dict.fromkeys(found)),
         **({"index": index} if index else {}),
     }

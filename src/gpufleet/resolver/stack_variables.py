@@ -46,8 +46,9 @@ def of(context: ResolveContext, spec: StackSpec, build: Build) -> dict[str, str]
                 Code.VARIABLE_UNKNOWN,
                 _since(name, build),
                 where,
-                f"remove it, or declare {build.title} {first} or newer" if first else "; ".join(
-                    filter(None, ("remove it", _fraction(name, build.framework)))),
+                f"remove it, or declare {build.title} {first} or newer"
+                if first
+                else "; ".join(filter(None, ("remove it", _fraction(name, build.framework)))),
             )
     return dict(sorted(found.items()))
 
@@ -59,8 +60,11 @@ def _reads(name: str, build: Build) -> bool:
 
 def _since(name: str, build: Build) -> str:
     first = _first(name, build)
-    return f"{build.name} does not read {name}; the first that does is {first}" if first else (
-        f"{build.title} does not read {name}")
+    return (
+        f"{build.name} does not read {name}; the first that does is {first}"
+        if first
+        else (f"{build.title} does not read {name}")
+    )
 
 
 def _first(name: str, build: Build) -> str | None:
@@ -87,8 +91,11 @@ def _fits(context: ResolveContext, build: Build, name: str, value: str, where: s
         )
     elif name not in known:
         # One answer to a variable of all stacks, whatever their frameworks.
-        concerned = [each.framework for each in context.spec.stacks] if (
-            where.startswith(EVERYWHERE)) else [build.framework]
+        concerned = (
+            [each.framework for each in context.spec.stacks]
+            if (where.startswith(EVERYWHERE))
+            else [build.framework]
+        )
         own = [each for each, rule in known.items() if {*concerned} & {*rule["from"]}]
         fractions = filter(None, (_fraction(name, each) for each in dict.fromkeys(concerned)))
         context.refuse(

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import partial
 
 from gpufleet.catalog import facts, gpus, versions
 from gpufleet.catalog.estimates import installed_mib
 from gpufleet.catalog.records import Build
-from gpufleet.model.frameworks import FRAMEWORKS
+from gpufleet.frameworks import FRAMEWORKS
 from gpufleet.model.plan import CudaSource, PlannedStack
 from gpufleet.model.problems import Code
 from gpufleet.model.spec import LOCAL, StackSpec
 
-from . import cudnn, environment, pins, pythons, stack_variables, toolkits
+from . import alternatives, cudnn, environment, locks, pins, ptx, pythons, stack_variables, toolkits
 from .context import ResolveContext
 
 NCCL = "libnccl.so.2"
+SHOWN = 4  # of the nearest releases
 
 
 @dataclass
@@ -33,8 +35,9 @@ class Stack:
         """The CUDA of its toolkit, or the one that it was built with, as X.Y."""
         pinned = self.spec.cuda
         chosen = self.source == "toolkit" and pinned not in {None, LOCAL}
-        return versions.short(pinned if chosen and pinned and self.build.serves(pinned)
-                              else self.build.cuda)
+        return versions.short(
+            pinned if chosen and pinned and self.build.serves(pinned) else self.build.cuda
+        )
 
 
 def select(context: ResolveContext) -> list[Stack]:
@@ -70,13 +73,25 @@ def select(context: ResolveContext) -> list[Stack]:
 def _refuse_unknown(context: ResolveContext, spec: StackSpec) -> None:
     if pins.refuse_local_version(context, spec):
         return
-    near = versions.nearest(spec.release, facts.build_versions(spec.framework))
+    known = {each.version: each for each in facts.releases(spec.framework)}
+    near = versions.nearest(spec.release, known, count=len(known))
+    title = FRAMEWORKS[spec.framework].title
+
+    def remedy() -> str:
+        others = [known[each] for each in near]
+        found = alternatives.release(context, spec, Code.UNKNOWN_RELEASE, others)
+        if found is None:
+            return alternatives.none_fits(title)
+        version, comma, without = found.partition(",")
+        if version not in near[:SHOWN]:
+            return f"declare {title} {found}"
+        return f'declare one of these, such as "{version}"{comma}{without}'
+
     context.refuse(
         Code.UNKNOWN_RELEASE,
-        f"no {FRAMEWORKS[spec.framework].title} {spec.release} with GPU support is known; "
-        "nearest: " + ", ".join(near),
+        f"no {title} {spec.release} with GPU support is known; nearest: " + ", ".join(near[:SHOWN]),
         f"{spec.where}.{spec.framework}",
-        f'declare one of these, such as "{near[0]}"',
+        remedy,
     )
 
 
@@ -93,8 +108,12 @@ def wants(context: ResolveContext, stack: Stack) -> tuple[list[toolkits.Want], l
     pinned = spec.cudnn if pins.cudnn_fits(context, spec, build, stack.cuda) else None
     where_cudnn = f"{spec.where}.cudnn" if spec.cudnn else spec.where
     return (
-        [toolkits.Want(cuda, where, spec.name, spec.framework)],
-        [cudnn.Want(stack.cuda, where_cudnn, spec.name, pinned, cudnn.needed(build, stack.cuda))],
+        [toolkits.Want(cuda, where, spec.name, spec)],
+        [
+            cudnn.Want(
+                stack.cuda, where_cudnn, spec.name, pinned, cudnn.needed(build, stack.cuda), spec
+            )
+        ],
     )
 
 
@@ -107,21 +126,21 @@ def _check_gpus(context: ResolveContext, stack: Stack) -> None:
                 Code.GPU_TOO_OLD,
                 f"{card.text} is too old for {older}",
                 where,
-                _built_for(context, card, stack, newest=True)
-                or f"no known {build.title} release was built for this GPU",
+                partial(_other_release, context, card, stack, newest=True),
             )
         elif newer := _too_new(card, stack):
             context.refuse(
                 Code.GPU_TOO_NEW,
                 f"{card.text} is too new for {newer}",
                 where,
-                _built_for(context, card, stack, newest=False)
-                or toolkits.newer_wheels(build.framework),
+                partial(_other_release, context, card, stack, newest=False),
             )
         elif not gpus.native_to_build(card, build):
+            least = ptx.needs(build)
+            part = "a part of its kernels" if gpus.has_code_in_build(card, build) else "PTX"
             context.note(
-                f"{stack.spec.name}: for {card.text} PTX is compiled at first use, which takes "
-                "minutes and needs a driver as new as the toolkit"
+                f"{stack.spec.name}: for {card.text} {part} is compiled at first use, which takes "
+                f"minutes and needs driver {least.version} or newer"
             )
 
 
@@ -141,6 +160,15 @@ def _too_new(card: gpus.Gpu, stack: Stack) -> str | None:
     return cudnn.ends_before(card, build)
 
 
+def _other_release(context: ResolveContext, card: gpus.Gpu, stack: Stack, *, newest: bool) -> str:
+    """The remedy for a GPU that a build has no code for."""
+    if found := _built_for(context, card, stack, newest=newest):
+        return found
+    if newest:
+        return f"no known {stack.build.title} release was built for this GPU"
+    return toolkits.newer_wheels(context, stack.spec, Code.GPU_TOO_NEW)
+
+
 def _built_for(
     context: ResolveContext, card: gpus.Gpu, stack: Stack, *, newest: bool
 ) -> str | None:
@@ -149,9 +177,14 @@ def _built_for(
     Both have code for the host's other GPUs as well. None where no build is known for the GPU.
     """
     build = stack.build
-    same = [each for each in facts.variants(build.framework, build.version)
-            if not each.unavailable and _has_code_for(card, stack, each)]
-    releases = [each for each in facts.builds(build.framework) if _has_code_for(card, stack, each)]
+    same = [
+        each
+        for each in facts.variants(build.framework, build.version)
+        if not each.unavailable and _has_code_for(card, stack, each)
+    ]
+    releases = [
+        each for each in facts.releases(build.framework) if _has_code_for(card, stack, each)
+    ]
     others = [each for each in context.gpus if each.capability != card.capability]
 
     def serves(other: Build) -> bool:
@@ -160,20 +193,30 @@ def _built_for(
     if (same or releases) and not any(map(serves, [*same, *releases])):
         cards = dict.fromkeys(each.text for each in context.gpus)
         return f"no known {build.title} was built for all of {', '.join(cards)}"
-    texts = [pins.other_build(stack.spec, each) for each in filter(serves, same)][:1]
-    if releases := list(filter(serves, releases)):
-        which, found = ("newest", releases[-1]) if newest else ("first", releases[0])
-        texts.append(f"the {which} {build.title} built for {'them all' if others else 'it'} is "
-                     f"{found.version}{pins.without(stack.spec, found)}")
+    which, code = ("newest", Code.GPU_TOO_OLD) if newest else ("first", Code.GPU_TOO_NEW)
+    texts = [
+        pins.other_build(stack.spec, each)
+        for each in filter(serves, same)
+        if context.accepts(pins.declaring(stack.spec, each), code)
+    ][:1]
+    ordered = list(filter(serves, releases))
+    ordered = ordered[::-1] if newest else ordered
+    if found := alternatives.release(context, stack.spec, code, ordered):
+        texts.append(
+            f"the {which} {build.title} built for {'them all' if others else 'it'} is {found}"
+        )
     return "; or declare another release: ".join(texts) or None
 
 
 def _has_code_for(card: gpus.Gpu, stack: Stack, build: Build) -> bool:
-    """Whether a build, in the place of the stack's, has machine code for a GPU."""
+    """Whether a build, in the place of the stack's, was made for a GPU: has machine code for it."""
     source = stack.source if stack.source in build.cuda_sources else build.cuda_sources[0]
     other = Stack(stack.spec, build, None, source)
-    return (gpus.native_to_build(card, build)
-            and not _too_old(card, other) and not _too_new(card, other))
+    return (
+        gpus.has_code_in_build(card, build)
+        and not _too_old(card, other)
+        and not _too_new(card, other)
+    )
 
 
 def _wheels_too_old(card: gpus.Gpu, stack: Stack) -> bool:
@@ -229,7 +272,8 @@ def _refuse_mixing(
     for picked in chosen.majors.values() if chosen.registered else ():
         have = picked.archive.version
         if picked.archive.major == versions.major(rule["fixed"]) and (
-                versions.key(have) >= versions.key(rule["fixed"])):
+            versions.key(have) >= versions.key(rule["fixed"])
+        ):
             context.refuse(
                 Code.CUDNN_CLASH,
                 f"{stack.build.name} opens {rule['file']}, which its own cuDNN lacks; that of "
@@ -253,6 +297,9 @@ def describe(
             context.note(f"{spec.name}: {text}")
     _note_builtins(context, stack)
     sonames, optional = _sonames(stack)
+    lock = f"{spec.name}{_variant(context, stack)}-py{python}.lock"
+    if stack.python:
+        locks.check(context, spec, build, stack.source, python, lock)
     return {
         "name": spec.name,
         "framework": build.framework,
@@ -271,11 +318,11 @@ def describe(
         "requirements": [
             *build.requirements(stack.source),
             *_cudnn_bound(context, stack),
-            *_ceilings(context, stack, python),
+            *build.ceilings(python),
             *(facts.rules("kernel_requirements") if context.spec.jupyter_kernels else []),
         ],
         "index": spec.index,
-        "lock": f"{spec.name}{_variant(context, stack)}-py{python}.lock",
+        "lock": lock,
         "lock_sha256": None,  # set by locks.with_locks, for callers that can read files
         "installer": "uv" if pythons.by_uv(python) else "pip",
         "build": {"cuda": build.cuda, "cudnn_major": build.row["cudnn_major"]},
@@ -297,25 +344,28 @@ def _note_builtins(context: ResolveContext, stack: Stack) -> None:
     build = stack.build
     for rule in facts.rules("nvrtc_builtins_by_name"):
         if (rule["framework"], build.variant) == (build.framework, None) and (
-                versions.within(build.version, rule)):
+            versions.within(build.version, rule)
+        ):
             context.note(
                 f"{stack.spec.name}: its NVRTC opens {rule['file']} by that name: a directory in "
-                "LD_LIBRARY_PATH with a toolkit's comes first, and torch.jit may fail"
+                f"LD_LIBRARY_PATH with a toolkit's comes first, and {rule['fails']} may fail"
             )
 
 
 def _sonames(stack: Stack) -> tuple[list[str], list[str]]:
     """The libraries that a stack must load, and those that it may load.
 
-    On a toolkit a plugin of JAX has what is in the toolkit and in the wheel of NCCL; the others
+    On a toolkit a plugin has what is in the toolkit and in the wheel of NCCL; the others
     (CUPTI, NVSHMEM) it takes if they are there.
     """
     build = stack.build
-    if build.framework != "jax" or stack.source != "toolkit":
+    if not build.about.cuda_plugin or stack.source != "toolkit":
         return build.sonames, build.sonames_optional
     there = {*facts.toolkit_sonames(stack.cuda), f"libcudnn.so.{build.cudnn_major}", NCCL}
-    return ([name for name in build.sonames if name in there],
-            [name for name in build.sonames if name not in there])
+    return (
+        [name for name in build.sonames if name in there],
+        [name for name in build.sonames if name not in there],
+    )
 
 
 def _cudnn_bound(context: ResolveContext, stack: Stack) -> list[str]:
@@ -333,16 +383,6 @@ def _variant(context: ResolveContext, stack: Stack) -> str:
     # A lock of its own: that of hosts with newer GPUs stays as it is.
     wheels += "-older-gpu" if _cudnn_bound(context, stack) else ""
     return wheels + ("-jupyter" if context.spec.jupyter_kernels else "")
-
-
-def _ceilings(context: ResolveContext, stack: Stack, python: str) -> list[str]:
-    known = stack.build.ceilings(python)
-    if known is None:
-        context.note(
-            f"{stack.spec.name}: it was not tested which dependencies of {stack.build.title} "
-            f"{stack.build.version} need an upper bound today on Python {python}"
-        )
-    return known or []
 
 
 def _cudnn_in_wheels(stack: Stack) -> str | None:

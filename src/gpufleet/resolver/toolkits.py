@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from gpufleet.catalog import facts, gpus, versions
 from gpufleet.catalog.estimates import installed_mib
 from gpufleet.catalog.records import Toolkit
-from gpufleet.model.frameworks import FRAMEWORKS, FrameworkId
+from gpufleet.frameworks import FRAMEWORKS
 from gpufleet.model.plan import Patch, PlannedToolkit
 from gpufleet.model.problems import Code
+from gpufleet.model.spec import PIP, StackSpec
 
-from . import artifact
+from . import alternatives, artifact
 from .context import ResolveContext
 
 
@@ -23,11 +25,11 @@ class Want:
     cuda: str  # X.Y or X.Y.Z
     where: str
     because: str
-    framework: FrameworkId | None = None  # of the stack; None: declared in gpu_toolkits
+    stack: StackSpec | None = None  # None: declared in gpu_toolkits
 
     @property
     def declared(self) -> bool:
-        return self.framework is None
+        return self.stack is None
 
 
 @dataclass
@@ -116,7 +118,7 @@ def _check(context: ResolveContext, chosen: Chosen) -> None:
                 f"{card.text} is too old for {name}, which supports {toolkit.capability_min} and "
                 "newer",
                 chosen.where,
-                _other_toolkit(card, chosen, newest=True),
+                partial(_other_toolkit, context, card, chosen, newest=True),
             )
         elif gpus.newer_than_toolkit(card, toolkit):
             limit = toolkit.row["compute_capability"]["max_discrete"]
@@ -124,22 +126,24 @@ def _check(context: ResolveContext, chosen: Chosen) -> None:
                 Code.GPU_TOO_NEW,
                 f"{card.text} is too new for {name}, which supports up to {limit}",
                 chosen.where,
-                _other_toolkit(card, chosen, newest=False),
+                partial(_other_toolkit, context, card, chosen, newest=False),
             )
     _check_glibc(context, chosen)
 
 
-def newer_wheels(framework: FrameworkId) -> str:
+def newer_wheels(context: ResolveContext, spec: StackSpec, code: Code) -> str:
     """The remedy for a GPU that no build of a framework supports."""
-    title = FRAMEWORKS[framework].title
-    text = f"no known {title} release was built for this GPU"
-    first = next((each for each in facts.builds(framework) if not each.wheels_pinned), None)
-    return text if first is None else (
-        f"{text}; from {first.version} on, cuda: pip installs newer CUDA wheels that may support it"
+    text = f"no known {FRAMEWORKS[spec.framework].title} release was built for this GPU"
+    floating = [each for each in facts.releases(spec.framework) if not each.wheels_pinned]
+    found = alternatives.release(context, replace(spec, cuda=PIP, cudnn=None), code, floating)
+    return (
+        f"{text}; from {found} on, cuda: pip installs newer CUDA wheels that may support it"
+        if found
+        else text
     )
 
 
-def _other_toolkit(card: gpus.Gpu, chosen: Chosen, *, newest: bool) -> str:
+def _other_toolkit(context: ResolveContext, card: gpus.Gpu, chosen: Chosen, *, newest: bool) -> str:
     """The remedy: which toolkits support a GPU, and which release was built with one."""
     fitting = [
         each.short
@@ -148,15 +152,30 @@ def _other_toolkit(card: gpus.Gpu, chosen: Chosen, *, newest: bool) -> str:
     ]
     if not fitting:
         return "no known CUDA release supports this GPU"
-    text = (f"the newest CUDA for it is {fitting[-1]}" if newest
-            else f"the first CUDA for it is {fitting[0]}")
-    framework = next((want.framework for want in chosen.wants if want.framework), None)
-    if framework is None:
+    text = (
+        f"the newest CUDA for it is {fitting[-1]}"
+        if newest
+        else f"the first CUDA for it is {fitting[0]}"
+    )
+    stack = next((want.stack for want in chosen.wants if want.stack), None)
+    code = Code.GPU_TOO_OLD if newest else Code.GPU_TOO_NEW
+    if stack is None:
         return f"{text}: declare that one"
-    built = [each for each in facts.builds(framework) if versions.short(each.cuda) in fitting]
-    if not built:
-        return f"{text}; {newer_wheels(framework)}"
-    return f"{text}, and {built[-1 if newest else 0].name} was built with one that supports it"
+    other = next(
+        (each for each in fitting if alternatives.accepted(context, stack, code, cuda=each)), None
+    )
+    if other:
+        return f'{text}: set cuda: "{other}"'
+    if stack.cuda and alternatives.accepted(context, stack, code, cuda=None, index=None):
+        return f"{text}: remove cuda"
+    built = [
+        each for each in facts.releases(stack.framework) if versions.short(each.cuda) in fitting
+    ]
+    found = alternatives.release(context, stack, code, built[::-1] if newest else built)
+    title = FRAMEWORKS[stack.framework].title
+    if found is None:
+        return f"{text}; {newer_wheels(context, stack, code)}"
+    return f"{text}, and {title} {found} was built with one that supports it"
 
 
 def _check_glibc(context: ResolveContext, chosen: Chosen) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 from gpufleet.errors import ConfigurationError
 from gpufleet.files import open_lock
 from gpufleet.inventory import HostSelector
-from gpufleet.verification.session import utc_now
+from gpufleet.model.clock import utc_now
 
 from .batches import Batch
 
@@ -57,8 +57,10 @@ class Progress:
         hosts = sum(len(batch.hosts) for batch in self.batches)
         finished = sum(len(batch.hosts) for batch in self.batches[: self.done])
         why = f": {self.why}" if self.why else ""
-        return (f"rollout of {self.started}: {finished} of {hosts} hosts are done, in {self.done}"
-                f" of {len(self.batches)} batches; {self.status}{why}")
+        return (
+            f"rollout of {self.started}: {finished} of {hosts} hosts are done, in {self.done}"
+            f" of {len(self.batches)} batches; {self.status}{why}"
+        )
 
 
 @dataclass(frozen=True)
@@ -80,13 +82,16 @@ class Store:
                 raise ValueError("it was written by another release")
             progress = Progress(**document)
             progress.batches = [
-                Batch(row["name"], tuple(row["hosts"])) for row in document["batches"]]
+                Batch(row["name"], tuple(row["hosts"])) for row in document["batches"]
+            ]
         except FileNotFoundError:
             return None
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise ConfigurationError(
-                f"The state of the last rollout cannot be read ({error}).", str(self.file),
-                "Check which hosts are still drained, then move the file away.") from error
+                f"The state of the last rollout cannot be read ({error}).",
+                str(self.file),
+                "Check which hosts are still drained, then move the file away.",
+            ) from error
         return progress
 
     def save(self, progress: Progress) -> None:
@@ -108,8 +113,10 @@ class Store:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise ConfigurationError(
-                    "A rollout is running, and only one can run at a time.", str(self.directory),
-                    "Wait until it ends.") from None
+                    "A rollout is running, and only one can run at a time.",
+                    str(self.directory),
+                    "Wait until it ends.",
+                ) from None
             yield
 
 
@@ -119,7 +126,8 @@ def left_behind(started: str) -> list[int]:
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             if b"ansible-playbook" in (entry / "cmdline").read_bytes() and (
-                    wanted in (entry / "environ").read_bytes().split(b"\0")):
+                wanted in (entry / "environ").read_bytes().split(b"\0")
+            ):
                 found.append(int(entry.name))
         except OSError:
             continue  # ended meanwhile, or another user's
@@ -132,7 +140,9 @@ def wait_for_leftovers(started: str, log: Callable[[str], None]) -> None:
     while running := left_behind(started):
         if running != logged:
             logged = running
-            log("The previous run was killed, but its playbook still runs; waiting until it ends"
-                f" (process {', '.join(map(str, running))})")
+            log(
+                "The previous run was killed, but its playbook still runs; waiting until it ends"
+                f" (process {', '.join(map(str, running))})"
+            )
         time.sleep(1)
     os.environ[TOKEN] = started

@@ -21,7 +21,7 @@ from .schedulers import scheduler_of
 
 # The options that stay as they were until the rollout ends; keys of `settings` in rollout.json.
 SETTINGS = ("hook", "drain_wait", "pause", "rollback", "force", "fanout", "deadline", "deep")
-# Those of them that --resume may change for the rest of the rollout.
+# The options that --resume may change for the rest of the rollout.
 CHANGEABLE = ("drain_wait", "rollback", "fanout", "deadline")
 
 
@@ -44,12 +44,17 @@ def prepare(request: Request) -> Progress:
     names = [host.name for host in hosts]
     domains = {host.name: host.domain for host in hosts} if selector.domain else None
     planned = batches(
-        names, canaries(request.canary, names), size_of(request.batch, len(names)), domains)
+        names, canaries(request.canary, names), size_of(request.batch, len(names)), domains
+    )
     if request.settings["pause"] and planned[0].name != CANARY:
-        raise ConfigurationError("There is no canary after which to pause.", "--pause",
-                                 "Leave out --pause, or --canary 0.")
+        raise ConfigurationError(
+            "There is no canary after which to pause.",
+            "--pause",
+            "Leave out --pause, or --canary 0.",
+        )
     return Progress(
-        asdict(selector), {**request.settings, "words": list(request.ansible_args)}, planned)
+        asdict(selector), {**request.settings, "words": list(request.ansible_args)}, planned
+    )
 
 
 def run(progress: Progress, store: Store, console: Console, reports: Path) -> int:
@@ -75,18 +80,25 @@ def abandon(progress: Progress, store: Store, console: Console) -> int:
         scheduler = scheduler_of(progress.settings["hook"], hosts, progress.selector)
         states = scheduler.states(known_only=True)
     except ConfigurationError as error:
-        console.print(f"Cannot determine which hosts are still drained: {error}", style="yellow",
-                      markup=False)
+        console.print(
+            f"Cannot determine which hosts are still drained: {error}", style="yellow", markup=False
+        )
         return FAILED if progress.settings["hook"] != "none" else HEALTHY
     for host, state in states.items():
         if state.ours(OWNER):
-            console.print(f"  {host} is still drained ({state.reason}). To resume it:"
-                          f" {scheduler.resume_command(host)}", markup=False)
+            console.print(
+                f"  {host} is still drained ({state.reason}). To resume it:"
+                f" {scheduler.resume_command(host)}",
+                markup=False,
+            )
     started = {host for batch in progress.batches[: progress.done + 1] for host in batch.hosts}
     unknown = sorted(started - set(states))
     if unknown:
-        console.print(f"  {', '.join(unknown)}: no longer in the inventory, or unknown to the"
-                      " scheduler. Check in the scheduler whether they are drained.", markup=False)
+        console.print(
+            f"  {', '.join(unknown)}: no longer in the inventory, or unknown to the"
+            " scheduler. Check in the scheduler whether they are drained.",
+            markup=False,
+        )
     return HEALTHY
 
 
@@ -97,20 +109,32 @@ def resume(progress: Progress, given: Mapping[str, Any], ansible_args: Sequence[
     """
     selector = progress.selector
     original = {
-        **progress.settings, "inventory": selector.inventories, "limit": selector.limit,
-        "extra_vars": selector.extra_vars, "vault_password_file": selector.vault_password_files,
-        "domain": selector.domain}
+        **progress.settings,
+        "inventory": selector.inventories,
+        "limit": selector.limit,
+        "extra_vars": selector.extra_vars,
+        "vault_password_file": selector.vault_password_files,
+        "domain": selector.domain,
+    }
     if "inventory" in given:
         given = {**given, "inventory": absolute(given["inventory"])}
-    fixed = {name: value for name, value in given.items()
-             if name not in {*CHANGEABLE, "resume", "state", "report"}}
-    different = [f"--{name.replace('_', '-')}" for name, value in fixed.items()
-                 if name not in original or original[name] != value]
+    fixed = {
+        name: value
+        for name, value in given.items()
+        if name not in {*CHANGEABLE, "resume", "state", "report"}
+    }
+    different = [
+        f"--{name.replace('_', '-')}"
+        for name, value in fixed.items()
+        if name not in original or original[name] != value
+    ]
     different += [arg for arg in ansible_args if list(ansible_args) != progress.settings["words"]]
     if different:
         raise ConfigurationError(
             f"The rollout was started without {' '.join(different)}, or with another value.",
-            "--resume", "Leave it out; or run --abandon, and start another rollout.")
+            "--resume",
+            "Leave it out; or run --abandon, and start another rollout.",
+        )
     changed = {name: given[name] for name in CHANGEABLE if name in given}
     check_numbers({**progress.settings, **changed})
     progress.settings.update(changed)
@@ -125,4 +149,5 @@ def check_numbers(settings: Mapping[str, Any]) -> None:
     """Refuse numbers that are out of range."""
     if settings["fanout"] < 1 or settings["deadline"] <= 0 or settings["drain_wait"] < 0:
         raise ConfigurationError(
-            "--fanout and --deadline must be greater than 0, --drain-wait 0 or more.")
+            "--fanout and --deadline must be greater than 0, --drain-wait 0 or more."
+        )

@@ -13,14 +13,17 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from gpufleet.checks import judge
 from gpufleet.errors import ConfigurationError
+from gpufleet.judge import judge
+from gpufleet.model.clock import utc_now
 from gpufleet.model.verdict import FAILED, HEALTHY, Verdict
+from gpufleet.paths import PROGRAM
 from gpufleet.provision.playbook import playbook_command, run
 from gpufleet.provision.provision import Converged, converge
 from gpufleet.report import directory as report
 from gpufleet.report import terminal
-from gpufleet.verification.session import HostRun, ProbeOptions, Session, utc_now
+from gpufleet.verification.options import ProbeOptions
+from gpufleet.verification.session import HostRun, Session
 
 from .batches import CANARY, Batch
 from .progress import Progress, Store
@@ -60,13 +63,16 @@ class Rollout:
 
     def check(self, hosts: list[str]) -> None:
         """Raise `ConfigurationError` for what would stop it later, before anything changes."""
-        left = [name for batch in self.progress.batches[self.progress.done :]
-                for name in batch.hosts]
+        left = [
+            name for batch in self.progress.batches[self.progress.done :] for name in batch.hosts
+        ]
         gone = [name for name in left if name not in hosts]
         if gone:
             raise ConfigurationError(
-                f"No longer in the inventory since the rollout started: {', '.join(gone)}.", "",
-                "Put them back, or: ./gpufleet rollout --abandon")
+                f"No longer in the inventory since the rollout started: {', '.join(gone)}.",
+                "",
+                f"Put them back, or: {PROGRAM} rollout --abandon",
+            )
         self.scheduler.clear_marks(self.scheduler.states(left))
 
     def run(self) -> int:
@@ -78,9 +84,12 @@ class Rollout:
         while self.progress.done < total:
             batch = self.progress.batches[self.progress.done]
             name = f" ({batch.name})" if batch.name else ""
-            self.console.print(Text(
-                f"\nBatch {self.progress.done + 1} of {total}{name}: {' '.join(batch.hosts)}",
-                style="bold"))
+            self.console.print(
+                Text(
+                    f"\nBatch {self.progress.done + 1} of {total}{name}: {' '.join(batch.hosts)}",
+                    style="bold",
+                )
+            )
             try:
                 status, why = self.run_batch(batch)
             except SchedulerError as error:
@@ -98,8 +107,10 @@ class Rollout:
         hosts = sum(len(batch.hosts) for batch in self.progress.batches) - len(left)
         self.console.print(Text(f"\n✓ {hosts} hosts are rolled out and healthy.", style="green"))
         for host, why in left.items():
-            self.log(f"{host} is not ({why}); it was out of service before, not by this rollout",
-                     "yellow")
+            self.log(
+                f"{host} is not ({why}); it was out of service before, not by this rollout",
+                "yellow",
+            )
         self.write()
         return HEALTHY
 
@@ -119,13 +130,16 @@ class Rollout:
         """
         self.step("drain")
         owned, foreign = [], []
-        self.progress.left = {host: why for host, why in self.progress.left.items()
-                              if host not in batch.hosts}
+        self.progress.left = {
+            host: why for host, why in self.progress.left.items() if host not in batch.hosts
+        }
         for host, state in self.scheduler.states(batch.hosts).items():
             if state.unschedulable and not state.ours():
-                self.log(f"{host} is already out of service, not by gpufleet"
-                         f" ({state.reason or state.state}): it is provisioned, but not resumed",
-                         "yellow")
+                self.log(
+                    f"{host} is already out of service, not by gpufleet"
+                    f" ({state.reason or state.state}): it is provisioned, but not resumed",
+                    "yellow",
+                )
                 # A dead node's last jobs never end: do not wait for them, and skip the node.
                 if state.unresponsive and state.busy:
                     self.progress.left[host] = f"{state.state}: jobs may still run there"
@@ -139,7 +153,8 @@ class Rollout:
         if self.scheduler.commands and owned:
             self.log(f"drained: {' '.join(owned)}")
         self.scheduler.wait_until_idle(
-            [*owned, *foreign], self.progress.settings["drain_wait"], self.log)
+            [*owned, *foreign], self.progress.settings["drain_wait"], self.log
+        )
         self.step("provision")
         # Unhealthy foreign hosts do not stop the rollout; but an unhealthy canary proves nothing.
         required = [*owned, *foreign] if batch.name == CANARY else owned
@@ -148,8 +163,10 @@ class Rollout:
             bad = unhealthy(converged.session)
             if bad or converged.status:
                 self.record_reasons(bad)
-                return (judge.exit_status(converged.session.document) or FAILED, ", ".join(bad)
-                        + " not healthy" if bad else "not every host was provisioned")
+                return (
+                    judge.exit_status(converged.session.document) or FAILED,
+                    ", ".join(bad) + " not healthy" if bad else "not every host was provisioned",
+                )
             self.log(f"✓ healthy: {' '.join(required)}", "green")
         if optional := [host for host in foreign if host not in required]:
             converged = self.provision(optional)
@@ -158,8 +175,10 @@ class Rollout:
                 bad = dict.fromkeys(optional, "not every host was provisioned")
             self.progress.left.update(bad)
             for host, why in bad.items():
-                self.log(f"{host} is not healthy ({why}): left to whoever took it out of service",
-                         "yellow")
+                self.log(
+                    f"{host} is not healthy ({why}): left to whoever took it out of service",
+                    "yellow",
+                )
         self.step("resume")
         self.resume(owned)
         return HEALTHY, ""
@@ -172,19 +191,24 @@ class Rollout:
                 self.scheduler.resume(host)
                 resumed.append(host)
             elif state.unschedulable:
-                self.log(f"{host} was taken over meanwhile ({state.reason or state.state}): not"
-                         " resumed", "yellow")
+                self.log(
+                    f"{host} was taken over meanwhile ({state.reason or state.state}): not resumed",
+                    "yellow",
+                )
         missing = self.scheduler.not_returned(resumed)
         for host, state in missing.items():
             # Drain it before the scheduler does, so that the mark shows it was gpufleet.
             if not state.unschedulable:
                 self.scheduler.drain(host, f"{self.mark} does not come back: {state.state}")
         if missing:
-            listed = "; ".join(f"{host}: {state.state} {state.reason}".strip()
-                               for host, state in missing.items())
+            listed = "; ".join(
+                f"{host}: {state.state} {state.reason}".strip() for host, state in missing.items()
+            )
             raise SchedulerError(
-                f"Healthy, but not back in service ({listed}).", "",
-                "Check the log of slurmd or the kubelet there.")
+                f"Healthy, but not back in service ({listed}).",
+                "",
+                "Check the log of slurmd or the kubelet there.",
+            )
         if resumed:
             self.log(f"resumed: {' '.join(resumed)}")
 
@@ -198,8 +222,12 @@ class Rollout:
         settings = self.progress.settings
         options = ProbeOptions("full", settings["fanout"], settings["deadline"], settings["deep"])
         converged = converge(
-            replace(self.progress.selector, limit=",".join(hosts)), options,
-            force=settings["force"], args=settings["words"], notify=self.log)
+            replace(self.progress.selector, limit=",".join(hosts)),
+            options,
+            force=settings["force"],
+            args=settings["words"],
+            notify=self.log,
+        )
         self.judged.update({host.name: host for host in converged.session.hosts})
         return converged
 
@@ -211,27 +239,39 @@ class Rollout:
 
     def stop(self, batch: Batch, status: int, why: str) -> int:
         """Stop the rollout: show what is wrong, what was not touched, and how to continue."""
-        wrong = [host for host in self.judged.values()
-                 if host.name in batch.hosts and host.name not in self.progress.left
-                 and host.result["verdict"] != Verdict.PASS]
+        wrong = [
+            host
+            for host in self.judged.values()
+            if host.name in batch.hosts
+            and host.name not in self.progress.left
+            and host.result["verdict"] != Verdict.PASS
+        ]
         if wrong:
             terminal.show(self.console, self.session(wrong), None)
         if wrong and self.progress.settings["rollback"]:
             why += "; " + self.roll_back([host.name for host in wrong])
         self.progress.status, self.progress.why = "stopped", why
         self.store.save(self.progress)
-        untouched = [name for later in self.progress.batches[self.progress.done + 1 :]
-                     for name in later.hosts]
+        untouched = [
+            name
+            for later in self.progress.batches[self.progress.done + 1 :]
+            for name in later.hosts
+        ]
         self.console.print(Text(f"\n✗ Stopped: {why}", style="bold red"))
         try:
-            drained = [host for host, state in self.scheduler.states(batch.hosts).items()
-                       if state.unschedulable]
+            drained = [
+                host
+                for host, state in self.scheduler.states(batch.hosts).items()
+                if state.unschedulable
+            ]
             if drained:
                 self.log(f"{' '.join(drained)}: left drained")
         except SchedulerError as error:
             self.log(f"Cannot determine which of them are drained: {error}", "yellow")
-        self.log(f"{len(untouched)} hosts were not touched{': ' if untouched else ''}"
-                 f"{' '.join(untouched[:20])}{' ...' if untouched[20:] else ''}")
+        self.log(
+            f"{len(untouched)} hosts were not touched{': ' if untouched else ''}"
+            f"{' '.join(untouched[:20])}{' ...' if untouched[20:] else ''}"
+        )
         self.log("Fix the cause, then: ./gpufleet rollout --resume    (or --abandon)")
         self.write()
         return status
@@ -239,8 +279,11 @@ class Rollout:
     def roll_back(self, hosts: list[str]) -> str:
         """Roll back the driver from the packages that the hosts keep; return the outcome."""
         status = run(playbook_command("rollback.yml", self.progress.selector, ",".join(hosts)))
-        return ("the former driver is installed again; declare it" if not status
-                else f"the former driver could not be restored (status {status}; see above)")
+        return (
+            "the former driver is installed again; declare it"
+            if not status
+            else f"the former driver could not be restored (status {status}; see above)"
+        )
 
     def session(self, hosts: list[HostRun]) -> Session:
         """A session of these hosts' results, with the options that select them."""
@@ -251,7 +294,7 @@ class Rollout:
         """Write the report on all hosts that this run has judged."""
         if self.judged:
             directory = report.create_directory(self.reports)
-            page = report.write_report(directory, self.session(list(self.judged.values())))
+            page = report.write_report(directory, self.session(list(self.judged.values()))).value
             shown = report.update_latest(directory) / page.name
             self.console.print(f"Report: {os.path.relpath(shown)}", markup=False)
 
@@ -261,7 +304,10 @@ def unhealthy(session: Session) -> dict[str, str]:
     found = {}
     for host in session.hosts:
         if host.result["verdict"] != Verdict.PASS:
-            checks = [check["id"] for check in host.result["checks"]
-                      if check["verdict"] == host.result["verdict"]]
+            checks = [
+                check["id"]
+                for check in host.result["checks"]
+                if check["verdict"] == host.result["verdict"]
+            ]
             found[host.name] = f"{host.result['verdict']}: {', '.join(checks[:3])}"
     return found

@@ -73,7 +73,8 @@ class NodeState:
     def ours(self, owner: str = r"\w+") -> bool:
         """Whether gpufleet drained it, or one owner within gpufleet (`rollout`, `nightly`)."""
         return self.unschedulable and bool(
-            re.fullmatch(rf"{MARK} {owner}: .*{re.escape(PROMISE)}", self.reason))
+            re.fullmatch(rf"{MARK} {owner}: .*{re.escape(PROMISE)}", self.reason)
+        )
 
 
 # The reason ends with the user and time that set it; a comment may follow.
@@ -100,7 +101,8 @@ def slurm_states(output: str) -> dict[str, NodeState]:
             or values.get("CPUAlloc", "0") != "0",
             reason=reason[1] if reason else "",
             state=values.get("State", ""),
-            unresponsive="*" in values.get("State", "") or bool(flags & UNRESPONSIVE))
+            unresponsive="*" in values.get("State", "") or bool(flags & UNRESPONSIVE),
+        )
     return found
 
 
@@ -110,11 +112,16 @@ def kubernetes_states(output: str) -> dict[str, NodeState]:
     for node in json.loads(output)["items"]:
         cordoned = bool(node["spec"].get("unschedulable"))
         annotations = node["metadata"].get("annotations") or {}
-        ready = any(it["type"] == "Ready" and it["status"] == "True"
-                    for it in node.get("status", {}).get("conditions") or ())
+        ready = any(
+            it["type"] == "Ready" and it["status"] == "True"
+            for it in node.get("status", {}).get("conditions") or ()
+        )
         found[node["metadata"]["name"]] = NodeState(
-            cordoned, reason=annotations.get(ANNOTATION, ""), unresponsive=not ready,
-            state=("cordoned" if cordoned else "in service") + ("" if ready else ", not ready"))
+            cordoned,
+            reason=annotations.get(ANNOTATION, ""),
+            unresponsive=not ready,
+            state=("cordoned" if cordoned else "in service") + ("" if ready else ", not ready"),
+        )
     return found
 
 
@@ -154,17 +161,44 @@ KUBERNETES = SchedulerCommands(
     "Kubernetes",
     list_nodes=("kubectl", "get", "nodes", "--output=json"),
     parse=kubernetes_states,
-    drain=("kubectl", "patch", "node", "{node}", "--type=merge", "--patch", json.dumps(
-        {"metadata": {"annotations": {ANNOTATION: "{reason}"}}, "spec": {"unschedulable": True}})),
-    resume=("kubectl", "patch", "node", "{node}", "--type=merge", "--patch", json.dumps(
-        {"metadata": {"annotations": {ANNOTATION: None}}, "spec": {"unschedulable": None}})),
-    evict=("kubectl", "drain", "{node}", "--ignore-daemonsets", "--delete-emptydir-data",
-           "--timeout={seconds}s"),
+    drain=(
+        "kubectl",
+        "patch",
+        "node",
+        "{node}",
+        "--type=merge",
+        "--patch",
+        json.dumps(
+            {"metadata": {"annotations": {ANNOTATION: "{reason}"}}, "spec": {"unschedulable": True}}
+        ),
+    ),
+    resume=(
+        "kubectl",
+        "patch",
+        "node",
+        "{node}",
+        "--type=merge",
+        "--patch",
+        json.dumps(
+            {"metadata": {"annotations": {ANNOTATION: None}}, "spec": {"unschedulable": None}}
+        ),
+    ),
+    evict=(
+        "kubectl",
+        "drain",
+        "{node}",
+        "--ignore-daemonsets",
+        "--delete-emptydir-data",
+        "--timeout={seconds}s",
+    ),
     clear_mark=("kubectl", "annotate", "node", "{node}", f"{ANNOTATION}-"),
     by_hand=f"kubectl uncordon {{node}} && kubectl annotate node {{node}} {ANNOTATION}-",
 )
 SCHEDULERS: Mapping[str, SchedulerCommands | None] = {
-    "none": None, "slurm": SLURM, "kubernetes": KUBERNETES}
+    "none": None,
+    "slurm": SLURM,
+    "kubernetes": KUBERNETES,
+}
 
 Runner = Callable[[Connection | None, Sequence[str], float], str]
 
@@ -178,19 +212,31 @@ def run(connection: Connection | None, args: Sequence[str], limit_s: float = COM
     local = command(connection, shlex.join(args)) if connection else list(args)
     try:
         done = subprocess.run(
-            local, input=with_password(connection, b"") if connection else b"",
-            capture_output=True, timeout=limit_s, check=False)
+            local,
+            input=with_password(connection, b"") if connection else b"",
+            capture_output=True,
+            timeout=limit_s,
+            check=False,
+        )
     except FileNotFoundError:
         raise SchedulerError(
-            f"{args[0]} is not installed on this machine.", "",
-            "Set gpu_scheduler_host to the host that has it.") from None
+            f"{args[0]} is not installed on this machine.",
+            "",
+            "Set gpu_scheduler_host to the host that has it.",
+        ) from None
     except subprocess.TimeoutExpired:
         raise SchedulerError(
-            f"{shlex.join(args)}{where} gave no answer within {limit_s:g} s.", "",
-            "Check whether the scheduler responds there.") from None
+            f"{shlex.join(args)}{where} gave no answer within {limit_s:g} s.",
+            "",
+            "Check whether the scheduler responds there.",
+        ) from None
     output = done.stdout.decode("utf-8", "replace")
-    if connection and connection.become.enabled is None and done.returncode and re.search(
-            SUDO_DENIED, done.stderr.decode("utf-8", "replace"), re.MULTILINE):
+    if (
+        connection
+        and connection.become.enabled is None
+        and done.returncode
+        and re.search(SUDO_DENIED, done.stderr.decode("utf-8", "replace"), re.MULTILINE)
+    ):
         # sudo is allowed for other programs there; the account itself may be a Slurm operator.
         return run(replace(connection, become=Become(enabled=False)), args, limit_s)
     if connection and done.returncode in {SSH_FAILED, SUDO_REFUSED, NO_PYTHON}:
@@ -201,7 +247,9 @@ def run(connection: Connection | None, args: Sequence[str], limit_s: float = COM
         last = (done.stderr.decode("utf-8", "replace").strip() or output.strip()).splitlines()[-3:]
         raise SchedulerError(
             f"{shlex.join(args)}{where} failed with status {done.returncode}: {' '.join(last)}",
-            "", "Run it there by hand; the connecting account needs the right to run it.")
+            "",
+            "Run it there by hand; the connecting account needs the right to run it.",
+        )
     return output.partition(f"\n{READY}\n")[2] if connection else output
 
 
@@ -233,13 +281,16 @@ class Scheduler:
             name = connection.name if connection else ""
             if name not in known:
                 known[name] = self.commands.parse(
-                    self.runner(connection, self.commands.list_nodes, COMMAND_S))
+                    self.runner(connection, self.commands.list_nodes, COMMAND_S)
+                )
             if self.nodes[host] not in known[name]:
                 if known_only:
                     continue
                 raise SchedulerError(
-                    f"{self.commands.name} knows no node {self.nodes[host]}.", host,
-                    "Set its gpu_node_name to its node name in the scheduler.")
+                    f"{self.commands.name} knows no node {self.nodes[host]}.",
+                    host,
+                    "Set its gpu_node_name to its node name in the scheduler.",
+                )
             found[host] = known[name][self.nodes[host]]
         return found
 
@@ -254,8 +305,12 @@ class Scheduler:
     def clear_marks(self, states: Mapping[str, NodeState]) -> None:
         """Remove our mark from nodes that are in service: a later cordon may be somebody else's."""
         for host, state in states.items():
-            if (self.commands and self.commands.clear_mark and state.reason
-                    and not state.unschedulable):
+            if (
+                self.commands
+                and self.commands.clear_mark
+                and state.reason
+                and not state.unschedulable
+            ):
                 self._run(host, "clear_mark")
 
     def wait_until_idle(
@@ -271,11 +326,14 @@ class Scheduler:
         until, waiting = time.monotonic() + limit_s, ""
         while busy := [host for host, state in self.states(hosts).items() if state.busy]:
             if time.monotonic() > until:
-                jobs = "; ".join(f"{host}: {' '.join(self._run(host, 'jobs').split())}"
-                                 for host in busy)
+                jobs = "; ".join(
+                    f"{host}: {' '.join(self._run(host, 'jobs').split())}" for host in busy
+                )
                 raise SchedulerError(
-                    f"Jobs still run after {limit_s:g} s ({jobs}).", "",
-                    "Wait for them or cancel them; --resume --drain-wait S gives them more time.")
+                    f"Jobs still run after {limit_s:g} s ({jobs}).",
+                    "",
+                    "Wait for them or cancel them; --resume --drain-wait S gives them more time.",
+                )
             if waiting != ", ".join(busy):
                 waiting = ", ".join(busy)
                 log(f"jobs still run on {waiting}")
@@ -284,8 +342,9 @@ class Scheduler:
     def not_returned(self, hosts: Sequence[str]) -> dict[str, NodeState]:
         """Return the hosts that are still unavailable after `BACK_S` seconds."""
         until = time.monotonic() + BACK_S
-        while late := {host: state for host, state in self.states(hosts).items()
-                       if state.unavailable}:
+        while late := {
+            host: state for host, state in self.states(hosts).items() if state.unavailable
+        }:
             if time.monotonic() > until:
                 break
             time.sleep(POLL_S)
@@ -306,21 +365,20 @@ class Scheduler:
 def filled(argument: str, values: Mapping[str, str]) -> str:
     """Fill in the fields of an argument; within JSON, escaped as JSON."""
     for name, value in values.items():
-        escaped = json.dumps(value)[1:-1] if argument.startswith("{\"") else value
+        escaped = json.dumps(value)[1:-1] if argument.startswith('{"') else value
         argument = argument.replace(f"{{{name}}}", escaped)
     return argument
 
 
-def scheduler_of(
-    kind: str, hosts: Sequence[InventoryHost], selector: HostSelector
-) -> Scheduler:
+def scheduler_of(kind: str, hosts: Sequence[InventoryHost], selector: HostSelector) -> Scheduler:
     """Return the scheduler of these hosts by their inventory variables.
 
     `kind` is a key of `SCHEDULERS`; another one raises `ConfigurationError`.
     """
     if kind not in SCHEDULERS:
         raise ConfigurationError(
-            f"There is no scheduler {kind!r}.", "--hook", f"Use one of {', '.join(SCHEDULERS)}.")
+            f"There is no scheduler {kind!r}.", "--hook", f"Use one of {', '.join(SCHEDULERS)}."
+        )
     commands = SCHEDULERS[kind]
     nodes = {host.name: node_name(host) for host in hosts}
     return Scheduler(commands, nodes, scheduler_connections(hosts, selector) if commands else {})

@@ -16,9 +16,24 @@ from .reader import Reader
 
 # More than a host can have; work is done for each of them.
 MOST_GPUS = 1024
-KEYS = ("count", "model", "memory_mib", "uuids", "power_limit_w", "ecc", "compute_mode", "pcie",
-        "tflops")
+KEYS = (
+    "count",
+    "model",
+    "memory_mib",
+    "uuids",
+    "power_limit_w",
+    "ecc",
+    "compute_mode",
+    "pcie",
+    "nvlinks",
+    "tflops",
+    "governor",
+)
 COMPUTE_MODES = ("default", "exclusive_process")
+# The kernel's governors. Left out is userspace, which leaves the frequency to a program.
+GOVERNORS = ("performance", "powersave", "schedutil", "ondemand", "conservative")
+# What takes one of a few values; the inventory's schema lists them.
+CHOICES = {"compute_mode": COMPUTE_MODES, "governor": GOVERNORS}
 _UUID = re.compile(r"(?i:GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})")
 _ACCOUNT = re.compile(r"[a-z_][a-z0-9_.-]{0,31}\$?")
 _WHERE = "gpu_expect"
@@ -39,8 +54,11 @@ def read(reader: Reader, value: Any) -> dict[str, Any]:
         return reader.count(entry.get(key), f"{_WHERE}.{key}", wanted)
 
     number = reader.count(
-        entry.get("count"), f"{_WHERE}.count", f"a number up to {MOST_GPUS}, 0 for no GPU",
-        MOST_GPUS)
+        entry.get("count"),
+        f"{_WHERE}.count",
+        f"a number up to {MOST_GPUS}, 0 for no GPU",
+        MOST_GPUS,
+    )
     found: dict[str, Any] = {
         "count": number,
         "model": reader.text(entry.get("model"), f"{_WHERE}.model", "as nvidia-smi shows it"),
@@ -48,10 +66,13 @@ def read(reader: Reader, value: Any) -> dict[str, Any]:
         "memory_mib": count("memory_mib", "a number of MiB"),
         "power_limit_w": count("power_limit_w", "a number of watts"),
         "ecc": _switch(reader, entry.get("ecc"), f"{_WHERE}.ecc"),
-        "compute_mode": reader.choice(
-            entry.get("compute_mode"), f"{_WHERE}.compute_mode", COMPUTE_MODES),
         "pcie": _link(reader, entry.get("pcie"), f"{_WHERE}.pcie"),
+        "nvlinks": count("nvlinks", "a number, 0 for cards without a bridge"),
         "tflops": _amount(reader, entry.get("tflops"), f"{_WHERE}.tflops", "such as 12.5"),
+        **{
+            key: reader.choice(entry.get(key), f"{_WHERE}.{key}", choices)
+            for key, choices in CHOICES.items()
+        },
     }
     # The UUIDs imply the number.
     if number is None and found["uuids"]:
@@ -113,10 +134,17 @@ def _uuids(reader: Reader, value: Any, count: int | None) -> list[str] | None:
         elif text:
             found.append("GPU-" + text[4:].lower())
     if len(set(found)) != len(found):
-        reader.problems.add(Code.EXPECT_CLASH, f"{where} names a GPU twice", where,
-                            "name each GPU of this host once")
+        reader.problems.add(
+            Code.EXPECT_CLASH,
+            f"{where} names a GPU twice",
+            where,
+            "name each GPU of this host once",
+        )
     elif found and count is not None and count != len(found):
         reader.problems.add(
-            Code.EXPECT_CLASH, f"{where} names {len(found)} GPUs, gpu_expect.count is {count}",
-            where, "name all of this host's GPUs, or set gpu_expect.count to their number")
+            Code.EXPECT_CLASH,
+            f"{where} names {len(found)} GPUs, gpu_expect.count is {count}",
+            where,
+            "name all of this host's GPUs, or set gpu_expect.count to their number",
+        )
     return found or None

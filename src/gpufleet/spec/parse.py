@@ -10,9 +10,18 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from gpufleet.model.frameworks import FRAMEWORKS, Framework
+from gpufleet.frameworks import DEFAULT, FRAMEWORKS, Framework, titles
 from gpufleet.model.problems import Code, Problems
-from gpufleet.model.spec import KEYS, LOCAL, PIP, Spec, StackSpec, ToolkitSpec
+from gpufleet.model.spec import (
+    KEYS,
+    LOCAL,
+    PIP,
+    SHORT_FORMS,
+    Declaration,
+    Spec,
+    StackSpec,
+    ToolkitSpec,
+)
 
 from . import expectation, parse_driver
 from .reader import MAX_DISTANCE, Reader, edit_distance
@@ -20,6 +29,12 @@ from .reader import MAX_DISTANCE, Reader, edit_distance
 _NAME = re.compile(r"[a-z0-9][a-z0-9._+-]*")
 _STACK = (*FRAMEWORKS, "cuda", "cudnn", "python", "name", "environment", "index")
 _ARTIFACT = ("sha256", "sha512", "md5", "size_bytes", "url", "file")
+
+
+def declaration_of(variables: Mapping[str, Any]) -> Declaration:
+    """Parse a host's variables."""
+    problems = Problems()
+    return Declaration(read(variables, problems), tuple(problems.found))
 
 
 def read(variables: Mapping[str, Any], problems: Problems) -> Spec:
@@ -45,6 +60,9 @@ def read(variables: Mapping[str, Any], problems: Problems) -> Spec:
     stacks = reader.sequence(get("gpu_stacks"), "gpu_stacks")
     toolkits = reader.sequence(get("gpu_toolkits"), "gpu_toolkits")
     read_stacks = [_stack(reader, each, f"gpu_stacks[{at}]") for at, each in enumerate(stacks)]
+    for variable, framework in SHORT_FORMS.items():
+        if (release := get(variable)) not in [None, *(s.release for s in read_stacks if s)]:
+            read_stacks.append(_stack(reader, {framework: release}, variable))
     read_toolkits = [
         _toolkit(reader, each, f"gpu_toolkits[{at}]") for at, each in enumerate(toolkits)
     ]
@@ -94,8 +112,7 @@ def _stack(reader: Reader, value: Any, where: str) -> StackSpec | None:
     framework = _framework(reader, entry, where) if isinstance(value, Mapping) else None
     if framework is None:
         return None
-    example = 'such as "2.13.1"'
-    release = reader.text(entry[framework.id], f"{where}.{framework.id}", example)
+    release = reader.release(entry[framework.id], f"{where}.{framework.id}", framework.example)
     spec = StackSpec(
         where=where,
         framework=framework.id,
@@ -127,19 +144,19 @@ def _framework(reader: Reader, entry: dict[str, Any], where: str) -> Framework |
             Code.WRONG_TYPE,
             f"{where} names no framework",
             where,
-            f'add one of {", ".join(FRAMEWORKS)} with its release, such as tensorflow: "2.13.1"',
+            f"add one of {', '.join(FRAMEWORKS)} with its release, "
+            f'such as {DEFAULT.id}: "{DEFAULT.example}"',
         )
     return None
 
 
 def _cuda(reader: Reader, framework: Framework, value: Any, where: str) -> str | None:
-    """A version, or a word: `pip`, and `local` for JAX."""
-    if value == LOCAL and framework.id != "jax":
-        has = ("comes with its CUDA" if framework.id == "pytorch"
-               else "uses an installed toolkit without it")
+    """A version, or a word: `pip`, and `local` for some frameworks."""
+    if value == LOCAL and not framework.can_be_local:
         reader.problems.add(
             Code.LOCAL_CUDA_UNAVAILABLE,
-            f"cuda: local is for JAX; {framework.title} {has}",
+            f"cuda: local is for {titles(lambda each: each.can_be_local)};"
+            f" {framework.title} {framework.instead_of_local}",
             where,
             "remove cuda: local",
         )
@@ -156,8 +173,12 @@ def _python(reader: Reader, value: Any, where: str) -> str | None:
 
     The prefix /opt/python/3.6.15 means the interpreter /opt/python/3.6.15/bin/python3.6.
     """
+    if re.fullmatch(r"\d+\.\d+(\.\d+)?t", str(value)):
+        wanted = f'a version such as "{value[:-1]}": no build has the free-threaded ones'
+        reader.wrong(value, where, wanted)
+        return None
     if not str(value).startswith("/"):
-        return reader.version(value, where)
+        return reader.version(value, where, "3.11")
     path = reader.path(value, where)
     if path is None or re.fullmatch(r"python\d+\.\d+", path.rpartition("/")[2]):
         return path

@@ -6,7 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from gpufleet.catalog import versions
+from gpufleet.catalog import container_toolkit, versions
+from gpufleet.frameworks import DEFAULT
 from gpufleet.model.spec import ALL_GPUS, MODULES, ContainersSpec, DriverSpec, Spec
 
 from .reader import Reader
@@ -86,12 +87,12 @@ def _profile(reader: Reader, value: Any, where: str) -> str | None:
 def containers(reader: Reader, value: Any) -> ContainersSpec | None:
     if value is None:
         return None
-    keys = ("engine", "source", "toolkit", "image", "data_root")
+    keys = ("engine", "source", "toolkit", "image", "data_root", "accept_cves")
     entry = reader.mapping(value, "gpu_containers", keys)
     default = ContainersSpec()
     image = reader.text(entry.get("image"), "gpu_containers.image", "an image's name")
     if image and not re.fullmatch(r"[A-Za-z0-9][\w.:/@-]*", image):
-        reader.wrong(image, "gpu_containers.image", "an image such as tensorflow/tensorflow:2.17.1")
+        reader.wrong(image, "gpu_containers.image", f"an image such as {DEFAULT.image}")
         image = None
     spec = ContainersSpec(
         engine=reader.choice(entry.get("engine"), "gpu_containers.engine", ("docker", "podman"))
@@ -101,9 +102,18 @@ def containers(reader: Reader, value: Any) -> ContainersSpec | None:
         toolkit=reader.version(entry.get("toolkit"), "gpu_containers.toolkit"),
         image=image,
         data_root=reader.path(entry.get("data_root"), "gpu_containers.data_root"),
+        accept_cves=_accepted(reader, entry.get("accept_cves"), "gpu_containers.accept_cves"),
     )
     if spec.engine == "podman" and spec.source == "docker_repo":
         reader.wrong("docker_repo", "gpu_containers.source", "distro, which has Podman")
     if spec.engine == "podman" and spec.data_root:
         reader.wrong(spec.data_root, "gpu_containers.data_root", "nothing: only Docker has it")
     return spec
+
+
+def _accepted(reader: Reader, value: Any, where: str) -> tuple[str, ...]:
+    """Known vulnerabilities of the container toolkit that a person accepts, by their names."""
+    names = tuple(each.cve for each in container_toolkit.known())
+    listed = enumerate(reader.sequence(value, where))
+    found = [reader.choice(each, f"{where}[{at}]", names) for at, each in listed]
+    return tuple(each for each in found if each)

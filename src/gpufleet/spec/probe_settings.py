@@ -1,4 +1,4 @@
-"""The settings of a host's probe by its variables: paths to read, and the number of GPUs. Pure."""
+"""The settings of a host's probe by its spec: paths to read, and the number of GPUs. Pure."""
 
 from __future__ import annotations
 
@@ -8,25 +8,22 @@ from typing import Any
 from gpufleet.catalog import facts
 from gpufleet.catalog.gpus import Gpu, capabilities, native_to_build
 from gpufleet.catalog.records import Build
-from gpufleet.model.problems import Problems
 from gpufleet.model.spec import ContainersSpec, Spec, StackSpec
 
 from . import expectation
-from .parse import read
 
 # What a stack may take to have its PTX compiled for a GPU, in seconds: 20 minutes were reported of
 # TensorFlow on a GPU that is newer than its build.
 COMPILE_S = 1800
-# What each further GPU costs a stack: its own context, operands, and products that are checked.
+# The seconds that each further GPU adds to a stack: its context, operands and checked products.
 STACK_GPU_S = 5
 
 
-def probe_settings(variables: Mapping[str, Any], *, warm: bool = False) -> dict[str, Any]:
+def probe_settings(spec: Spec, *, warm: bool = False) -> dict[str, Any]:
     """The part of the probe's settings that the spec decides: directories, engine, account, time.
 
     With `warm` stacks have time to compile their code also where the GPUs' model is not declared.
     """
-    spec = read(variables, Problems())
     return {
         "prefix": spec.prefix,
         "stack_root": spec.stack_root,
@@ -51,11 +48,18 @@ def _compiles(spec: Spec, *, warm: bool) -> dict[str, dict[str, Any]]:
         return {}
     labels = spec.gpus or [str(spec.expect.get("model") or "")]
     cards = [Gpu(each, label, "") for label in labels for each in capabilities(label)]
-    builds = ((stack, facts.build_for(stack.framework, stack.release, stack.cuda))
-              for stack in spec.stacks)
-    return {_venv(spec, stack): {
-                "native": build.native, "seconds": _compile_seconds(build, cards, unknown=warm)}
-            for stack, build in builds if build and not build.unavailable}
+    builds = (
+        (stack, facts.build_for(stack.framework, stack.release, stack.cuda))
+        for stack in spec.stacks
+    )
+    return {
+        _venv(spec, stack): {
+            "native": build.native,
+            "seconds": _compile_seconds(build, cards, unknown=warm),
+        }
+        for stack, build in builds
+        if build and not build.unavailable
+    }
 
 
 def _compile_seconds(build: Build, cards: list[Gpu], *, unknown: bool) -> int:
@@ -63,20 +67,15 @@ def _compile_seconds(build: Build, cards: list[Gpu], *, unknown: bool) -> int:
     return 0 if native else COMPILE_S
 
 
-def more_seconds(variables: Mapping[str, Any], settings: Mapping[str, Any]) -> float:
+def more_seconds(spec: Spec, settings: Mapping[str, Any]) -> float:
     """What a probe with these settings may take beyond its deadline, which is for one GPU."""
-    spec = read(variables, Problems())
-    gpus = max(1, _visible_gpus(spec) or 1)
+    gpus = max(1, visible_gpus(spec) or 1)
     compiled: int = sum(stack["seconds"] for stack in settings["compiles"].values())
     return STACK_GPU_S * len(spec.stacks) * (gpus - 1) + compiled
 
 
-def visible_gpus(variables: Mapping[str, Any]) -> int | None:
+def visible_gpus(spec: Spec) -> int | None:
     """How many GPUs CUDA shows a program on a host; None where that is not declared."""
-    return _visible_gpus(read(variables, Problems()))
-
-
-def _visible_gpus(spec: Spec) -> int | None:
     return expectation.visible(spec.expect.get("count"), spec.mig)
 
 

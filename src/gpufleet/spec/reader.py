@@ -15,8 +15,9 @@ from typing import Any
 
 from gpufleet.catalog import versions
 from gpufleet.model.problems import Code, Problems
+from gpufleet.model.text import LOGIN, cut, one_line
 
-_LOGIN = re.compile(r"//[^/\s]*@")
+MOST_SHOWN = 60  # characters of a wrong value
 MAX_DISTANCE = 2  # more than that is not a typing error but another name
 
 
@@ -54,6 +55,15 @@ def kind(value: Any) -> str:
     return "empty" if value is None else next(found, f"a {type(value).__name__}")
 
 
+# The words that YAML and Ansible read as true and false.
+WORDS = {
+    "true": True,
+    "yes": True,
+    "on": True,
+    "false": False,
+    "no": False,
+    "off": False,
+}
 # More than any size in bytes, and what JSON's readers agree on.
 MOST_COUNT = (1 << 53) - 1
 
@@ -69,18 +79,22 @@ class Reader:
         remedy = f"write {where} as {wanted}"
         if isinstance(value, int | float) and not isinstance(value, bool) and '"' in wanted:
             remedy += "; quote versions, because YAML reads 11.10 as the number 11.1"
-        message = f"{where} is {kind(value)} ({value!r}), not {wanted}"
+        shown = cut(repr(value), MOST_SHOWN)
+        what = (
+            "empty" if isinstance(value, str) and not value.strip() else f"{kind(value)} ({shown})"
+        )
+        message = f"{where} is {what}, not {wanted}"
         self.problems.add(Code.WRONG_TYPE, message, where, remedy)
 
     def unknown_key(self, key: str, where: str, known: Iterable[str]) -> None:
-        """Add a problem: a key that nothing reads, with the nearest known one."""
-        near = nearest(key, known)
-        self.problems.add(
-            Code.UNKNOWN_KEY,
-            f"the key {key} is not known; did you mean {near}?",
-            where,
-            f"rename {key} to {near}, or remove it",
-        )
+        """Add a problem: a key that nothing reads, with the one that was meant, or all of them."""
+        names, near = list(known), nearest(key, known)
+        text = f"the key {one_line(cut(key, MOST_SHOWN))} is not known"
+        if edit_distance(key, near) <= MAX_DISTANCE:
+            text, remedy = f"{text}; did you mean {near}?", f"rename {key} to {near}, or remove it"
+        else:
+            remedy = f"remove it; the keys are {', '.join(names)}"
+        self.problems.add(Code.UNKNOWN_KEY, text, where, remedy)
 
     def mapping(self, value: Any, where: str, known: tuple[str, ...]) -> dict[str, Any]:
         """A mapping with these keys only; keys without a value are left out."""
@@ -108,23 +122,31 @@ class Reader:
             self.wrong(value, where, f"text in quotes, {wanted}")
         return None
 
-    def version(self, value: Any, where: str) -> str | None:
+    def release(self, value: Any, where: str, example: str) -> str | None:
+        """A release of a framework: printable characters in one line."""
+        text = self.text(value, where, f'such as "{example}"')
+        if text and (len(text) > MOST_SHOWN or not re.fullmatch(r"[ -~]+", text)):
+            self.wrong(text, where, f'a release such as "{example}"')
+            return None
+        return text
+
+    def version(self, value: Any, where: str, example: str = "11.8") -> str | None:
         """Dotted numbers as text."""
-        text = self.text(value, where, 'such as "11.8"')
+        text = self.text(value, where, f'such as "{example}"')
         if text and not versions.is_dotted(text):
-            self.wrong(text, where, 'a version such as "11.8"')
+            self.wrong(text, where, f'a version such as "{example}"')
             return None
         return text
 
     def flag(self, value: Any, where: str) -> bool:
-        """True or false; null is false."""
+        """True or false; null is false. A word is text in Ansible's `-e KEY=VALUE`."""
+        if isinstance(value, str):
+            value = WORDS.get(value.lower(), value)
         if value is not None and not isinstance(value, bool):
-            self.wrong(value, where, "true or false, without quotes")
+            self.wrong(value, where, "true or false")
         return value is True
 
-    def count(
-        self, value: Any, where: str, wanted: str, most: int = MOST_COUNT
-    ) -> int | None:
+    def count(self, value: Any, where: str, wanted: str, most: int = MOST_COUNT) -> int | None:
         """A whole number from 0 to `most`."""
         if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most:
             return value
@@ -162,26 +184,27 @@ class Reader:
 
     def location(self, value: Any, where: str) -> None:
         """Check where files come from: a directory or a web address; null is valid."""
-        wanted = "an absolute path, or http(s)://HOST/... without a login"
+        wanted = "an absolute path, or http(s)://HOST/... without a login and a query"
         if value in (None, ""):
             return
         text = self.text(value, where, wanted)
-        if text and not re.fullmatch(r"(~?/|https?://[^\s/@]+(/|$))[^\s@]*", text):
-            self.wrong(_LOGIN.sub("//***@", text), where, wanted)
+        if text and not re.fullmatch(r"~?/[^\s@]*|https?://[^\s/@?]+(/[^\s@?]*)?", text):
+            self.wrong(text, where, wanted)
 
     def index(self, value: Any, where: str) -> str | None:
-        """The address of a package index: https, without a login."""
-        wanted = "https://HOST/... without a login"
+        """The address of a package index: https, without a login and a query."""
+        wanted = "https://HOST/... without a login and a query"
         text = self.text(value, where, wanted)
-        if text and not re.fullmatch(r"https://[^\s/@]+(/[^\s@]*)?", text):
-            self.wrong(_LOGIN.sub("//***@", text), where, wanted)
+        if text and not re.fullmatch(r"https://[^\s/@?]+(/[^\s@?]*)?", text):
+            self.wrong(text, where, wanted)
             return None
         return text
 
     def url(self, value: Any, where: str) -> str | None:
-        """An address without a login, which plans and reports would show."""
+        """An address without a login. Its query, which may be a signature, stays here: plans,
+        reports and messages have its `public_addresses`."""
         text = self.text(value, where, "an address")
-        if text and _LOGIN.search(text):
-            self.wrong(_LOGIN.sub("//***@", text), where, "an address without a login")
+        if text and LOGIN.search(text.partition("?")[0]):
+            self.wrong(text, where, "an address without a login")
             return None
         return text

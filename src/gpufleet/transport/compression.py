@@ -47,8 +47,11 @@ class CompressedField:
 
     def __set__(self, instance: object, document: dict[str, Any] | Compressed | None) -> None:
         # A frozen dataclass refuses setattr.
-        instance.__dict__[self.attribute] = document if document is None or isinstance(
-            document, Compressed) else Compressed(document)
+        instance.__dict__[self.attribute] = (
+            document
+            if document is None or isinstance(document, Compressed)
+            else Compressed(document)
+        )
 
 
 def compressed(instance: object, name: str) -> Compressed | None:
@@ -59,7 +62,9 @@ def compressed(instance: object, name: str) -> Compressed | None:
 
 def compressed_field(name: str) -> Callable[[Class], Class]:
     """A decorator above `@dataclass` that keeps the field `name` compressed."""
+
     def decorate(dataclass: Class) -> Class:
         setattr(dataclass, name, CompressedField(name))
         return dataclass
+
     return decorate

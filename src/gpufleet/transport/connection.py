@@ -47,8 +47,12 @@ def command(connection: Connection, run: str | None = None) -> list[str]:
         args += ["-l", connection.user]
     if connection.key:
         args += ["-i", str(Path(connection.key).expanduser())]
-    return [*args, "--", connection.address or connection.name,
-            f"exec {shlex.join([*connection.launcher, '/bin/sh', '-c', remote])}"]
+    return [
+        *args,
+        "--",
+        connection.address or connection.name,
+        f"exec {shlex.join([*connection.launcher, '/bin/sh', '-c', remote])}",
+    ]
 
 
 def remote_script(connection: Connection, run: str | None = None) -> str:
@@ -121,41 +125,54 @@ def failure_reason(
     by_hand = f"try by hand: {shlex.join([*prefix, *connection.launcher, 'true'])}"
     last = _last_lines(stderr)
     if "REMOTE HOST IDENTIFICATION HAS CHANGED" in stderr:
-        return (f"The ssh host key of {name} does not match the known key",
-                "if the host was reinstalled: ssh-keygen -R "
-                f"{connection.address or name}, and accept the new key; otherwise find out which"
-                " machine answers")
+        return (
+            f"The ssh host key of {name} does not match the known key",
+            "if the host was reinstalled: ssh-keygen -R "
+            f"{connection.address or name}, and accept the new key; otherwise find out which"
+            " machine answers",
+        )
     if status == SUDO_REFUSED and connection.become.password is not None:
-        return (f"sudo on {name} rejects the password",
-                "correct ansible_become_password (or its vault entry) for this host")
+        return (
+            f"sudo on {name} rejects the password",
+            "correct ansible_become_password (or its vault entry) for this host",
+        )
     if status == SUDO_REFUSED:
-        return (f"sudo on {name} requires a password, and none is set: {last}",
-                "set ansible_become_password, or allow the user sudo without a password")
+        return (
+            f"sudo on {name} requires a password, and none is set: {last}",
+            "set ansible_become_password, or allow the user sudo without a password",
+        )
     if status == NO_PYTHON:
-        return (f"{connection.python} was not found on {name}",
-                "install Python 3.6 or newer on the host, or set ansible_python_interpreter; if it"
-                " is there, its link is dangling, or the login's account may not execute it: see"
-                " namei -l /usr/bin/python3, and chmod a+rx what is closed")
+        return (
+            f"{connection.python} was not found on {name}",
+            "install Python 3.6 or newer on the host, or set ansible_python_interpreter; if it"
+            " is there, its link is dangling, or the login's account may not execute it: see"
+            " namei -l /usr/bin/python3, and chmod a+rx what is closed",
+        )
     if status == 255 and connection.kind == "ssh" and ready:
-        return (f"The connection to {name} broke during the probe: {last or 'no reason given'}",
-                f"check whether {name} or its ssh service was restarted (last -x, journalctl -u"
-                " ssh) or its network failed; then ./gpufleet verify")
+        return (
+            f"The connection to {name} broke during the probe: {last or 'no reason given'}",
+            f"check whether {name} or its ssh service was restarted (last -x, journalctl -u"
+            " ssh) or its network failed; then ./gpufleet verify",
+        )
     if status == 255 and connection.kind == "ssh":
         return f"ssh failed: {last or 'no reason given'}", by_hand
-    return (f"The probe ended without a snapshot (status {status}): {last or 'no output'}",
-            by_hand)
+    return (f"The probe ended without a snapshot (status {status}): {last or 'no output'}", by_hand)
 
 
 def timeout_reason(connection: Connection, deadline_s: float, ready: bool) -> tuple[str, str]:
     """(cause, remedy) of a host that exceeded its deadline; `ready`: it had printed `READY`."""
     name = connection.name
     if ready:
-        return (f"The login to {name} works, but the probe gave no answer within {deadline_s:g} s",
-                "check the host's console, load and network mounts; a busy or slow host needs a"
-                " longer --deadline")
-    return (f"No answer within {deadline_s:g} s: the login to {name} did not complete",
-            "check the host's console and load, its ssh service, and the profile files of the"
-            " login user's shell")
+        return (
+            f"The login to {name} works, but the probe gave no answer within {deadline_s:g} s",
+            "check the host's console, load and network mounts; a busy or slow host needs a"
+            " longer --deadline",
+        )
+    return (
+        f"No answer within {deadline_s:g} s: the login to {name} did not complete",
+        "check the host's console and load, its ssh service, and the profile files of the"
+        " login user's shell",
+    )
 
 
 def _last_lines(stderr: str) -> str:

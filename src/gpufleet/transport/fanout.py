@@ -108,7 +108,7 @@ class _HostOutput:
             return False
         _, mark, rest = self.stdout.partition(_READY_LINE)
         self.ready = bool(mark)
-        self.stdout = rest if mark else self.stdout[-len(_READY_LINE):]
+        self.stdout = rest if mark else self.stdout[-len(_READY_LINE) :]
         return self.ready
 
     def config(self) -> dict[str, Any]:
@@ -129,8 +129,12 @@ class _HostOutput:
         line = bytes(self.stdout.strip().rpartition(b"\n")[2])
         self.stdout.clear()
         if self.endless:
-            return Outcome(None, f"{connection.name} sends endless output instead of a snapshot",
-                           "check the profile files of the login user's shell", stderr)
+            return Outcome(
+                None,
+                f"{connection.name} sends endless output instead of a snapshot",
+                "check the profile files of the login user's shell",
+                stderr,
+            )
         if self.late:
             return Outcome(None, *timeout_reason(connection, self.deadline_s, self.ready), stderr)
         try:
@@ -139,12 +143,16 @@ class _HostOutput:
                 self.arrived(outcome, found)
                 return outcome
         except received.UnfitError as error:
-            return Outcome(None, f"{connection.name} sent a snapshot that is not read: {error}",
-                           received.REMEDY, stderr, refused=True)
+            return Outcome(
+                None,
+                f"{connection.name} sent a snapshot that is not read: {error}",
+                received.REMEDY,
+                stderr,
+                refused=True,
+            )
         except ValueError:
             pass
-        return Outcome(None, *failure_reason(connection, self.status, stderr, self.ready),
-                       stderr)
+        return Outcome(None, *failure_reason(connection, self.status, stderr, self.ready), stderr)
 
 
 class _GatewayHandler(EventHandler):  # type: ignore[misc]
@@ -174,8 +182,11 @@ class _GatewayHandler(EventHandler):  # type: ignore[misc]
         if self.refused and not outcome.snapshot:
             outcome = Outcome(None, *gateways.refused_reason(self.refused), outcome.evidence)
         elif not reached and output.status in gateways.NOT_REACHED:
-            reason = (gateways.NO_ANSWER if self.given_up
-                      else gateways.unreachable_reason(outcome.evidence))
+            reason = (
+                gateways.NO_ANSWER
+                if self.given_up
+                else gateways.unreachable_reason(outcome.evidence)
+            )
             outcome = Outcome(None, *reason, outcome.evidence)
         self.report(outcome)
 
@@ -205,16 +216,18 @@ class _ChunkClient(PopenClient):  # type: ignore[misc]
         pipes = [os.pipe() for _ in names]
         theirs = [pipes[0][0], pipes[1][1], pipes[2][1]]
         try:
-            process = subprocess.Popen(["/bin/sh", "-c", commandlist], stdin=theirs[0],
-                                       stdout=theirs[1], stderr=theirs[2])
+            process = subprocess.Popen(
+                ["/bin/sh", "-c", commandlist], stdin=theirs[0], stdout=theirs[1], stderr=theirs[2]
+            )
         finally:
             for descriptor in theirs:
                 os.close(descriptor)
         for name, descriptor in zip(names, (pipes[0][1], pipes[1][0], pipes[2][0]), strict=True):
             os.set_blocking(descriptor, False)
             writes = name == names[0]
-            self.streams.set_stream(name, descriptor, E_WRITE if writes else E_READ,
-                                    retain=not writes)
+            self.streams.set_stream(
+                name, descriptor, E_WRITE if writes else E_READ, retain=not writes
+            )
         return process
 
     def _handle_read(self, sname: str) -> None:
@@ -225,8 +238,17 @@ class _Worker(WorkerPopen):  # type: ignore[misc]
     """A local command that is read by `_ChunkClient`."""
 
     def __init__(self, line: str, key: str, handler: EventHandler, timeout: float) -> None:
-        WorkerSimple.__init__(self, None, None, None, key, handler, stderr=True, timeout=timeout,
-                              client_class=_ChunkClient)
+        WorkerSimple.__init__(
+            self,
+            None,
+            None,
+            None,
+            key,
+            handler,
+            stderr=True,
+            timeout=timeout,
+            client_class=_ChunkClient,
+        )
         self.command, self.key = line, key
 
 
@@ -257,8 +279,11 @@ class _HostHandler(EventHandler):  # type: ignore[misc]
 
 
 def probe_targets(
-    targets: Iterable[Target], fanout: int = 32, report: Report = lambda name, outcome: None,
-    topology: Path | None = None, arrived: Arrived = lambda outcome, snapshot: None,
+    targets: Iterable[Target],
+    fanout: int = 32,
+    report: Report = lambda name, outcome: None,
+    topology: Path | None = None,
+    arrived: Arrived = lambda outcome, snapshot: None,
 ) -> dict[str, Outcome]:
     """Probe all targets; {name: outcome}. `report` is called with each outcome as it arrives.
 
@@ -271,6 +296,7 @@ def probe_targets(
         def record(outcome: Outcome) -> None:
             outcomes[name] = outcome
             report(name, outcome)
+
         return record
 
     task = task_self()
@@ -286,15 +312,23 @@ def probe_targets(
             if password(target.connection):
                 recorder(name)(Outcome(None, *gateways.NO_PASSWORD))
                 continue
-            gateway_workers.append(gateways.Worker(
-                gateways.node(target.connection), _GatewayHandler(output, recorder(name)),
-                output.deadline_s, stderr=True,
-                command=gateways.command(target.connection, output.config())))
+            gateway_workers.append(
+                gateways.Worker(
+                    gateways.node(target.connection),
+                    _GatewayHandler(output, recorder(name)),
+                    output.deadline_s,
+                    stderr=True,
+                    command=gateways.command(target.connection, output.config()),
+                )
+            )
             task.schedule(gateway_workers[-1])
             continue
         worker = _Worker(
-            f"exec {shlex.join(command(target.connection))}", name,
-            _HostHandler(output, recorder(name)), output.deadline_s)
+            f"exec {shlex.join(command(target.connection))}",
+            name,
+            _HostHandler(output, recorder(name)),
+            output.deadline_s,
+        )
         task.schedule(worker)
         if password(target.connection):
             worker.write(password(target.connection))

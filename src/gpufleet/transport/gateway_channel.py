@@ -49,8 +49,10 @@ def plain_bytes(message: Message) -> bytes:
     try:
         raw = base64.b64decode(message.data or b"")
         # Lists the opcodes and runs none of them.
-        found = [(code.name, value) for code, value, _ in itertools.islice(
-            pickletools.genops(raw), _MOST_OPCODES)]
+        found = [
+            (code.name, value)
+            for code, value, _ in itertools.islice(pickletools.genops(raw), _MOST_OPCODES)
+        ]
     except (ValueError, binascii.Error) as error:
         raise MessageProcessingError(f"a payload that cannot be read ({error})") from error
     values = [value for name, value in found if name in _BYTES]
@@ -58,7 +60,8 @@ def plain_bytes(message: Message) -> bytes:
     if strange or len(values) != 1 or found[-1][0] != "STOP":
         raise MessageProcessingError(
             "a payload that is not output but objects or code"
-            + (f" ({', '.join(strange)})" if strange else ""))
+            + (f" ({', '.join(strange)})" if strange else "")
+        )
     value = values[0]
     assert isinstance(value, bytes)
     return value

@@ -2,8 +2,8 @@
 
 A probe through a gateway differs in three ways. The gateway connects to the host with its own
 settings (its `~/.ssh/config`: users, ports, keys). ClusterShell sends standard input to one command
-at a time, so the command itself carries the probe: compressed, 80 KB. Every account of the host can
-read a command, so no password is sent through a gateway.
+at a time, so the command itself carries the probe: compressed, 125 KB. Every account of the host
+can read a command, so no password is sent through a gateway.
 """
 
 from __future__ import annotations
@@ -34,12 +34,16 @@ from .connection import password, remote_script
 
 # Allowance for a gateway to start, and to return the last answers.
 GATEWAY_S = 30
-NO_PASSWORD = ("A sudo password is not sent through a gateway",
-               "allow the user sudo without a password on the host, or reach the host by ProxyJump"
-               " without --topology")
+NO_PASSWORD = (
+    "A sudo password is not sent through a gateway",
+    "allow the user sudo without a password on the host, or reach the host by ProxyJump"
+    " without --topology",
+)
 
-REMEDY = ("check the gateway's console, load and ssh service; on the gateway: python3 -c 'import"
-          " ClusterShell', and ssh to the host by hand")
+REMEDY = (
+    "check the gateway's console, load and ssh service; on the gateway: python3 -c 'import"
+    " ClusterShell', and ssh to the host by hand"
+)
 NO_ANSWER = ("The gateway returned no answer for the host", REMEDY)
 # Exit statuses of ssh and of a broken channel; None: the command did not reach the host.
 NOT_REACHED = {None, 255, os.EX_PROTOCOL}
@@ -63,9 +67,11 @@ def unreachable_reason(stderr: str) -> tuple[str, str]:
 
 def refused_reason(refusal: str) -> tuple[str, str]:
     """(cause, remedy) of a host whose gateway sent what is not accepted."""
-    return (f"The gateway's answer is not accepted: {refusal}",
-            "see what the login shell there prints (ssh GATEWAY true), which ClusterShell it has,"
-            " and whether somebody else controls it; until then take it out of the topology")
+    return (
+        f"The gateway's answer is not accepted: {refusal}",
+        "see what the login shell there prints (ssh GATEWAY true), which ClusterShell it has,"
+        " and whether somebody else controls it; until then take it out of the topology",
+    )
 
 
 def load_topology(task: Task, topology: Path) -> NodeSet:
@@ -79,9 +85,11 @@ def load_topology(task: Task, topology: Path) -> NodeSet:
         gateway_channel.install(task)
     except TopologyError as error:
         raise ConfigurationError(
-            f"The topology cannot be used: {error}", str(topology),
+            f"The topology cannot be used: {error}",
+            str(topology),
             "Name this machine (hostname -s), the gateways, and the hosts as in ansible_host:"
-            " [routes] THIS: GATEWAYS and GATEWAYS: HOSTS.") from error
+            " [routes] THIS: GATEWAYS and GATEWAYS: HOSTS.",
+        ) from error
     router = PropagationTreeRouter(str(task.topology.root.nodeset), task.topology)
     return NodeSet.fromlist([network for network, _ in router.table])
 
@@ -99,10 +107,16 @@ def command(connection: Connection, config: Mapping[str, Any]) -> str:
     """The shell command that probes a host; it contains the probe and its configuration."""
     assert not password(connection)
     text = json.dumps({name: value for name, value in config.items() if name != "matmul"})
-    start = (f"import base64,json,zlib;c=json.loads({text!r});"
-             f"p,m=zlib.decompress(base64.b64decode('{_programs()}')).decode().split(chr(0));"
-             + ("c['matmul']=m;" if "matmul" in config else "")
-             + "exec(compile(p,'probe','exec'),{'__name__':'__main__','CONFIG':json.dumps(c)})")
+    start = (
+        f"import base64,json,zlib;c=json.loads({text!r});"
+        f"s='{_programs()}'.replace('.',chr(37)).replace(',',chr(33));"
+        "t,p,m=zlib.decompress(base64.b85decode(s)).decode().split(chr(1));"
+        "f=lambda e,r:t.replace(chr(2),e).replace(chr(3),"
+        "base64.b85encode(zlib.compress(r.encode())).decode());"
+        + (f"c['matmul']=f('{payload.WORKLOAD}',m);" if "matmul" in config else "")
+        + f"exec(compile(f('{payload.PROBE}',p),'probe','exec'),"
+        "{'__name__':'__main__','CONFIG':json.dumps(c)})"
+    )
     # In a variable: an argument may have 128 KB, and the script contains `run` twice.
     run = f'{shlex.quote(connection.python)} -I -S -c "$probe"'
     script = f"probe={shlex.quote(start)}; {remote_script(connection, run)}"
@@ -121,5 +135,13 @@ def node(connection: Connection) -> NodeSet:
 
 @cache
 def _programs() -> str:
-    programs = f"{payload.probe()}\0{payload.workload()}"
-    return base64.b64encode(zlib.compress(programs.encode(), 9)).decode()
+    """The form of a program and the sources of probe and workload, compressed as one text.
+
+    In base 85 without `%`, in which ClusterShell writes a host's name, and `!`, which C shells
+    replace inside of quotes.
+    """
+    form = payload.PROGRAM.format(entry=chr(2), packed=chr(3))
+    probe = payload.joined(payload.PROBE, payload.sources("probe"))
+    workload = payload.joined(payload.WORKLOAD, payload.workload_sources())
+    packed = zlib.compress(chr(1).join((form, probe, workload)).encode(), 9)
+    return base64.b85encode(packed).decode().replace("%", ".").replace("!", ",")

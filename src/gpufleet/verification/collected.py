@@ -11,31 +11,46 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from gpufleet.checks import judge
 from gpufleet.errors import ConfigurationError
 from gpufleet.inventory import InventoryHost
+from gpufleet.judge import judge
 from gpufleet.model import received
-from gpufleet.model.snapshot import Snapshot
+from gpufleet.model.clock import utc_now
+from gpufleet.model.snapshot import SNAPSHOT_SCHEMA, Snapshot
 from gpufleet.model.text import brief
 from gpufleet.model.verdict import HostResult
 from gpufleet.paths import host_file_name
 
+from .judging import judged
 from .saved import read_bounded
-from .session import Session, judged, utc_now
+from .session import Session
 
 # A host's clock may be ahead of this machine's by this much.
 AHEAD = timedelta(minutes=5)
-TIMER = ("on the host: systemctl list-timers gpufleet-pull.timer; journalctl -u gpufleet-pull;"
-         " then check what transfers its file to this machine")
+# What a host needs at most to judge its snapshot and to write the result.
+WRITTEN_WITHIN = timedelta(hours=1)
+TIME = "%Y-%m-%dT%H:%M:%SZ"
+TIMER = (
+    "on the host: systemctl list-timers gpufleet-pull.timer; journalctl -u gpufleet-pull;"
+    " then check what transfers its file to this machine"
+)
+# The timer ran, and its probe did not.
+REFUSED = "on the host: journalctl -u gpufleet-pull shows why it was not probed"
+# gpufleet's own archive writes both at the same time.
+MIXED = (
+    "run the playbook pull.yml again, which installs this release's program on the host, then on"
+    " the host: systemctl start gpufleet-pull; if its result is the same again, see who writes it"
+)
 
 
-def judge_results(
-    directory: Path, hosts: Iterable[InventoryHost], max_age: timedelta
-) -> Session:
+def judge_results(directory: Path, hosts: Iterable[InventoryHost], max_age: timedelta) -> Session:
     """Judge each host by its file DIRECTORY/NAME.json, which may be `max_age` old."""
     if not directory.is_dir():
-        raise ConfigurationError("The directory does not exist.", str(directory),
-                                 "Give the directory of the collected results.")
+        raise ConfigurationError(
+            "The directory does not exist.",
+            str(directory),
+            "Give the directory of the collected results.",
+        )
     session, begin = Session(), time.monotonic()
     for host in hosts:
         path = directory / f"{host_file_name(host.name)}.json"
@@ -52,15 +67,16 @@ def _read(path: Path, name: str, max_age: timedelta) -> tuple[Snapshot | None, H
         document = received.parsed(read_bounded(path), "the file")
         sent = document.pop("snapshot")
         received.checked(document, "the file")
-        probed = datetime.strptime(document["looked"], "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
+        probed = datetime.strptime(document["looked"], TIME).replace(tzinfo=UTC)
         file_host = document["host"]
         result = judge.unreachable("", "")
         if sent is None:
-            # Only the reason is used, never a verdict: the result must not be healthy.
+            # Only the reason is used, never a verdict: the result must not be healthy. What to do
+            # is never a host's own word.
             reason = document["result"]["checks"][0]
-            result = judge.unreachable(
-                *(str(reason[part]) for part in ("cause", "remedy", "evidence")))
+            result = judge.unreachable(str(reason["cause"]), REFUSED, str(reason["evidence"]))
         else:
+            own_host = sent.get("host")
             snapshot = received.snapshot_in(sent, name)
             if snapshot is None:
                 raise ValueError("its snapshot has no sections")
@@ -72,16 +88,41 @@ def _read(path: Path, name: str, max_age: timedelta) -> tuple[Snapshot | None, H
         return _rejected(f"The result of {name} cannot be read: {brief(error)}", TIMER)
     if file_host != name:
         shown = file_host if isinstance(file_host, str) else brief(file_host)
-        return _rejected(f"{path} is the result of {shown}, not of {name}",
-                         "check what collects the results: it mixes up hosts")
+        return _rejected(
+            f"{path} is the result of {shown}, not of {name}",
+            "check what collects the results: it mixes up hosts",
+        )
     age = datetime.now(UTC) - probed
     if age > max_age:
-        return _rejected(f"{name} was last probed {document['looked']}, {_hours(age)} ago;"
-                         f" the maximum age is {_hours(max_age)}", TIMER)
+        return _rejected(
+            f"{name} was last probed {document['looked']}, {_hours(age)} ago;"
+            f" the maximum age is {_hours(max_age)}",
+            TIMER,
+        )
     if age < -AHEAD:
-        return _rejected(f"{name} was last probed {document['looked']}, which is in the future",
-                         "set the clock of the host (timedatectl), or of this machine")
+        return _rejected(
+            f"{name} was last probed {document['looked']}, which is in the future",
+            "set the clock of the host (timedatectl), or of this machine",
+        )
+    if snapshot and (cause := _other_snapshot(snapshot, own_host, name, probed)):
+        return None, judge.not_judged(f"The result of {name} is not of one probe: {cause}", MIXED)
     return snapshot, result
+
+
+def _other_snapshot(snapshot: Snapshot, host: object, name: str, written: datetime) -> str | None:
+    """Why the snapshot in a result is not of the probe that the result was written after."""
+    if host != name:
+        return f"its snapshot is of {brief(host)}"
+    if snapshot["schema"] != SNAPSHOT_SCHEMA:
+        return f"its snapshot has schema {snapshot['schema']}, this release reads {SNAPSHOT_SCHEMA}"
+    taken = snapshot.get("finished", "")
+    try:
+        age = written - datetime.strptime(taken, TIME).replace(tzinfo=UTC)
+    except ValueError:
+        return f"its snapshot has no time ({brief(taken)})"
+    if not -AHEAD <= age <= WRITTEN_WITHIN:
+        return f"its snapshot was taken {taken}, the result was written {written:{TIME}}"
+    return None
 
 
 def _rejected(cause: str, remedy: str) -> tuple[None, HostResult]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gpufleet.model.frameworks import FRAMEWORKS
+from gpufleet.frameworks import DEFAULT, FRAMEWORKS
 
 NONE = "none"
 
@@ -49,17 +49,32 @@ def _of(snapshot: Mapping[str, Any], plan: Mapping[str, Any]) -> Iterator[tuple[
     cards = Counter(str(card.get("name")) for card in _rows(_section(snapshot, "smi"), "devices"))
     if _section(snapshot, "smi").get("asked"):
         yield "GPUs", ", ".join(f"{count} × {name}" for name, count in cards.items()) or NONE
-    yield from _planned(plan, "toolkits", "short", "CUDA {}", {
-        tree.get("short"): tree.get("version")
-        for tree in _rows(_section(snapshot, "toolkits"), "trees")})
+    yield from _planned(
+        plan,
+        "toolkits",
+        "short",
+        "CUDA {}",
+        {
+            tree.get("short"): tree.get("version")
+            for tree in _rows(_section(snapshot, "toolkits"), "trees")
+        },
+    )
     for tree in _rows(_section(snapshot, "cudnn"), "trees"):
-        found = sorted({str(library["version"]) for library in _rows(tree, "loaded")
-                       if library.get("version")})
+        found = sorted(
+            {str(library["version"]) for library in _rows(tree, "loaded") if library.get("version")}
+        )
         if found:
             yield f"cuDNN in {tree.get('toolkit')}", ", ".join(found)
-    yield from _planned(plan, "stacks", "name", "{}", {
-        stack.get("name"): _stack(stack)
-        for stack in _rows(_section(snapshot, "stacks"), "stacks")})
+    yield from _planned(
+        plan,
+        "stacks",
+        "name",
+        "{}",
+        {
+            stack.get("name"): _stack(stack)
+            for stack in _rows(_section(snapshot, "stacks"), "stacks")
+        },
+    )
     containers = _section(snapshot, "containers")
     for component, key in (("Container engine", "engine"), ("NVIDIA container toolkit", "toolkit")):
         about = containers.get(key)
@@ -69,10 +84,12 @@ def _of(snapshot: Mapping[str, Any], plan: Mapping[str, Any]) -> Iterator[tuple[
 
 def _stack(stack: Mapping[str, Any]) -> str:
     packages = stack.get("packages")
-    carriers = FRAMEWORKS.get(
-        str(stack.get("runs")), FRAMEWORKS["tensorflow"]).distributions
-    release = next(filter(None, map(packages.get, carriers)), None) \
-        if isinstance(packages, Mapping) else None
+    carriers = FRAMEWORKS.get(str(stack.get("runs")), DEFAULT).distributions
+    release = (
+        next(filter(None, map(packages.get, carriers)), None)
+        if isinstance(packages, Mapping)
+        else None
+    )
     return f"{release or NONE}, Python {stack.get('python')}"
 
 

@@ -18,15 +18,27 @@ from gpufleet.model.plan import Plan, PlannedCudnn, PlannedToolkit
 from gpufleet.model.sections.cuda import ToolkitTree
 from gpufleet.model.snapshot import Snapshot
 
-from .session import Resolver, plan_of
+from .judging import Resolver, plan_of
 
 
 def _unplanned(version: str, short: str, path: str, default: bool) -> PlannedToolkit:
     """A toolkit that is not declared."""
-    return {"version": version, "short": short, "path": path, "default": default,
-            "registered": False, "generation": None, "gcc_max": None, "sonames": [],
-            "artifact": None, "patches": [], "installed_mib": None,
-            "because": ["found on this host"], "sources": [], "found": True}
+    return {
+        "version": version,
+        "short": short,
+        "path": path,
+        "default": default,
+        "registered": False,
+        "generation": None,
+        "gcc_max": None,
+        "sonames": [],
+        "artifact": None,
+        "patches": [],
+        "installed_mib": None,
+        "because": ["found on this host"],
+        "sources": [],
+        "found": True,
+    }
 
 
 def local_host(selector: HostSelector) -> InventoryHost:
@@ -38,10 +50,16 @@ def local_host(selector: HostSelector) -> InventoryHost:
     if len(hosts) > 1:
         raise ConfigurationError(
             f"--local verifies this machine only, but {len(hosts)} hosts are selected.",
-            ", ".join(host.name for host in hosts[:5]), "Select this machine: --limit HOST.")
+            ", ".join(host.name for host in hosts[:5]),
+            "Select this machine: --limit HOST.",
+        )
     connection = hosts[0].connection
-    return replace(hosts[0], connection=Connection(
-        connection.name, "local", python=connection.python, become=connection.become))
+    return replace(
+        hosts[0],
+        connection=Connection(
+            connection.name, "local", python=connection.python, become=connection.become
+        ),
+    )
 
 
 def plan_local_host(
@@ -50,16 +68,21 @@ def plan_local_host(
     """The host's plan, completed from its snapshot; a note in the plan for each assumption."""
     observed, variables, notes = Host(snapshot), dict(host.variables), []
     if snapshot and snapshot.get("euid"):
-        notes.append("the probe did not run as root: what it could not read is INCONCLUSIVE;"
-                     " sudo ./gpufleet verify --local reads all of it")
+        notes.append(
+            "the probe did not run as root: what it could not read is INCONCLUSIVE;"
+            " sudo ./gpufleet verify --local reads all of it"
+        )
     cards, expect = observed.section("gpus"), variables.get("gpu_expect") or {}
     if cards and isinstance(expect, dict) and expect.get("count") is None:
         # A card that is passed through to a virtual machine cannot be used on this host.
         count = sum(card["driver"] != GIVEN_AWAY for card in cards["pci"])
         variables["gpu_expect"] = {**expect, "count": count}
-        notes.append(f"gpu_expect.count is not set: verifying the {count} found on the PCI bus;"
-                     " whether one is missing is unknown" if count else
-                     "gpu_expect.count is not set, and no GPU was found on the PCI bus")
+        notes.append(
+            f"gpu_expect.count is not set: verifying the {count} found on the PCI bus;"
+            " whether one is missing is unknown"
+            if count
+            else "gpu_expect.count is not set, and no GPU was found on the PCI bus"
+        )
     plan = plan_of(replace(host, variables=variables), snapshot, resolve)
     if variables.get("gpu_expect") != host.variables.get("gpu_expect"):
         plan["expect"]["found"] = True
@@ -72,8 +95,10 @@ def plan_local_host(
         names = ", ".join(row["path"] for row in plan["toolkits"])
         notes.append(
             f"gpu_toolkits and gpu_stacks are not set: verifying the toolkits found, {names}"
-            if names else "gpu_toolkits and gpu_stacks are not set, and no toolkit was found: that"
-            " the GPUs compute was not verified")
+            if names
+            else "gpu_toolkits and gpu_stacks are not set, and no toolkit was found: that"
+            " the GPUs compute was not verified"
+        )
     return {**plan, "notes": [*notes, *plan["notes"]]}
 
 
@@ -102,10 +127,20 @@ def _cudnn(observed: Host, toolkits: list[PlannedToolkit]) -> Iterator[PlannedCu
         for library in tree["loaded"] if tree["toolkit"] in shorts else ():
             major = library["soname"].rpartition(".")[2]
             version = library["version"] or next(
-                (header for header in headers if header.split(".")[0] == major), major)
-            yield {"version": version, "short": version, "major": int(major),
-                   "soname": library["soname"], "toolkit": shorts[tree["toolkit"]],
-                   "toolkit_path": tree["toolkit"], "artifact": None, "installed_mib": None,
-                   # The header belongs to one of the libraries, the default.
-                   "default": any(header.split(".")[0] == major for header in headers),
-                   "because": ["found on this host"], "sources": [], "found": True}
+                (header for header in headers if header.split(".")[0] == major), major
+            )
+            yield {
+                "version": version,
+                "short": version,
+                "major": int(major),
+                "soname": library["soname"],
+                "toolkit": shorts[tree["toolkit"]],
+                "toolkit_path": tree["toolkit"],
+                "artifact": None,
+                "installed_mib": None,
+                # The header belongs to one of the libraries, the default.
+                "default": any(header.split(".")[0] == major for header in headers),
+                "because": ["found on this host"],
+                "sources": [],
+                "found": True,
+            }

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from gpufleet.errors import ConfigurationError
+from gpufleet.frameworks import DEFAULT, FRAMEWORKS, FrameworkId, framework_id
 from gpufleet.inventory import InventoryHost
-from gpufleet.model.frameworks import FRAMEWORKS, FrameworkId, framework_id
 from gpufleet.model.pairs import Kind, PlannedMeeting, lacking
 
 KINDS: tuple[Kind, ...] = ("parameter-server", "all-reduce", "nccl")
@@ -36,7 +36,7 @@ class Stack:
     release: str
     names: tuple[str, str]
     venvs: tuple[str, str]
-    framework: FrameworkId = "tensorflow"
+    framework: FrameworkId = DEFAULT.id
 
     @property
     def title(self) -> str:
@@ -79,9 +79,8 @@ class Job:
 
 def declared_gpus(host: InventoryHost) -> int | None:
     """`gpu_expect.count`, if it is declared."""
-    expect = host.variables.get("gpu_expect")
-    count = expect.get("count") if isinstance(expect, dict) else None
-    return count if isinstance(count, int) else None
+    count: int | None = host.spec.expect.get("count")
+    return count
 
 
 def select_pairs(hosts: Sequence[InventoryHost], options: PairOptions) -> list[Pair]:
@@ -92,17 +91,21 @@ def select_pairs(hosts: Sequence[InventoryHost], options: PairOptions) -> list[P
         for name in names:
             if name not in known:
                 raise ConfigurationError(
-                    f"{name} is not among the hosts of this run.", where,
-                    f"The hosts are {', '.join(known)}: correct the name, or --limit.")
+                    f"{name} is not among the hosts of this run.",
+                    where,
+                    f"The hosts are {', '.join(known)}: correct the name, or --limit.",
+                )
         if len(names) != 2 or names[0] == names[1]:
             raise ConfigurationError(
-                "A pair needs two different hosts.", where, "Use --pair HOST,OTHER.")
+                "A pair needs two different hosts.", where, "Use --pair HOST,OTHER."
+            )
         first, second = (known[name] for name in names)
         for host in (first, second):
             pair_address(host)
         found.setdefault(
             frozenset(names),
-            Pair((first, second), _common_stacks(first, second, options.stack, where)))
+            Pair((first, second), _common_stacks(first, second, options.stack, where)),
+        )
     return list(found.values())
 
 
@@ -112,13 +115,18 @@ def _named_pairs(names: list[str], options: PairOptions) -> Iterator[tuple[list[
     if options.ring:
         if len(names) < 2:
             raise ConfigurationError(
-                f"A ring needs two hosts; this run has only {', '.join(names)}.", "--pairs",
-                "Widen --limit.")
+                f"A ring needs two hosts; this run has only {', '.join(names)}.",
+                "--pairs",
+                "Widen --limit.",
+            )
         for first, second in pairwise([*names, names[0]]):
             yield [first, second], "--pairs"
     if options.stack and not options.pairs and not options.ring:
-        raise ConfigurationError("The option selects a stack, but no pair is selected.",
-                                 "--pair-stack", "Add --pair HOST,OTHER or --pairs.")
+        raise ConfigurationError(
+            "The option selects a stack, but no pair is selected.",
+            "--pair-stack",
+            "Add --pair HOST,OTHER or --pairs.",
+        )
 
 
 def pair_address(host: InventoryHost) -> str:
@@ -126,45 +134,62 @@ def pair_address(host: InventoryHost) -> str:
     address = host.variables.get("gpu_pair_address")
     if address is not None and not (isinstance(address, str) and address.strip()):
         raise ConfigurationError(
-            f"Expected an address, got {address!r}.", f"{host.name}: gpu_pair_address",
-            "Set an address that other hosts can reach, in quotes.")
+            f"Expected an address, got {address!r}.",
+            f"{host.name}: gpu_pair_address",
+            "Set an address that other hosts can reach, in quotes.",
+        )
     if address:
         return address
     if host.connection.kind == "local":
         raise ConfigurationError(
-            "Other hosts cannot reach a host with the connection 'local'.", host.name,
-            "Set gpu_pair_address to an address of this machine that they can reach.")
+            "Other hosts cannot reach a host with the connection 'local'.",
+            host.name,
+            "Set gpu_pair_address to an address of this machine that they can reach.",
+        )
     return host.connection.address or host.name
 
 
 def _common_stacks(
     first: InventoryHost, second: InventoryHost, name: str | None, where: str
 ) -> tuple[Stack, ...]:
-    from gpufleet import resolver  # noqa: PLC0415 (as in session.py)
+    from gpufleet import resolver  # noqa: PLC0415 (as in judging.py)
 
     first_rows, second_rows = (
-        [row for row in resolver.resolve(host.variables, None, host.name)["stacks"]
-         if name in {None, row["name"]}]
+        [
+            row
+            for row in resolver.resolve_declaration(host.declaration, None, host.name)["stacks"]
+            if name in {None, row["name"]}
+        ]
         for host in (first, second)
     )
     found: dict[tuple[str, str], Stack] = {}
     for row in first_rows:
         release = framework_id(row), row["version"]
-        same = [other for other in second_rows
-                if (framework_id(other), other["version"]) == release]
+        same = [
+            other for other in second_rows if (framework_id(other), other["version"]) == release
+        ]
         same.sort(key=lambda other: other["name"] != row["name"])
         if same:
-            found.setdefault(release, Stack(
-                row["version"], (row["name"], same[0]["name"]), (row["venv"], same[0]["venv"]),
-                release[0]))
+            found.setdefault(
+                release,
+                Stack(
+                    row["version"],
+                    (row["name"], same[0]["name"]),
+                    (row["venv"], same[0]["venv"]),
+                    release[0],
+                ),
+            )
     if not found:
         stacks = "; ".join(
             f"{host.name}: {', '.join(row['name'] for row in rows) or 'none'}"
-            for host, rows in ((first, first_rows), (second, second_rows)))
+            for host, rows in ((first, first_rows), (second, second_rows))
+        )
         raise ConfigurationError(
             f"{first.name} and {second.name} have no stack"
             f" {name + ' ' if name else ''}of the same release of a framework ({stacks}).",
-            where, "Declare one for both in gpu_stacks.")
+            where,
+            "Declare one for both in gpu_stacks.",
+        )
     return tuple(found.values())
 
 
@@ -196,10 +221,14 @@ def rounds(jobs: Sequence[Job], most: int) -> Iterator[list[Job]]:
 def planned_pairs(host: str, pairs: Iterable[Pair]) -> list[PlannedMeeting]:
     """The `pairs` of a host's plan: the other host and the stacks of each; empty without a pair."""
     return [
-        {"with": pair.names[1 - index], "gpus": pair.gpus[1 - index],
-         "stacks": [{"name": stack.names[index], "release": stack.release,
-                     "framework": stack.framework}
-                    for stack in pair.stacks]}
+        {
+            "with": pair.names[1 - index],
+            "gpus": pair.gpus[1 - index],
+            "stacks": [
+                {"name": stack.names[index], "release": stack.release, "framework": stack.framework}
+                for stack in pair.stacks
+            ],
+        }
         for pair in pairs
         if host in pair.names
         for index in [pair.names.index(host)]

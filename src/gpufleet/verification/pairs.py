@@ -35,17 +35,18 @@ from gpufleet.transport.connection import (
 
 from .pair_selection import Job, Pair, jobs_of, pair_address, rounds
 
-# The same as in distributed.py.
+# As in workload/rendezvous.py.
 MARK = b"gpufleet-pair: "
 FINAL = {"ok", "failed", "lost", "hung", "stopped", "unconnected"}
 MOST_BYTES = 4 << 20
 SSH_FAILED = 255
 # What JAX writes before it aborts a process whose coordinator is gone (0.5.3, 0.10.2).
 OTHER_GONE = "another task died"
-# How a side names the end of one of its processes, as distributed_others.py does.
+# How a side names the end of one of its processes, as distributed_pytorch.py does.
 KILLED = "was killed (SIGKILL)"
-WHO_KILLED = ("see in the kernel log what killed it, such as a lack of memory:"
-              " dmesg -T | grep -i kill")
+WHO_KILLED = (
+    "see in the kernel log what killed it, such as a lack of memory: dmesg -T | grep -i kill"
+)
 # Beyond the side's own deadline, at which the host's kernel has ended it.
 GRACE_S = 5
 # Reads a program by its length, and not a byte more: what follows on standard input is for the next
@@ -95,8 +96,12 @@ class _Side:
         name = self.connection.name
         found = cast(Side, {**EMPTY_DOCUMENT, **self.document})
         if self.refused:
-            return {**found, "state": "failed", "error": f"{name} sent a message that is not read:"
-                    f" {self.refused}", "remedy": received.REMEDY}
+            return {
+                **found,
+                "state": "failed",
+                "error": f"{name} sent a message that is not read: {self.refused}",
+                "remedy": received.REMEDY,
+            }
         if self.received > MOST_BYTES:
             return {**found, "state": "failed", "error": f"{name} sends endless output"}
         if self.late:
@@ -110,16 +115,27 @@ class _Side:
         if OTHER_GONE in output:
             return {**found, "state": "lost", "error": tail}
         if self.status == 128 + signal.SIGKILL:
-            return {**found, "state": "failed", "error": f"it {KILLED}",
-                    "remedy": WHO_KILLED}
+            return {**found, "state": "failed", "error": f"it {KILLED}", "remedy": WHO_KILLED}
         return {**found, "state": "failed", "error": f"it ended with status {self.status}: {tail}"}
 
 
 # The document of a side that reported nothing.
 EMPTY_DOCUMENT: Side = {
-    "state": "silent", "stage": "starting", "error": None, "version": None, "device": None,
-    "ports": [], "reach": [], "variables": [], "products": [], "sum": None, "communication": None,
-    "in_sync": None, "replicas": [], "nccl": [], "seconds": None,
+    "state": "silent",
+    "stage": "starting",
+    "error": None,
+    "version": None,
+    "device": None,
+    "ports": [],
+    "reach": [],
+    "variables": [],
+    "products": [],
+    "sum": None,
+    "communication": None,
+    "in_sync": None,
+    "replicas": [],
+    "nccl": [],
+    "seconds": None,
 }
 
 
@@ -140,18 +156,27 @@ class _JobRun:
         gpus = pair.gpus if self.job.kind == "parameter-server" else (pair.common_gpus,) * 2
         for index, side in enumerate(self.sides):
             config = {
-                "kind": self.job.kind, "framework": self.job.stack.framework, "index": index,
+                "kind": self.job.kind,
+                "framework": self.job.stack.framework,
+                "index": index,
                 "addresses": addresses,
-                "gpus": gpus[index], "deadline_s": side.deadline_s}
-            reader = (f"env -i PATH=/usr/bin:/bin {shlex.quote(side.connection.python)}"
-                      f" -I -S -c {shlex.quote(READER)}")
+                "gpus": gpus[index],
+                "deadline_s": side.deadline_s,
+            }
+            reader = (
+                f"env -i PATH=/usr/bin:/bin {shlex.quote(side.connection.python)}"
+                f" -I -S -c {shlex.quote(READER)}"
+            )
             # By a shell that stays: it says which signal ended its command, ssh does not.
             run = f"/bin/sh -c {shlex.quote(f'{reader}; exit $?')}"
             side.worker = task.shell(
-                f"exec {shlex.join(command(side.connection, run))}", key=side.connection.name,
-                handler=_SideHandler(self, side), stderr=True, timeout=side.deadline_s + GRACE_S)
-            side.worker.write(with_password(
-                side.connection, gate(side.python) + program(config)))
+                f"exec {shlex.join(command(side.connection, run))}",
+                key=side.connection.name,
+                handler=_SideHandler(self, side),
+                stderr=True,
+                timeout=side.deadline_s + GRACE_S,
+            )
+            side.worker.write(with_password(side.connection, gate(side.python) + program(config)))
 
     def received(self, side: _Side) -> None:
         """A side sent a message: once both have, send both messages to both."""
@@ -173,10 +198,15 @@ class _JobRun:
     def record(self) -> Meeting:
         """The record for the snapshots of both hosts."""
         pair = self.job.pair
-        return {"kind": self.job.kind, "framework": self.job.stack.framework,
-                "release": self.job.stack.release,
-                "hosts": list(pair.names), "stacks": list(self.job.stack.names),
-                "gpus": list(pair.gpus), "sides": [side.outcome() for side in self.sides]}
+        return {
+            "kind": self.job.kind,
+            "framework": self.job.stack.framework,
+            "release": self.job.stack.release,
+            "hosts": list(pair.names),
+            "stacks": list(self.job.stack.names),
+            "gpus": list(pair.gpus),
+            "sides": [side.outcome() for side in self.sides],
+        }
 
 
 def gate(python: str) -> bytes:
@@ -208,7 +238,7 @@ class _SideHandler(EventHandler):  # type: ignore[misc]
             worker.abort()
         elif msg.startswith(MARK):
             try:
-                line = received.document(msg[len(MARK):], "message")
+                line = received.document(msg[len(MARK) :], "message")
             except received.UnfitError as error:
                 self.refuse(str(error))
                 return
@@ -252,8 +282,10 @@ def run_pairs(
         # Both sides of a job must run at the same time, or neither ends.
         task.set_info("fanout", 2 * len(batch))
         for run in runs:
-            notify(f"Running {run.job.kind} between {' and '.join(run.job.pair.names)}"
-                   f" with {run.job.stack.title} {run.job.stack.release}")
+            notify(
+                f"Running {run.job.kind} between {' and '.join(run.job.pair.names)}"
+                f" with {run.job.stack.title} {run.job.stack.release}"
+            )
             run.start(task)
         task.resume()
         records += [run.record() for run in runs]

@@ -20,17 +20,17 @@ import tempfile
 import time
 import zipfile
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from gpufleet.checks import judge
 from gpufleet.errors import guarded
 from gpufleet.files import write_file
 from gpufleet.host_state.contents import oldest_reading, scrub_of, sound_states
+from gpufleet.judge import judge
 from gpufleet.model import received
+from gpufleet.model.clock import utc_now
 from gpufleet.model.plan import Plan
 from gpufleet.model.sections.cuda import ContentsRead
 from gpufleet.model.snapshot import Snapshot
@@ -42,10 +42,26 @@ SCHEMA = 1
 FAILING = {Verdict.FAIL, Verdict.HUNG, Verdict.UNREACHABLE}
 # What the judge needs besides Python: pure Python of this very environment.
 LIBRARIES = ("yaml", "packaging")
-PACKED = ("__init__.py", "errors.py", "files.py", "paths.py", "catalog/*.py",
-          "catalog/data/**/*.yml", "model/**/*.py", "spec/*.py", "host_state/*.py",
-          "resolver/*.py", "diff/*.py", "probe/**/*.py", "workload/*.py", "checks/*.py",
-          "verification/__init__.py", "verification/pull.py")
+PACKED = (
+    "__init__.py",
+    "errors.py",
+    "files.py",
+    "paths.py",
+    "catalog/*.py",
+    "catalog/data/**/*.yml",
+    "model/**/*.py",
+    "spec/*.py",
+    "frameworks/*.py",
+    "host_state/*.py",
+    "resolver/*.py",
+    "diff/*.py",
+    "probe/**/*.py",
+    "workload/*.py",
+    "checks/**/*.py",
+    "judge/*.py",
+    "verification/__init__.py",
+    "verification/pull.py",
+)
 # Beyond the probe's own deadline, by which it has ended all of its processes.
 GRACE_S = 30
 
@@ -87,9 +103,7 @@ def earlier_states(path: Path) -> list[ContentsRead]:
         return []
 
 
-def probe_and_judge(
-    plan: Plan, config: Mapping[str, Any]
-) -> tuple[CollectedResult, float]:
+def probe_and_judge(plan: Plan, config: Mapping[str, Any]) -> tuple[CollectedResult, float]:
     """(the result, a document for `verify --snapshot`; the duration in seconds)."""
     begin = time.monotonic()
     settings = {**config, "matmul": payload.workload()}
@@ -98,8 +112,13 @@ def probe_and_judge(
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as script:
         script.write(program.encode())
         script.seek(0)
-        running = subprocess.Popen([sys.executable, "-I", "-S", "-"], stdin=script, stdout=output,
-                                   stderr=subprocess.STDOUT, start_new_session=True)
+        running = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-"],
+            stdin=script,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
         try:
             running.wait(config["deadline_s"] + GRACE_S)
         except subprocess.TimeoutExpired:
@@ -109,10 +128,12 @@ def probe_and_judge(
         raw = output.read(received.MOST_BYTES + 1)
     snapshot: Snapshot | None = None
     result = judge.unreachable(
-        "The probe ended without a snapshot" if running.returncode is not None
+        "The probe ended without a snapshot"
+        if running.returncode is not None
         else f"The probe gave no answer within {config['deadline_s'] + GRACE_S:g} s",
         "on the host: journalctl -u gpufleet-pull; check its load and its network mounts",
-        received.output(raw[-2000:]))
+        received.output(raw[-2000:]),
+    )
     try:
         snapshot = received.snapshot(raw.strip().rpartition(b"\n")[2], plan["host"])
     except received.UnfitError as error:
@@ -120,15 +141,19 @@ def probe_and_judge(
     except ValueError:
         pass
     if snapshot is not None:
-        result = guarded("judged this host", partial(judge.judge, plan, snapshot),
-                         lambda defect: judge.defective(defect, plan["host"]))
-    return {"schema": SCHEMA, "host": plan["host"], "looked": utc_now(), "plan": plan,
-            "snapshot": snapshot, "result": result}, time.monotonic() - begin
-
-
-def utc_now() -> str:
-    """The current time in the documents' format."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        result = guarded(
+            "judged this host",
+            partial(judge.judge, plan, snapshot),
+            lambda defect: judge.defective(defect, plan["host"]),
+        )
+    return {
+        "schema": SCHEMA,
+        "host": plan["host"],
+        "looked": utc_now(),
+        "plan": plan,
+        "snapshot": snapshot,
+        "result": result,
+    }, time.monotonic() - begin
 
 
 def metrics(document: CollectedResult, seconds: float) -> str:
@@ -144,18 +169,22 @@ def metrics(document: CollectedResult, seconds: float) -> str:
         "gpufleet_host_healthy": {f"{{host={host}}}": healthy},
         "gpufleet_check_failed": {
             f"{{host={host},check={json.dumps(check['id'])}}}": 1
-            for check in document["result"]["checks"] if check["verdict"] in FAILING},
+            for check in document["result"]["checks"]
+            if check["verdict"] in FAILING
+        },
         "gpufleet_check_explained": {
             f"{{host={host},check={json.dumps(check['id'])},by={json.dumps(cause)}}}": 1
             for check in document["result"]["checks"]
-            if check["verdict"] in FAILING and (cause := check.get("explained_by"))},
+            if check["verdict"] in FAILING and (cause := check.get("explained_by"))
+        },
     }
     if (oldest := oldest_reading(document.get("snapshot"))) is not None:
         rows["gpufleet_contents_read_timestamp_seconds"] = {f"{{host={host}}}": oldest}
     return "".join(
-        f"# TYPE {name} gauge\n" + "".join(f"{name}{label} {value}\n"
-                                           for label, value in values.items())
-        for name, values in rows.items())
+        f"# TYPE {name} gauge\n"
+        + "".join(f"{name}{label} {value}\n" for label, value in values.items())
+        for name, values in rows.items()
+    )
 
 
 def pack(path: Path) -> None:
@@ -177,8 +206,13 @@ def _packed() -> Iterator[tuple[str, bytes]]:
         library = Path(str(files(name)))
         for found in library.rglob("*.py"):
             yield str(Path(name, found.relative_to(library))), found.read_bytes()
-    yield "__main__.py", (b"import sys\nfrom gpufleet.verification.pull import main\n"
-                          b"sys.exit(main(sys.argv[1:]))\n")
+    yield (
+        "__main__.py",
+        (
+            b"import sys\nfrom gpufleet.verification.pull import main\n"
+            b"sys.exit(main(sys.argv[1:]))\n"
+        ),
+    )
 
 
 if __name__ == "__main__":

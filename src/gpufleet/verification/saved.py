@@ -1,4 +1,4 @@
-"""Read saved documents: snapshots, plans, bundles; refuse a file that is none of them.
+"""Read and judge saved documents: snapshots, plans, bundles; refuse a file that is none of them.
 
 A damaged section of a snapshot is no reason to refuse the file: the checks that read it are
 INCONCLUSIVE, and `host.probe` names the location.
@@ -8,20 +8,29 @@ from __future__ import annotations
 
 import os
 import stat
+import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 from gpufleet.errors import ConfigurationError
+from gpufleet.inventory import HostSelector, InventoryHost, inventory_hosts
+from gpufleet.judge import judge
 from gpufleet.model import received
+from gpufleet.model.clock import utc_now
 from gpufleet.model.plan import Plan
 from gpufleet.model.snapshot import Snapshot
 from gpufleet.model.text import one_line
 from gpufleet.model.validator import faults
 from gpufleet.model.verdict import HostResult, Verdict
+from gpufleet.paths import PROGRAM
 from gpufleet.spec.expectation import MOST_GPUS
 
-REMEDY = "Save it again by './gpufleet verify --save DIR'."
+from .judging import Resolver, judged, result_of
+from .session import HostRun, Session
+
+REMEDY = f"Save it again by '{PROGRAM} verify --save DIR'."
 
 
 @dataclass(frozen=True)
@@ -32,6 +41,41 @@ class Saved:
     snapshot: Snapshot | None
     plan: Plan | None = None
     result: HostResult | None = None
+
+
+def judge_saved(
+    snapshot_files: Iterable[str],
+    plan_files: Iterable[str] = (),
+    selector: HostSelector | None = None,
+    resolve: Resolver | None = None,
+) -> Session:
+    """Judge saved snapshots against saved plans or the inventory's variables."""
+    session, begin = Session(), time.monotonic()
+    plans = {plan["host"]: plan for plan in map(read_plan, plan_files)}
+    hosts: dict[str, InventoryHost] | None = None
+    for name in snapshot_files:
+        saved = read_snapshot(name)
+        host, snapshot = saved.host, saved.snapshot
+        # A bundle without a snapshot has the reason in its result.
+        reason = saved.result or judge.not_judged("The file has no snapshot.", REMEDY)
+        if saved.plan:
+            plans[host] = saved.plan
+        if host not in plans:
+            if hosts is None:
+                hosts = {found.name: found for found in inventory_hosts(selector or HostSelector())}
+            if host not in hosts:
+                raise ConfigurationError(
+                    f"There is no plan for {host}: no --plan has it, nor has the inventory.",
+                    name,
+                    "Add its plan by --plan FILE, or its inventory by -i.",
+                )
+            session.hosts.append(judged(hosts[host], snapshot, reason, resolve=resolve))
+            continue
+        session.hosts.append(
+            HostRun(host, snapshot, plans[host], result_of(plans[host], snapshot, reason))
+        )
+    session.finished, session.seconds = utc_now(), time.monotonic() - begin
+    return session
 
 
 def read_plan(name: str) -> Plan:
@@ -47,9 +91,13 @@ def read_snapshot(name: str) -> Saved:
     if "result" not in document:
         return Saved(host, _snapshot(document, host, name))
     if "snapshot" not in document or not all(
-            isinstance(document.get(key), dict) for key in ("plan", "result")):
-        raise ConfigurationError("The file has a result, but is not a bundle: it lacks the"
-                                 " plan, the snapshot or the verdicts.", name)
+        isinstance(document.get(key), dict) for key in ("plan", "result")
+    ):
+        raise ConfigurationError(
+            "The file has a result, but is not a bundle: it lacks the"
+            " plan, the snapshot or the verdicts.",
+            name,
+        )
     plan = _plan(document["plan"], name)
     _require(HostResult, document["result"], "result", name)
     result: HostResult | None = document["result"]
@@ -67,8 +115,12 @@ def _plan(document: dict[str, Any], name: str) -> Plan:
     count = plan["expect"]["count"] if plan["expect"] else None
     # Work is done for each GPU.
     if count is not None and not 0 <= count <= MOST_GPUS:
-        raise ConfigurationError(f"The file has no valid plan: plan.expect.count is {count}, and"
-                                 f" should be a number up to {MOST_GPUS}.", name, REMEDY)
+        raise ConfigurationError(
+            f"The file has no valid plan: plan.expect.count is {count}, and"
+            f" should be a number up to {MOST_GPUS}.",
+            name,
+            REMEDY,
+        )
     return plan
 
 
@@ -76,11 +128,13 @@ def _snapshot(document: object, host: str, name: str) -> Snapshot:
     try:
         found = received.snapshot_in(document, host)
     except received.UnfitError as error:
-        raise ConfigurationError(f"The file has no valid snapshot: {error}.", name,
-                                 REMEDY) from error
+        raise ConfigurationError(
+            f"The file has no valid snapshot: {error}.", name, REMEDY
+        ) from error
     if found is None:
-        raise ConfigurationError("The file has no valid snapshot: it has no sections.", name,
-                                 REMEDY)
+        raise ConfigurationError(
+            "The file has no valid snapshot: it has no sections.", name, REMEDY
+        )
     return found
 
 
@@ -92,8 +146,7 @@ def _require(kind: object, document: object, what: str, name: str) -> None:
 
 
 def read_bounded(path: Path) -> bytes:
-    """A regular file of at most the size that a document may have. Raises `OSError`, `UnfitError`.
-    """
+    """A regular file of at most a document's size. Raises `OSError`, `UnfitError`."""
     # A pipe or a device in its place would block, or never end.
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -109,8 +162,12 @@ def _read(name: str) -> dict[str, Any]:
         document = received.parsed(read_bounded(Path(name)), "the file")
     except (OSError, ValueError) as error:
         raise ConfigurationError(f"The file cannot be read: {error}", name) from error
-    if not isinstance(document, dict) or "host" not in document or "schema" not in document \
-            or not isinstance(document["host"], str):
+    if (
+        not isinstance(document, dict)
+        or "host" not in document
+        or "schema" not in document
+        or not isinstance(document["host"], str)
+    ):
         raise ConfigurationError("The file is neither a snapshot nor a plan.", name)
     document["host"] = one_line(document["host"])
     snapshot = document.get("snapshot")

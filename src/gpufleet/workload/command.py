@@ -8,6 +8,7 @@ The last line that begins with the mark is one JSON document, `framework` or a r
 docs/reference/documents.md; the rest is the libraries' output. It is printed again before each
 stage, so that a crash loses only what came after.
 """
+
 import argparse
 import importlib.util
 import os
@@ -26,34 +27,63 @@ FRAMEWORKS = {framework.name: framework for framework in (TensorFlow, PyTorch, J
 
 def chosen(name):
     """The class of a framework; of any that can be imported, TensorFlow before the others."""
-    present = (framework for framework in FRAMEWORKS.values()
-               if importlib.util.find_spec(framework.module))
+    present = (
+        framework for framework in FRAMEWORKS.values() if importlib.util.find_spec(framework.module)
+    )
     return FRAMEWORKS[name] if name != "any" else next(present, TensorFlow)
 
 
 def main(config=None):
     """Run what the arguments ask for. `config` is for programs that are fed on standard input."""
     parser = argparse.ArgumentParser(
-        description="Multiply matrices on each GPU, and report where that happened.")
-    parser.add_argument("--framework", choices=[*FRAMEWORKS, "any"],
-                        default="tensorflow", help="any: the first that this Python has")
-    parser.add_argument("--toolkit", metavar="DIR",
-                        help="no framework: this CUDA toolkit, or a stack's CUDA wheels")
+        description="Multiply matrices on each GPU, and report where that happened."
+    )
+    parser.add_argument(
+        "--framework",
+        choices=[*FRAMEWORKS, "any"],
+        default=TensorFlow.name,
+        help="any: the first that this Python has",
+    )
+    parser.add_argument(
+        "--toolkit", metavar="DIR", help="no framework: this CUDA toolkit, or a stack's CUDA wheels"
+    )
     parser.add_argument("--expect-gpus", default="any", help="0, a number, or any")
     parser.add_argument("--size", type=int, help="rows of the matrices")
-    parser.add_argument("--budget", type=int, default=BUDGET_MIB, metavar="MIB",
-                        help="with less free memory than that a GPU is busy")
-    parser.add_argument("--host-copies", action="store_true",
-                        help="also copies between the host and each GPU")
-    parser.add_argument("--deep", action="store_true",
-                        help="also minutes of load, memory bandwidth, copies between GPUs")
+    parser.add_argument(
+        "--budget",
+        type=int,
+        default=BUDGET_MIB,
+        metavar="MIB",
+        help="with less free memory than that a GPU is busy",
+    )
+    parser.add_argument(
+        "--host-copies", action="store_true", help="also copies between the host and each GPU"
+    )
+    parser.add_argument(
+        "--deep",
+        action="store_true",
+        help="also minutes of load, memory bandwidth, copies between GPUs",
+    )
     parser.add_argument("--sustained", type=float, default=120, metavar="S")
-    parser.add_argument("--settle", type=float, default=120, metavar="S",
-                        help="how long to wait until a GPU is cool again")
+    parser.add_argument(
+        "--settle",
+        type=float,
+        default=120,
+        metavar="S",
+        help="how long to wait until a GPU is cool again",
+    )
+    parser.add_argument(
+        "--fill",
+        type=int,
+        default=1 << 24,
+        metavar="MIB",
+        help="how much free memory of a GPU is filled with patterns in a deep run, at most",
+    )
     parser.add_argument("--deadline", type=float, default=600, metavar="S")
-    parser.add_argument("--no-compile", metavar="REASON",
-                        help="compile no function: what is lacking for that")
-    # Those of a stage's own process.
+    parser.add_argument(
+        "--no-compile", metavar="REASON", help="compile no function: what is lacking for that"
+    )
+    # The settings of a stage's own process.
     parser.add_argument("--stage", choices=sorted(STAGES), help=argparse.SUPPRESS)
     parser.add_argument("--gpus", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--gpu", type=int, help=argparse.SUPPRESS)

@@ -4,6 +4,7 @@ It needs nothing but cuBLAS, so that it works with each release: the right produ
 and the absolute values of what remains are summed. The sum is 0 where each element is right; an
 element that is no number makes a sum that is none.
 """
+
 import ctypes
 import time
 
@@ -32,16 +33,23 @@ class Comparison:
         """Queue the comparison of the product that has this number in the series, and undo it."""
         minus = ctypes.c_float(-1)
         result = ctypes.c_void_p(self.sums.value + FLOAT * at)
-        self.blas("cublasSaxpy_v2", self.handle, self.count, ctypes.byref(minus), self.right, 1,
-                  product, 1)
+        self.blas(
+            "cublasSaxpy_v2",
+            self.handle,
+            self.count,
+            ctypes.byref(minus),
+            self.right,
+            1,
+            product,
+            1,
+        )
         self.blas("cublasSetPointerMode_v2", self.handle, ON_DEVICE)
         self.blas("cublasSasum_v2", self.handle, self.count, product, 1, result)
         self.blas("cublasSetPointerMode_v2", self.handle, ON_HOST)
 
     def wrong(self, products):
         """How many products of the series differ from the right one."""
-        return sum(difference != 0
-                   for difference in self.runtime.download(self.sums, products))
+        return sum(difference != 0 for difference in self.runtime.download(self.sums, products))
 
     def prove(self, product):
         """Refuse a comparison that does not tell a right product from one with a wrong element."""
@@ -51,7 +59,7 @@ class Comparison:
             self.runtime.copy(product, address(self.host_right), length, self.runtime.TO_DEVICE)
             if at:
                 last = ctypes.c_void_p(product.value + length - FLOAT)
-                self.runtime("cudaMemset", last, 0x3f, ctypes.c_size_t(FLOAT))
+                self.runtime("cudaMemset", last, 0x3F, ctypes.c_size_t(FLOAT))
             self.compare(product, at)
         right, wrong = self.runtime.download(self.sums, 2)
         if right != 0 or not wrong > 0:

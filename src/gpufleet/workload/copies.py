@@ -1,47 +1,67 @@
-"""Memory bandwidth of each GPU, and copies between GPUs."""
+"""Memory of each GPU: its bandwidth, and what it keeps; and copies between GPUs."""
+
 import array
 import ctypes
 import operator
 import os
 
+from .cublas import Blas
 from .entries import RUNNING, WAITING, for_each_gpu, new_entries
 from .library import Refused
-from .runtime import Runtime, address
+from .memory import fill
+from .runtime import MIB, Runtime, address_of
 from .timing import best_rate
 
-MIB = 1 << 20
+# A large block is written and compared in parts, of which each begins elsewhere in the sample.
+PART, SHIFT = 16 * MIB, 64
 # What cudaDeviceEnablePeerAccess returns where it is on already, and where a GPU has no room for
 # another peer.
 ALREADY_ON, TOO_MANY_PEERS = 704, 711
 
 
 def copy_on_device(options, report):
-    """Memory bandwidth: a large block copied on the device itself."""
-    entries = new_entries(options, gib_s=None)
+    """Memory bandwidth: a large block copied on the device itself; then all that is free."""
+    entries = new_entries(options, gib_s=None, filled_mib=None)
     report(bandwidth=entries)
-    runtime = Runtime(options.toolkit)
-    length, sample = 256 * MIB, array.array("f", range(MIB // 4))
+    runtime, blas = Runtime(options.toolkit), Blas(options.toolkit)
+    length = 256 * MIB
+    sample = bytearray(os.urandom(PART + SHIFT * (length // PART)))
+    parts = [(at * PART, at * SHIFT) for at in range(length // PART)]
 
     def compute(found):
-        source, target = runtime.allocate(length), runtime.poisoned(length)
-        ends = [ctypes.c_void_p(source.value + at) for at in (0, length - MIB)]
-        for end in ends:
-            runtime.copy(end, address(sample), MIB, runtime.TO_DEVICE)
-        found["gib_s"] = best_rate(
-            runtime, lambda: runtime.copy(target, source, length, runtime.ON_DEVICE), 2 * length,
-            0.5)
-        ends = [ctypes.c_void_p(target.value + at) for at in (0, length - MIB)]
-        found["wrong"] = sum(runtime.download(end, len(sample)) != sample for end in ends)
+        source, target = runtime.allocate(length), runtime.allocate(length)
+        for at, begin in parts:
+            place = ctypes.c_void_p(source.value + at)
+            runtime.copy(place, address_of(sample, begin), PART, runtime.TO_DEVICE)
+
+        def copy():
+            runtime.copy(target, source, length, runtime.ON_DEVICE)
+
+        found["gib_s"] = best_rate(runtime, copy, 2 * length, 0.5)
+        runtime.poison(target, length)
+        copy()
+        # Every byte: one that a faulty cell changed is as likely in the middle as at an end.
+        found["wrong"] = sum(
+            runtime.read(ctypes.c_void_p(target.value + at), PART)
+            != memoryview(sample)[begin : begin + PART]
+            for at, begin in parts
+        )
         for pointer in (source, target):
             runtime("cudaFree", pointer)
+        found["filled_mib"], changed = fill(runtime, blas, found["gpu"], options.fill)
+        found["wrong"] += changed
 
     for_each_gpu("bandwidth", entries, report, runtime, compute)
 
 
 def copy_between(options, report):
     """From each GPU to each other one."""
-    entries = [{"from": a, "to": b, "access": None, "gib_s": None, "wrong": None, "error": WAITING}
-               for a in range(options.gpus) for b in range(options.gpus) if a != b]
+    entries = [
+        {"from": a, "to": b, "access": None, "gib_s": None, "wrong": None, "error": WAITING}
+        for a in range(options.gpus)
+        for b in range(options.gpus)
+        if a != b
+    ]
     report(peer=entries)
     runtime = Runtime(options.toolkit)
     for found in entries:
@@ -89,8 +109,9 @@ def enable_access(runtime, peer):
     if status:
         runtime.library.cudaGetLastError()
     if status not in (0, ALREADY_ON, TOO_MANY_PEERS):
-        raise Refused("cudaDeviceEnablePeerAccess returned %d %s" % (
-            status, runtime.describe(status)))
+        raise Refused(
+            "cudaDeviceEnablePeerAccess returned %d %s" % (status, runtime.describe(status))
+        )
     return status != TOO_MANY_PEERS
 
 

@@ -1,4 +1,5 @@
 """The toolkit's cuBLAS: an exact product on each GPU, and how fast."""
+
 import ctypes
 import time
 
@@ -13,10 +14,16 @@ from .timing import REPEATS, SIZE_GPU
 class Blas(Library):
     """The toolkit's cuBLAS, on the GPU that was entered."""
 
-    KNOWN = ((1, "CUBLAS_STATUS_NOT_INITIALIZED"), (3, "CUBLAS_STATUS_ALLOC_FAILED"),
-             (7, "CUBLAS_STATUS_INVALID_VALUE"), (8, "CUBLAS_STATUS_ARCH_MISMATCH"),
-             (11, "CUBLAS_STATUS_MAPPING_ERROR"), (13, "CUBLAS_STATUS_EXECUTION_FAILED"),
-             (14, "CUBLAS_STATUS_INTERNAL_ERROR"), (15, "CUBLAS_STATUS_NOT_SUPPORTED"))
+    KNOWN = (
+        (1, "CUBLAS_STATUS_NOT_INITIALIZED"),
+        (3, "CUBLAS_STATUS_ALLOC_FAILED"),
+        (7, "CUBLAS_STATUS_INVALID_VALUE"),
+        (8, "CUBLAS_STATUS_ARCH_MISMATCH"),
+        (11, "CUBLAS_STATUS_MAPPING_ERROR"),
+        (13, "CUBLAS_STATUS_EXECUTION_FAILED"),
+        (14, "CUBLAS_STATUS_INTERNAL_ERROR"),
+        (15, "CUBLAS_STATUS_NOT_SUPPORTED"),
+    )
 
     def __init__(self, toolkit):
         Library.__init__(self, library_file(toolkit, "cublas"))
@@ -45,8 +52,23 @@ class Blas(Library):
         """c = a * b, all of them row after row. cuBLAS thinks in columns, and so multiplies the
         transposes in the other order."""
         one, zero = ctypes.c_float(1), ctypes.c_float(0)
-        self("cublasSgemm_v2", handle, 0, 0, n, n, n, ctypes.byref(one), b, n, a, n,
-             ctypes.byref(zero), c, n)
+        self(
+            "cublasSgemm_v2",
+            handle,
+            0,
+            0,
+            n,
+            n,
+            n,
+            ctypes.byref(one),
+            b,
+            n,
+            a,
+            n,
+            ctypes.byref(zero),
+            c,
+            n,
+        )
 
 
 def multiply(options, report):
@@ -55,8 +77,9 @@ def multiply(options, report):
     report(cublas=entries)
     runtime, blas = Runtime(options.toolkit), Blas(options.toolkit)
     exact = ExactProduct(n)
-    for_each_gpu("cublas", entries, report, runtime,
-                 lambda found: measure(runtime, blas, exact, found))
+    for_each_gpu(
+        "cublas", entries, report, runtime, lambda found: measure(runtime, blas, exact, found)
+    )
 
 
 def measure(runtime, blas, exact, found):
@@ -93,7 +116,7 @@ def measure(runtime, blas, exact, found):
             found["checked"] += REPEATS
     # The fastest: what else runs on the GPU at this moment is not its fault.
     best = max(min(times), 1e-9)
-    found["steady_s"], found["tflops"] = round(best, 9), round(2.0 * n ** 3 / best / 1e12, 6)
+    found["steady_s"], found["tflops"] = round(best, 9), round(2.0 * n**3 / best / 1e12, 6)
     found["wrong"] = wrong
     if comparison:
         comparison.release()

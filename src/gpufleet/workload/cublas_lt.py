@@ -1,4 +1,5 @@
 """The toolkit's cuBLASLt, which alone multiplies FP8 numbers."""
+
 import ctypes
 
 from .cublas import Blas
@@ -13,9 +14,13 @@ WORKSPACE = 32 << 20
 class Choice(ctypes.Structure):
     """An algorithm that cuBLASLt proposes (cublasLtMatmulHeuristicResult_t)."""
 
-    _fields_ = (("algorithm", ctypes.c_uint64 * 8), ("workspace", ctypes.c_size_t),
-                ("status", ctypes.c_int), ("waves", ctypes.c_float),
-                ("reserved", ctypes.c_int * 4))
+    _fields_ = (
+        ("algorithm", ctypes.c_uint64 * 8),
+        ("workspace", ctypes.c_size_t),
+        ("status", ctypes.c_int),
+        ("waves", ctypes.c_float),
+        ("reserved", ctypes.c_int * 4),
+    )
 
 
 class Lt(Library):
@@ -34,27 +39,70 @@ class Lt(Library):
         return made
 
     def layout(self, kind, n):
-        return self.create("cublasLtMatrixLayoutCreate", kind, ctypes.c_uint64(n),
-                           ctypes.c_uint64(n), ctypes.c_int64(n))
+        return self.create(
+            "cublasLtMatrixLayoutCreate",
+            kind,
+            ctypes.c_uint64(n),
+            ctypes.c_uint64(n),
+            ctypes.c_int64(n),
+        )
 
     def multiplication(self, n, wanted, first, second, product):
         """The call that multiplies FP8 operands to float32. The first operand is transposed, no
         factor scales them, and sums are kept in full (no fast accumulation)."""
         how = self.create("cublasLtMatmulDescCreate", COMPUTE_32F, R_32F)
-        self("cublasLtMatmulDescSetAttribute", how, TRANSPOSE_FIRST,
-             ctypes.byref(ctypes.c_int32(1)), ctypes.c_size_t(4))
+        self(
+            "cublasLtMatmulDescSetAttribute",
+            how,
+            TRANSPOSE_FIRST,
+            ctypes.byref(ctypes.c_int32(1)),
+            ctypes.c_size_t(4),
+        )
         a, b, c = [self.layout(kind, n) for kind in (wanted.first, wanted.second, wanted.result)]
         preference = self.create("cublasLtMatmulPreferenceCreate")
-        self("cublasLtMatmulPreferenceSetAttribute", preference, MAX_WORKSPACE,
-             ctypes.byref(ctypes.c_uint64(WORKSPACE)), ctypes.c_size_t(8))
+        self(
+            "cublasLtMatmulPreferenceSetAttribute",
+            preference,
+            MAX_WORKSPACE,
+            ctypes.byref(ctypes.c_uint64(WORKSPACE)),
+            ctypes.c_size_t(8),
+        )
         choice, count = Choice(), ctypes.c_int()
-        self("cublasLtMatmulAlgoGetHeuristic", self.handle, how, a, b, c, c, preference, 1,
-             ctypes.byref(choice), ctypes.byref(count))
+        self(
+            "cublasLtMatmulAlgoGetHeuristic",
+            self.handle,
+            how,
+            a,
+            b,
+            c,
+            c,
+            preference,
+            1,
+            ctypes.byref(choice),
+            ctypes.byref(count),
+        )
         if count.value < 1 or choice.status:
-            raise Refused("cublasLtMatmulAlgoGetHeuristic returned no algorithm: %d %s" % (
-                choice.status, self.describe(choice.status)))
+            raise Refused(
+                "cublasLtMatmulAlgoGetHeuristic returned no algorithm: %d %s"
+                % (choice.status, self.describe(choice.status))
+            )
         one, zero = ctypes.c_float(1), ctypes.c_float(0)
         return lambda: self(
-            "cublasLtMatmul", self.handle, how, ctypes.byref(one), first, a, second, b,
-            ctypes.byref(zero), product, c, product, c, ctypes.byref(choice), self.space,
-            ctypes.c_size_t(WORKSPACE), None)
+            "cublasLtMatmul",
+            self.handle,
+            how,
+            ctypes.byref(one),
+            first,
+            a,
+            second,
+            b,
+            ctypes.byref(zero),
+            product,
+            c,
+            product,
+            c,
+            ctypes.byref(choice),
+            self.space,
+            ctypes.c_size_t(WORKSPACE),
+            None,
+        )

@@ -1,4 +1,5 @@
 """cuDNN: an exact convolution on a GPU."""
+
 import array
 import ctypes
 import operator
@@ -27,12 +28,19 @@ class Convolver(Library):
         self("cudnnCreate" + kind, ctypes.byref(thing))
         return thing
 
+
 CHANNELS, SIDE, WINDOW = 8, 16, 3
 
 
 def convolve(options, report):
-    found = {"gpu": options.gpu, "soname": os.path.basename(options.cudnn), "version": None,
-             "wrong": None, "busy": None, "error": RUNNING}
+    found = {
+        "gpu": options.gpu,
+        "soname": os.path.basename(options.cudnn),
+        "version": None,
+        "wrong": None,
+        "busy": None,
+        "error": RUNNING,
+    }
     report(cudnn=[found])
     cudnn, runtime = Convolver(options.cudnn), Runtime(options.toolkit)
     found["version"] = cudnn.version()
@@ -62,8 +70,22 @@ def convolution(cudnn, runtime, image, weights):
     cudnn("cudnnGetConvolutionForwardWorkspaceSize", handle, x, w, how, y, 0, ctypes.byref(size))
     pointers = [runtime.upload(array.array("f", numbers)) for numbers in (image, weights)]
     result, scratch = runtime.allocate(4 * len(image)), runtime.allocate(max(size.value, 4))
-    cudnn("cudnnConvolutionForward", handle, ctypes.byref(one), x, pointers[0], w, pointers[1],
-          how, 0, scratch, size, ctypes.byref(zero), y, result)
+    cudnn(
+        "cudnnConvolutionForward",
+        handle,
+        ctypes.byref(one),
+        x,
+        pointers[0],
+        w,
+        pointers[1],
+        how,
+        0,
+        scratch,
+        size,
+        ctypes.byref(zero),
+        y,
+        result,
+    )
     runtime.wait()
     return runtime.download(result, len(image))
 

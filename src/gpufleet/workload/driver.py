@@ -1,4 +1,5 @@
 """The driver's libcuda: the GPUs and their properties."""
+
 import ctypes
 
 from .entries import RUNNING, WAITING
@@ -8,8 +9,12 @@ from .library import Library, Refused
 class Driver(Library):
     """libcuda.so.1, which belongs to no toolkit."""
 
-    KNOWN = ((100, "CUDA_ERROR_NO_DEVICE"), (802, "CUDA_ERROR_SYSTEM_NOT_READY"),
-             (803, "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH"), (999, "CUDA_ERROR_UNKNOWN"))
+    KNOWN = (
+        (100, "CUDA_ERROR_NO_DEVICE"),
+        (802, "CUDA_ERROR_SYSTEM_NOT_READY"),
+        (803, "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH"),
+        (999, "CUDA_ERROR_UNKNOWN"),
+    )
     MAJOR, MINOR = 75, 76
 
     def __init__(self):
@@ -29,8 +34,10 @@ class Driver(Library):
         return value.value
 
     def capability(self, device):
-        return "%d.%d" % tuple(self.number("cuDeviceGetAttribute", number, device)
-                               for number in (self.MAJOR, self.MINOR))
+        return "%d.%d" % tuple(
+            self.number("cuDeviceGetAttribute", number, device)
+            for number in (self.MAJOR, self.MINOR)
+        )
 
     def enter(self, gpu):
         """Compute on that GPU from now on, in the context that the runtime shares."""
@@ -40,9 +47,16 @@ class Driver(Library):
         self("cuCtxSetCurrent", context)
         return device
 
+
 # Attributes of a device, by the numbers of the driver's interface.
-FIGURES = {"sm_count": 16, "clock_khz": 13, "memory_clock_khz": 36, "memory_bus_bits": 37,
-           "l2_bytes": 38, "warp_size": 10}
+FIGURES = {
+    "sm_count": 16,
+    "clock_khz": 13,
+    "memory_clock_khz": 36,
+    "memory_bus_bits": 37,
+    "l2_bytes": 38,
+    "warp_size": 10,
+}
 
 
 def query_devices(options, report):
@@ -76,21 +90,26 @@ def figures(cuda, index):
     total, raw = ctypes.c_size_t(), ctypes.create_string_buffer(16)
     cuda("cuDeviceTotalMem_v2", ctypes.byref(total), device)
     # Drivers before 396 report none.
-    known = hasattr(cuda.library, "cuDeviceGetUuid") \
-        and cuda.library.cuDeviceGetUuid(raw, device) == 0
+    known = (
+        hasattr(cuda.library, "cuDeviceGetUuid") and cuda.library.cuDeviceGetUuid(raw, device) == 0
+    )
     digits = raw.raw.hex()
     parts = ((0, 8), (8, 12), (12, 16), (16, 20), (20, 32))
-    found = {key: cuda.number("cuDeviceGetAttribute", number, device)
-             for key, number in FIGURES.items()}
-    found.update(index=index, address=address.value.decode().lower(),
-                 uuid="GPU-" + "-".join(digits[a:b] for a, b in parts)
-                 if known else None,
-                 name=name.value.decode("utf-8", "replace"),
-                 compute_capability=cuda.capability(device),
-                 memory_mib=total.value >> 20, free_mib=None,
-                 clock_mhz=found.pop("clock_khz") // 1000,
-                 memory_clock_mhz=found.pop("memory_clock_khz") // 1000,
-                 l2_kib=found.pop("l2_bytes") >> 10)
+    found = {
+        key: cuda.number("cuDeviceGetAttribute", number, device) for key, number in FIGURES.items()
+    }
+    found.update(
+        index=index,
+        address=address.value.decode().lower(),
+        uuid="GPU-" + "-".join(digits[a:b] for a, b in parts) if known else None,
+        name=name.value.decode("utf-8", "replace"),
+        compute_capability=cuda.capability(device),
+        memory_mib=total.value >> 20,
+        free_mib=None,
+        clock_mhz=found.pop("clock_khz") // 1000,
+        memory_clock_mhz=found.pop("memory_clock_khz") // 1000,
+        l2_kib=found.pop("l2_bytes") >> 10,
+    )
     return found
 
 

@@ -24,8 +24,10 @@ def for_each_gpu(key, entries, report, runtime, compute):
 
 def new_entries(options, **more):
     gpus = range(options.gpus) if options.gpu is None else [options.gpu]
-    return [dict(more, gpu=gpu, wrong=None, busy=None, error=WAITING, budget=options.budget)
-            for gpu in gpus]
+    return [
+        dict(more, gpu=gpu, wrong=None, busy=None, error=WAITING, budget=options.budget)
+        for gpu in gpus
+    ]
 
 
 def busy(runtime, budget_mib):

@@ -3,6 +3,7 @@
 The operands are small integers, so every product and sum is exact, in whatever order it is summed:
 the host's check demands equality, not closeness.
 """
+
 import array
 import operator
 import random
@@ -28,7 +29,7 @@ def wrong_rows(numpy, a, b, c, rounds=2):
     if c.shape != (a.shape[0], b.shape[1]):
         return a.shape[0]
     # No element of a product is as large as 2**40; one of 2**63 is no integer of 64 bits either.
-    whole = numpy.isfinite(c) & (c == numpy.rint(c)) & (abs(c) < 2.0 ** 40)
+    whole = numpy.isfinite(c) & (c == numpy.rint(c)) & (abs(c) < 2.0**40)
     bad = ~whole.all(axis=1)
     a, b, c = [m.astype(numpy.int64) for m in (a, b, numpy.where(whole, c, 0))]
     for _ in range(rounds):
@@ -44,7 +45,7 @@ class ExactProduct:
     a second more. A wrong row passes with a chance of at most 2**-30.
     """
 
-    SMALL = bytes((byte % 17 - 8) & 0xff for byte in range(256))
+    SMALL = bytes((byte % 17 - 8) & 0xFF for byte in range(256))
 
     def __init__(self, n):
         self.n = n
@@ -61,8 +62,7 @@ class ExactProduct:
 
     def _times(self, matrix, vector):
         n = self.n
-        return [sum(map(operator.mul, matrix[at:at + n], vector))
-                for at in range(0, n * n, n)]
+        return [sum(map(operator.mul, matrix[at : at + n], vector)) for at in range(0, n * n, n)]
 
     def confirm(self, c):
         """The same as `wrong_rows`; a right product is kept."""
@@ -73,10 +73,12 @@ class ExactProduct:
 
     def wrong_rows(self, c):
         """Rows of `c`, an array of n * n floats, that are not those of the product."""
-        if len(c) != self.n ** 2:
+        if len(c) != self.n**2:
             return self.n
-        return sum(self._wrong(c[row * self.n:(row + 1) * self.n], self.expected[row])
-                   for row in range(self.n))
+        return sum(
+            self._wrong(c[row * self.n : (row + 1) * self.n], self.expected[row])
+            for row in range(self.n)
+        )
 
     def _wrong(self, row, expected):
         try:

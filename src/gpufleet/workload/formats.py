@@ -7,6 +7,7 @@ the order of the sum. A format that the GPU or this cuBLAS does not have is repo
 Numbers of types and functions are those of NVIDIA's public headers (library_types.h, cublas_api.h,
 cublasLt.h), the needed releases those of the cuBLAS documentation and the CUDA release notes.
 """
+
 import array
 import ctypes
 import math
@@ -32,14 +33,27 @@ FORMER = {COMPUTE_32F: R_32F, COMPUTE_32I: R_32I}
 # cublasGemmAlgo_t: what cuBLAS prefers. Before 11.0 tensor cores were used only on request.
 DEFAULT, DEFAULT_TENSOR_OP = -1, 99
 
-# `needs`: pairs of compute capability and cuBLAS, of which the last that the GPU reaches counts.
+# `needs`: pairs of compute capability and cuBLAS; the last one that the GPU reaches counts.
 Format = namedtuple("Format", "name first second result compute needs")
 # The first cuBLAS with machine code for GPUs of that major version. An older one depends on what
 # the driver compiles of it, and may have nothing for their tensor cores: no fault of the GPU.
-VOLTA, *AMPERE = (((7, 0), (9, 0)), ((8, 0), (11, 0)), ((9, 0), (11, 11)), ((10, 0), (12, 8)),
-                  ((11, 0), (13, 0)), ((12, 0), (12, 8)))
-FP8 = (((8, 9), (12, 1, 3)), ((9, 0), (11, 11)), ((10, 0), (12, 8)), ((10, 3), (12, 9)),
-       ((11, 0), (13, 0)), ((12, 0), (12, 8)), ((12, 1), (12, 9)))
+VOLTA, *AMPERE = (
+    ((7, 0), (9, 0)),
+    ((8, 0), (11, 0)),
+    ((9, 0), (11, 11)),
+    ((10, 0), (12, 8)),
+    ((11, 0), (13, 0)),
+    ((12, 0), (12, 8)),
+)
+FP8 = (
+    ((8, 9), (12, 1, 3)),
+    ((9, 0), (11, 11)),
+    ((10, 0), (12, 8)),
+    ((10, 3), (12, 9)),
+    ((11, 0), (13, 0)),
+    ((12, 0), (12, 8)),
+    ((12, 1), (12, 9)),
+)
 FORMATS = (
     Format("fp64", R_64F, R_64F, R_64F, None, (((0, 0), (0,)),)),
     Format("fp16", R_16F, R_16F, R_32F, COMPUTE_32F, (((5, 0), (8, 0)), VOLTA, *AMPERE)),
@@ -50,8 +64,7 @@ FORMATS = (
     Format("fp8-e5m2", R_E5M2, R_E4M3, R_32F, None, FP8),
 )
 # The result's type: as an array of Python, and the type of the factors beside the operands.
-RESULTS = {R_32F: ("f", ctypes.c_float), R_64F: ("d", ctypes.c_double),
-           R_32I: ("i", ctypes.c_int)}
+RESULTS = {R_32F: ("f", ctypes.c_float), R_64F: ("d", ctypes.c_double), R_32I: ("i", ctypes.c_int)}
 
 
 def e4m3(value):
@@ -65,16 +78,22 @@ def e4m3(value):
 
 # E5M2 and BF16 are the upper half of FP16 and float32.
 ENCODERS = {
-    R_8I: lambda value: struct.pack("<b", value), R_16F: lambda value: struct.pack("<e", value),
-    R_32F: lambda value: struct.pack("<f", value), R_64F: lambda value: struct.pack("<d", value),
-    R_16BF: lambda value: struct.pack("<f", value)[2:], R_E4M3: e4m3,
-    R_E5M2: lambda value: struct.pack("<e", value)[1:]}
+    R_8I: lambda value: struct.pack("<b", value),
+    R_16F: lambda value: struct.pack("<e", value),
+    R_32F: lambda value: struct.pack("<f", value),
+    R_64F: lambda value: struct.pack("<d", value),
+    R_16BF: lambda value: struct.pack("<f", value)[2:],
+    R_E4M3: e4m3,
+    R_E5M2: lambda value: struct.pack("<e", value)[1:],
+}
 
 
 def encoded(integers, kind):
     """Bytes of integers (signed ones, as bytes) in the format."""
-    codes = [ENCODERS[kind](byte if byte <= 8 else byte - 256 if byte >= 248 else 0)
-             for byte in range(256)]
+    codes = [
+        ENCODERS[kind](byte if byte <= 8 else byte - 256 if byte >= 248 else 0)
+        for byte in range(256)
+    ]
     width = len(codes[0])
     numbers = bytearray(width * len(integers))
     for at in range(width):
@@ -87,10 +106,15 @@ def not_applicable(wanted, capability, version):
     reached = [release for least, release in wanted.needs if capability >= least]
     if not reached or (wanted.name == "int8" and capability == (6, 2)):
         return "it needs compute capability %d.%d, the GPU has %d.%d" % (
-            *wanted.needs[0][0], *capability)
+            *wanted.needs[0][0],
+            *capability,
+        )
     if version < reached[-1]:
         return "it needs cuBLAS %s on compute capability %d.%d, this is %s" % (
-            ".".join(map(str, reached[-1])), *capability, ".".join(map(str, version)))
+            ".".join(map(str, reached[-1])),
+            *capability,
+            ".".join(map(str, version)),
+        )
     return None
 
 
@@ -118,8 +142,7 @@ class Products:
         self.second = exact.a.tobytes()
 
     def check(self, wanted, found, capability, least_s):
-        """Multiply a few times, longer where that is asked for; each element of each is compared.
-        """
+        """Multiply a few times, or longer; each element of each product is compared."""
         right = self.right[wanted.result]
         length = len(right) * right.itemsize
         first = self.runtime.upload(encoded(self.first, wanted.first))
@@ -148,28 +171,64 @@ class Products:
             return self.lt.multiplication(n, wanted, first, second, product)
         if wanted.first == R_64F:
             return lambda: self.blas(
-                "cublasDgemm_v2", self.handle, 1, 0, n, n, n, ctypes.byref(one), first, n, second,
-                n, ctypes.byref(zero), product, n)
+                "cublasDgemm_v2",
+                self.handle,
+                1,
+                0,
+                n,
+                n,
+                n,
+                ctypes.byref(one),
+                first,
+                n,
+                second,
+                n,
+                ctypes.byref(zero),
+                product,
+                n,
+            )
         compute, algorithm = wanted.compute, DEFAULT
         if self.version < (11,):
             compute = FORMER[compute]
             if self.version >= (9,) and capability >= (7, 0) and wanted.first == R_16F:
                 algorithm = DEFAULT_TENSOR_OP
         return lambda: self.blas(
-            "cublasGemmEx", self.handle, 1, 0, n, n, n, ctypes.byref(one), first, wanted.first, n,
-            second, wanted.second, n, ctypes.byref(zero), product, wanted.result, n, compute,
-            algorithm)
+            "cublasGemmEx",
+            self.handle,
+            1,
+            0,
+            n,
+            n,
+            n,
+            ctypes.byref(one),
+            first,
+            wanted.first,
+            n,
+            second,
+            wanted.second,
+            n,
+            ctypes.byref(zero),
+            product,
+            wanted.result,
+            n,
+            compute,
+            algorithm,
+        )
 
 
 def multiply_in_formats(options, report):
     """All formats on one GPU, each reported before the next."""
-    entries = [entry for each in FORMATS for entry in new_entries(
-        options, format=each.name, checked=0, not_applicable=None)]
+    entries = [
+        entry
+        for each in FORMATS
+        for entry in new_entries(options, format=each.name, checked=0, not_applicable=None)
+    ]
     report(formats=entries)
     runtime, blas, cuda = Runtime(options.toolkit), Blas(options.toolkit), Driver()
     cuda("cuInit", 0)
-    capability = tuple(map(int, cuda.capability(cuda.number(
-        "cuDeviceGet", options.gpu)).split(".")))
+    capability = tuple(
+        map(int, cuda.capability(cuda.number("cuDeviceGet", options.gpu)).split("."))
+    )
     by_name, products = {each.name: each for each in FORMATS}, []
 
     def compute(found):
@@ -178,8 +237,11 @@ def multiply_in_formats(options, report):
         if found["not_applicable"]:
             return
         if not products:
-            products.append(Products(runtime, blas, options.toolkit, min(
-                options.size or SIZE_FORMATS, SIZE_FORMATS)))
+            products.append(
+                Products(
+                    runtime, blas, options.toolkit, min(options.size or SIZE_FORMATS, SIZE_FORMATS)
+                )
+            )
         products[0].check(wanted, found, capability, options.seconds)
 
     for_each_gpu("formats", entries, report, runtime, compute)

@@ -6,6 +6,7 @@ and `stages(options)`: pairs of what it is doing and a function whose result upd
 The products below are the same for all: the device is read from the result, not from the request,
 and each row is compared in exact integers.
 """
+
 import os
 import re
 import shutil
@@ -27,10 +28,22 @@ def run_stages(framework, options):
     """Run all stages; the document is printed before each of them and at the end."""
     os.environ.update(framework.variables)
     begin, mapped, scratch = time.time(), set(), scratch_directory()
-    document = {"framework": framework.name, "state": "failed", "error": None, "version": None,
-                "build": None, "loader": None, "devices": [], "small": None, "capabilities": [],
-                "matmul": [], "tower_sum": None, "mapped": [], "strangers": [],
-                "seconds": {"import": None, "total": None}}
+    document = {
+        "framework": framework.name,
+        "state": "failed",
+        "error": None,
+        "version": None,
+        "build": None,
+        "loader": None,
+        "devices": [],
+        "small": None,
+        "capabilities": [],
+        "matmul": [],
+        "tower_sum": None,
+        "mapped": [],
+        "strangers": [],
+        "seconds": {"import": None, "total": None},
+    }
     try:
         for doing, stage in framework.stages(options):
             document.update(error="stopped while " + doing, mapped=sorted(mapped))
@@ -91,7 +104,11 @@ def missing_gpu(found, engine):
         count = len(engine.gpus)
         reason = engine.refused.get(number) or engine.no_gpu
         found["error"] = "%s reports %d GPU%s%s" % (
-            engine.title, count, "" if count == 1 else "s", ": " + reason if reason else "")
+            engine.title,
+            count,
+            "" if count == 1 else "s",
+            ": " + reason if reason else "",
+        )
     return found["error"]
 
 
@@ -114,11 +131,16 @@ def products(numpy, engine, options):
             good.append(requested)
             operands.append(a)
         for precision in engine.precisions(requested):
-            small = dict(entry(requested, min(n, SIZE_FORMATS)), precision=precision,
-                         not_applicable=None)
+            small = dict(
+                entry(requested, min(n, SIZE_FORMATS)), precision=precision, not_applicable=None
+            )
             entries.append(small)
-            multiplied(numpy, engine, small, *[
-                small_operand(numpy, small["n"], seed) for seed in (index + 1, 0)])
+            multiplied(
+                numpy,
+                engine,
+                small,
+                *[small_operand(numpy, small["n"], seed) for seed in (index + 1, 0)],
+            )
     return {"matmul": entries, "tower_sum": summed(numpy, engine, good, operands)}
 
 
@@ -128,8 +150,9 @@ def multiplied(numpy, engine, found, a, b):
         found["wrong"] = wrong_rows(numpy, a, b, engine.multiply(found, a, b))
     except Exception as error:
         text = plain(error)
-        lacking = "not_applicable" in found and LACKING.search(text) \
-            and not DRIVER_SAYS.search(text)
+        lacking = (
+            "not_applicable" in found and LACKING.search(text) and not DRIVER_SAYS.search(text)
+        )
         found["not_applicable" if lacking else "error"] = text
         return False
     return True
@@ -164,8 +187,9 @@ def convolutions(numpy, engine, options):
             continue
         try:
             result = engine.convolve(found, images, kernels)
-            found["wrong"] = int((result != expected).sum()) if result.shape == expected.shape \
-                else expected.size
+            found["wrong"] = (
+                int((result != expected).sum()) if result.shape == expected.shape else expected.size
+            )
         except Exception as error:
             found["error"] = plain(error)
     return {"convolution": entries}
@@ -179,8 +203,10 @@ STRIDE = 2
 def small_images(numpy):
     """Images and kernels of small integers: (2, 16, 33, 33) and (32, 16, 3, 3)."""
     numbers = numpy.random.RandomState(7)
-    return [numbers.randint(-8, 9, size=shape).astype(numpy.float32)
-            for shape in ((2, 16, 33, 33), (32, 16, 3, 3))]
+    return [
+        numbers.randint(-8, 9, size=shape).astype(numpy.float32)
+        for shape in ((2, 16, 33, 33), (32, 16, 3, 3))
+    ]
 
 
 def convolved(numpy, images, kernels):
@@ -190,8 +216,9 @@ def convolved(numpy, images, kernels):
     total = 0
     for row in range(right.shape[2]):
         for column in range(right.shape[3]):
-            part = left[:, :, row:row + STRIDE * count:STRIDE,
-                        column:column + STRIDE * count:STRIDE]
+            part = left[
+                :, :, row : row + STRIDE * count : STRIDE, column : column + STRIDE * count : STRIDE
+            ]
             total = total + numpy.einsum("nchw,oc->nohw", part, right[:, :, row, column])
     return total
 

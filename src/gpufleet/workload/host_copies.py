@@ -2,6 +2,7 @@
 
 One GPU after the other: several at once would share the processor's memory, switches and slots.
 """
+
 import array
 import ctypes
 import os
@@ -22,8 +23,13 @@ def copy_to_and_from_host(options, report):
     entries = new_entries(options, copies=None, link=None)
     report(host_copies=entries)
     runtime, addresses = Runtime(options.toolkit), options.places.split(",")
-    for_each_gpu("host_copies", entries, report, runtime, lambda found: copy_both_ways(
-        runtime, found, link_reader(addresses[found["gpu"]])))
+    for_each_gpu(
+        "host_copies",
+        entries,
+        report,
+        runtime,
+        lambda found: copy_both_ways(runtime, found, link_reader(addresses[found["gpu"]])),
+    )
 
 
 def copy_both_ways(runtime, found, read_link):
@@ -34,8 +40,10 @@ def copy_both_ways(runtime, found, read_link):
     ctypes.memmove(host, sample, LENGTH)
     readings, rates = [], {}
     for key, target, source, direction in (
-            ("to_device_gib_s", device, host, runtime.TO_DEVICE),
-            ("from_device_gib_s", host, device, runtime.FROM_DEVICE)):
+        ("to_device_gib_s", device, host, runtime.TO_DEVICE),
+        ("from_device_gib_s", host, device, runtime.FROM_DEVICE),
+    ):
+
         def copy(target=target, source=source, direction=direction):
             for _ in range(SERIES):
                 runtime("cudaMemcpyAsync", target, source, length, direction, None)
@@ -46,13 +54,15 @@ def copy_both_ways(runtime, found, read_link):
         readings.append(read_link())
         runtime.wait()
     # The link of a GPU that was idle rises when it is used, so that the higher reading counts.
-    found["link"] = {key: max((reading[key] for reading in readings if reading[key] is not None),
-                              default=None) for key in readings[0]}
+    found["link"] = {
+        key: max((reading[key] for reading in readings if reading[key] is not None), default=None)
+        for key in readings[0]
+    }
     found["copies"] = rates
     runtime.poison(device, LENGTH)
     ctypes.memmove(host, sample, LENGTH)
     runtime.copy(device, host, LENGTH, runtime.TO_DEVICE)
-    ctypes.memset(host, 0xa5, LENGTH)
+    ctypes.memset(host, 0xA5, LENGTH)
     runtime.copy(host, device, LENGTH, runtime.FROM_DEVICE)
     found["wrong"] = wrong_words(array.array("I", sample), ctypes.string_at(host, LENGTH))
     runtime("cudaFreeHost", host)

@@ -4,6 +4,7 @@ JAX takes the CPU where its CUDA plugin fails, and says so in its log at most; o
 and the run goes on without the plugin. The device is read from the result, and the plugin's own
 reason is in the document.
 """
+
 import logging
 import os
 import re
@@ -23,7 +24,7 @@ REFUSED_ALL = re.compile(r"(failed call to cuInit: .*)")
 
 
 class Lines(logging.Handler):
-    """What JAX logs as a warning or worse: it is how a failing plugin is told."""
+    """What JAX logs as a warning or worse: only there it reports a failing plugin."""
 
     def __init__(self):
         logging.Handler.__init__(self, logging.WARNING)
@@ -42,16 +43,21 @@ class Jax:
     name, title, module = "jax", "JAX", "jax"
     # As much memory as it needs, not three quarters of each GPU; and no plugin of NCCL's for the
     # network, as the sum is this host's.
-    variables = (("XLA_PYTHON_CLIENT_PREALLOCATE", "false"),
-                 ("NCCL_NET_PLUGIN", "none"), ("NCCL_TUNER_PLUGIN", "none"))
+    variables = (
+        ("XLA_PYTHON_CLIENT_PREALLOCATE", "false"),
+        ("NCCL_NET_PLUGIN", "none"),
+        ("NCCL_TUNER_PLUGIN", "none"),
+    )
 
     def stages(self, options):
-        return (("importing JAX", self.load),
-                ("looking for devices", lambda: self.start(options)),
-                ("multiplying", lambda: products(self.numpy, self, options)),
-                ("convolving", lambda: convolutions(self.numpy, self, options)),
-                ("transforming and solving", self.routines),
-                ("JAX opened its libraries", self.open_libraries))
+        return (
+            ("importing JAX", self.load),
+            ("looking for devices", lambda: self.start(options)),
+            ("multiplying", lambda: products(self.numpy, self, options)),
+            ("convolving", lambda: convolutions(self.numpy, self, options)),
+            ("transforming and solving", self.routines),
+            ("JAX opened its libraries", self.open_libraries),
+        )
 
     def load(self):
         self.crash = crash_of_cupti()
@@ -62,19 +68,27 @@ class Jax:
         logging.getLogger("jax").addHandler(self.log)
         logging.getLogger("jax_plugins").addHandler(self.log)
         import jax
+
         self.jax = jax
         self.libraries = cuda_answers()
         return {"version": jax.__version__, "build": self.build()}
 
     def build(self):
         """What the CUDA plugin was built with; of a build for the CPU there is none."""
-        cuda, cudnn = [readable(name, answer(self.libraries, name + "_build_version"))
-                       for name in ("cuda_runtime", "cudnn")]
-        return {"cuda": cuda, "cudnn": cudnn,
-                "cuda_build": self.libraries is not None, "compute_capabilities": []}
+        cuda, cudnn = [
+            readable(name, answer(self.libraries, name + "_build_version"))
+            for name in ("cuda_runtime", "cudnn")
+        ]
+        return {
+            "cuda": cuda,
+            "cudnn": cudnn,
+            "cuda_build": self.libraries is not None,
+            "compute_capabilities": [],
+        }
 
     def start(self, options):
         import numpy
+
         self.numpy = numpy
         (devices, error), written = captured(lambda: self.devices(options))
         self.gpus = {device.id: device for device in devices if device.platform in CUDA_PLATFORMS}
@@ -85,9 +99,12 @@ class Jax:
         messages = [*([error] if error else []), *REFUSED_ALL.findall(written)]
         self.no_gpu = None if self.gpus else self.reason(messages)
         capabilities = [getattr(card, "compute_capability", None) for card in self.gpus.values()]
-        return {"devices": [str(device) for device in devices], "no_gpu": self.no_gpu,
-                "capabilities": [str(one) for one in capabilities if one],
-                "versions": self.versions()}
+        return {
+            "devices": [str(device) for device in devices],
+            "no_gpu": self.no_gpu,
+            "capabilities": [str(one) for one in capabilities if one],
+            "versions": self.versions(),
+        }
 
     def devices(self, options):
         """JAX's devices, and why there is none by its CUDA plugin if that ends the search."""
@@ -114,8 +131,11 @@ class Jax:
                 self.libraries.cuda_device_count()
             except Exception as error:
                 found.append(plain(error))
-        return "; ".join(unique(" ".join(text.split())[:500] for text in found)) \
-            or without_node() or "jax.devices() lists none"
+        return (
+            "; ".join(unique(" ".join(text.split())[:500] for text in found))
+            or without_node()
+            or "jax.devices() lists none"
+        )
 
     def versions(self):
         """What the loaded libraries answer for themselves, and the platform of the devices."""
@@ -158,9 +178,10 @@ class Jax:
         step = jax.jit(self.matmul)
 
         def product():
-            # Copied back, else the time would be that of queueing it.
+            # Copied back: else the time would only cover queueing it.
             result = step(left, right)
             return result, self.numpy.asarray(result)
+
         result, numbers = timed(found, product)
         found["device"] = device_name(result)
         return numbers.astype(self.numpy.float32)
@@ -168,15 +189,21 @@ class Jax:
     def tower_sum(self, devices, operands, b):
         """One program on all devices, and their collective sum."""
         jax = self.jax
-        step = jax.pmap(lambda left, right: jax.lax.psum(self.matmul(left, right), "device"),
-                        axis_name="device", in_axes=(0, None),
-                        devices=[self.device(device) for device in devices])
+        step = jax.pmap(
+            lambda left, right: jax.lax.psum(self.matmul(left, right), "device"),
+            axis_name="device",
+            in_axes=(0, None),
+            devices=[self.device(device) for device in devices],
+        )
         return self.numpy.asarray(step(self.numpy.stack(operands), b))[0]
 
     def convolve(self, found, images, kernels):
         jax, device = self.jax, self.device(found["requested"])
-        step = jax.jit(lambda left, right: jax.lax.conv_general_dilated(
-            left, right, (2, 2), "VALID", precision=jax.lax.Precision.HIGHEST))
+        step = jax.jit(
+            lambda left, right: jax.lax.conv_general_dilated(
+                left, right, (2, 2), "VALID", precision=jax.lax.Precision.HIGHEST
+            )
+        )
         result = step(*[jax.device_put(m, device) for m in (images, kernels)])
         found["device"] = device_name(result)
         return self.numpy.asarray(result)
@@ -190,13 +217,19 @@ class Jax:
         scale = numpy.diag([2.0, 4.0, 8.0, 16.0]).astype(numpy.float32)
 
         def fft():
-            return bool((numpy.asarray(jax.jit(jax.numpy.fft.fft)(
-                jax.device_put(impulse, device))) == 1).all())
+            return bool(
+                (
+                    numpy.asarray(jax.jit(jax.numpy.fft.fft)(jax.device_put(impulse, device))) == 1
+                ).all()
+            )
 
         def solve():
-            return numpy.asarray(jax.numpy.linalg.solve(
-                jax.device_put(scale, device), jax.device_put(numpy.ones((4, 1), "f"), device)
-            )).tolist() == [[0.5], [0.25], [0.125], [0.0625]]
+            return numpy.asarray(
+                jax.numpy.linalg.solve(
+                    jax.device_put(scale, device), jax.device_put(numpy.ones((4, 1), "f"), device)
+                )
+            ).tolist() == [[0.5], [0.25], [0.125], [0.0625]]
+
         return tried([("fft", fft), ("solve", solve)])
 
 
@@ -216,6 +249,7 @@ def without_node():
     """That JAX sees no device file of a GPU, if so: it then does not try its CUDA plugin."""
     try:
         from jax._src import hardware_utils
+
         if not hardware_utils.has_visible_nvidia_gpu():
             return "it sees no device file of a GPU, such as /dev/nvidia0"
     except (ImportError, AttributeError):  # other releases do not look for one
@@ -227,6 +261,7 @@ def cuda_answers():
     """The module by which the plugin tells its libraries' versions; None where there is none."""
     try:
         from jax._src.lib import cuda_versions
+
         return cuda_versions
     except ImportError:
         return None
@@ -238,12 +273,14 @@ def has_plugin():
         import pkgutil
 
         import jax_plugins
+
         found = [item.name for item in pkgutil.iter_modules(jax_plugins.__path__)]
         if any("cuda" in name for name in found):
             return True
     except (ImportError, AttributeError):
         pass
     import jaxlib
+
     return os.path.isdir(os.path.join(os.path.dirname(jaxlib.__file__), "cuda"))
 
 

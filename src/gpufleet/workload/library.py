@@ -1,4 +1,5 @@
 """Shared libraries called by ctypes, and how a toolkit's are found."""
+
 import ctypes
 import glob
 import os
@@ -17,10 +18,12 @@ def has_wheels(toolkit):
 def library_directories(toolkit):
     """Where a toolkit has its libraries, or a stack those of its wheels."""
     if has_wheels(toolkit):
-        return sorted(glob.glob(
-            glob.escape(toolkit) + "/lib/python3*/site-packages/nvidia/*/lib"))
-    directories = [toolkit + "/lib64", *sorted(glob.glob(toolkit + "/targets/*/lib")),
-                   toolkit + "/lib"]
+        return sorted(glob.glob(glob.escape(toolkit) + "/lib/python3*/site-packages/nvidia/*/lib"))
+    directories = [
+        toolkit + "/lib64",
+        *sorted(glob.glob(toolkit + "/targets/*/lib")),
+        toolkit + "/lib",
+    ]
     return [directory for directory in directories if os.path.isdir(directory)]
 
 

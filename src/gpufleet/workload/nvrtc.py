@@ -1,4 +1,5 @@
 """The toolkit's NVRTC: compile a kernel, run it on each GPU."""
+
 import array
 import ctypes
 import operator
@@ -53,6 +54,7 @@ class Compiler(Library):
                 continue
         return "default", self.compile()
 
+
 KERNEL_NAME = b"gpufleet_mix"
 KERNEL = b"""
 extern "C" __global__ void gpufleet_mix(const unsigned *in, unsigned *out, unsigned n)
@@ -65,22 +67,37 @@ extern "C" __global__ void gpufleet_mix(const unsigned *in, unsigned *out, unsig
 
 def expected_numbers(numbers):
     """What the kernel makes of them."""
-    return array.array("I", [(number * 2654435761 + (pointer ^ (number >> 7))) & 0xffffffff
-                             for pointer, number in enumerate(numbers)])
+    return array.array(
+        "I",
+        [
+            (number * 2654435761 + (pointer ^ (number >> 7))) & 0xFFFFFFFF
+            for pointer, number in enumerate(numbers)
+        ],
+    )
 
 
 def compile_and_run(options, report):
-    found = {"version": None, "arch": None, "ptx": False, "error": RUNNING,
-             "ran": [{"gpu": gpu, "arch": None, "wrong": None, "error": WAITING}
-                     for gpu in range(options.gpus)]}
+    found = {
+        "version": None,
+        "arch": None,
+        "ptx": False,
+        "error": RUNNING,
+        "ran": [
+            {"gpu": gpu, "arch": None, "wrong": None, "error": WAITING}
+            for gpu in range(options.gpus)
+        ],
+    }
     report(nvrtc=found)
     compiler = Compiler(options.toolkit)
     found["version"] = compiler.version()
     report(nvrtc=found)
     text = compiler.compile().decode("utf-8", "replace")
     target = re.search(r"^\.target +(\w+)", text, re.MULTILINE)
-    found.update(arch=target and target.group(1), error=None,
-                 ptx=bool(target) and ".entry " + KERNEL_NAME.decode() in text)
+    found.update(
+        arch=target and target.group(1),
+        error=None,
+        ptx=bool(target) and ".entry " + KERNEL_NAME.decode() in text,
+    )
     for entry in found["ran"]:
         entry["error"] = RUNNING
         report(nvrtc=found)

@@ -1,4 +1,5 @@
 """The workload's own lines among the libraries' output, and what libraries print."""
+
 import json
 import os
 import sys

@@ -4,6 +4,7 @@ They are those that its binding names (`_gpufleet_binding.json`), and those in i
 The framework has loaded what it needs before: a name that is mapped stays what it is. The others
 are opened here, so that a host without a GPU proves them too.
 """
+
 import ctypes
 import glob
 import json
@@ -20,20 +21,33 @@ LEFT_OUT = re.compile(r"^lib(nvblas|cufile)")
 DRIVER = "libcuda.so.1"
 # cuDNN's own checks of its parts, of 9 and 8: each loads one of them, as the first use does. 8 ends
 # the process where a part is missing, or where there is no driver.
-CUDNN_CHECKS = ("cudnnGraphVersionCheck", "cudnnOpsVersionCheck", "cudnnCnnVersionCheck",
-                "cudnnAdvVersionCheck", "cudnnOpsInferVersionCheck", "cudnnCnnInferVersionCheck",
-                "cudnnAdvInferVersionCheck", "cudnnOpsTrainVersionCheck",
-                "cudnnCnnTrainVersionCheck", "cudnnAdvTrainVersionCheck")
+CUDNN_CHECKS = (
+    "cudnnGraphVersionCheck",
+    "cudnnOpsVersionCheck",
+    "cudnnCnnVersionCheck",
+    "cudnnAdvVersionCheck",
+    "cudnnOpsInferVersionCheck",
+    "cudnnCnnInferVersionCheck",
+    "cudnnAdvInferVersionCheck",
+    "cudnnOpsTrainVersionCheck",
+    "cudnnCnnTrainVersionCheck",
+    "cudnnAdvTrainVersionCheck",
+)
 # What a library of the stack says on a host without a driver, or with an older one: no fault of it.
-WITHOUT_DRIVER = re.compile(r"libcuda\.so\.1: cannot open shared object file"
-                            r"|undefined symbol: cu[A-Z]")
+WITHOUT_DRIVER = re.compile(
+    r"libcuda\.so\.1: cannot open shared object file"
+    r"|undefined symbol: cu[A-Z]"
+)
 
 
 def site_directories():
     """The directories of this environment's own packages."""
     prefix = os.path.realpath(sys.prefix) + "/"
-    return [path for path in sys.path
-            if "-packages" in path and os.path.realpath(path).startswith(prefix)]
+    return [
+        path
+        for path in sys.path
+        if "-packages" in path and os.path.realpath(path).startswith(prefix)
+    ]
 
 
 def bound_libraries():

@@ -1,4 +1,5 @@
 """What PyTorch starts other programs for: worker processes that load data, a compiler."""
+
 import os
 import re
 import shutil
@@ -34,13 +35,14 @@ def workers(torch):
     found = {"workers": WORKERS, "wrong": None, "error": None}
     try:
         from torch.utils.data import DataLoader
+
         # As programs have it by default; from Python 3.14 on they have to ask for it.
         more = {"multiprocessing_context": "fork"} if takes_context(DataLoader) else {}
-        batches = DataLoader(Numbers(torch), batch_size=BATCH, num_workers=WORKERS,
-                             timeout=ANSWER_S, **more)
+        batches = DataLoader(
+            Numbers(torch), batch_size=BATCH, num_workers=WORKERS, timeout=ANSWER_S, **more
+        )
         sums = [float(batch.sum()) for batch in batches]
-        right = [float(ITEM * sum(range(first, first + BATCH)))
-                 for first in range(0, ITEMS, BATCH)]
+        right = [float(ITEM * sum(range(first, first + BATCH))) for first in range(0, ITEMS, BATCH)]
         found["wrong"] = sum(one not in sums for one in right) + abs(len(sums) - len(right))
     except Exception as error:
         found["error"] = whole(error)
@@ -66,17 +68,26 @@ def compiled(numpy, torch, device, prevented, seconds):
     if not hasattr(torch, "compile"):
         return None
     late_already = LATE if seconds < LEAST_S else None
-    found = {"device": device, "wrong": None, "error": None, "seconds": None,
-             "lacks": lacking(device) or prevented or late_already}
+    found = {
+        "device": device,
+        "wrong": None,
+        "error": None,
+        "seconds": None,
+        "lacks": lacking(device) or prevented or late_already,
+    }
     if found["lacks"]:
         return found
     begin, directory = time.time(), tempfile.mkdtemp()
     # Nothing is left in the account's caches, and no pool of compiling processes is started.
-    os.environ.update(TORCHINDUCTOR_CACHE_DIR=directory, TRITON_CACHE_DIR=directory + "/triton",
-                      TORCHINDUCTOR_COMPILE_THREADS="1")
+    os.environ.update(
+        TORCHINDUCTOR_CACHE_DIR=directory,
+        TRITON_CACHE_DIR=directory + "/triton",
+        TORCHINDUCTOR_COMPILE_THREADS="1",
+    )
 
     def late(_signal, _frame):
         raise TimeoutError("no answer within %g s" % seconds)
+
     before = signal.signal(signal.SIGALRM, late)
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:

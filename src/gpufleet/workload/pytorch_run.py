@@ -3,6 +3,7 @@
 A tensor names its device, and nothing of PyTorch's moves it: what was requested on a GPU is
 computed there or fails.
 """
+
 import time
 
 from .framework_run import convolutions, first_device, number_of, products, tried
@@ -27,23 +28,38 @@ class PyTorch:
 
     def stages(self, options):
         begin = time.time()
-        return (("importing PyTorch", self.load),
-                ("looking for devices", self.start),
-                ("exchanging arrays with numpy", self.exchange),
-                ("multiplying", lambda: products(self.numpy, self, options)),
-                ("convolving", lambda: convolutions(self.numpy, self, options)),
-                ("transforming and solving", self.routines),
-                ("PyTorch opened its libraries", lambda: {"loader": open_own_libraries()}),
-                ("loading data by two workers", lambda: {"workers": workers(self.torch)}),
-                ("compiling a function", lambda: {"compile": compiled(
-                    self.numpy, self.torch, "cuda:0" if self.gpus else None, options.no_compile,
-                    begin + COMPILE_SHARE * options.deadline - time.time())}))
+        return (
+            ("importing PyTorch", self.load),
+            ("looking for devices", self.start),
+            ("exchanging arrays with numpy", self.exchange),
+            ("multiplying", lambda: products(self.numpy, self, options)),
+            ("convolving", lambda: convolutions(self.numpy, self, options)),
+            ("transforming and solving", self.routines),
+            ("PyTorch opened its libraries", lambda: {"loader": open_own_libraries()}),
+            ("loading data by two workers", lambda: {"workers": workers(self.torch)}),
+            (
+                "compiling a function",
+                lambda: {
+                    "compile": compiled(
+                        self.numpy,
+                        self.torch,
+                        "cuda:0" if self.gpus else None,
+                        options.no_compile,
+                        begin + COMPILE_SHARE * options.deadline - time.time(),
+                    )
+                },
+            ),
+        )
 
     def load(self):
         import torch
+
         self.torch = torch
-        return {"version": torch.__version__.partition("+")[0], "build": self.build(),
-                "versions": self.versions()}
+        return {
+            "version": torch.__version__.partition("+")[0],
+            "build": self.build(),
+            "versions": self.versions(),
+        }
 
     def build(self):
         torch = self.torch
@@ -52,8 +68,12 @@ class PyTorch:
             cudnn = dotted(torch.backends.cudnn.version())
         except Exception:  # `versions` has the reason
             cudnn = None
-        return {"cuda": cuda, "cudnn": cudnn, "cuda_build": cuda is not None,
-                "compute_capabilities": self.architectures()}
+        return {
+            "cuda": cuda,
+            "cudnn": cudnn,
+            "cuda_build": cuda is not None,
+            "compute_capabilities": self.architectures(),
+        }
 
     def architectures(self):
         """Those that the build has code for, such as sm_90 and compute_90; without a driver too."""
@@ -65,8 +85,10 @@ class PyTorch:
     def versions(self):
         """What libraries answer for themselves; {name: version, or why there is none}."""
         torch, found = self.torch, {}
-        for name, ask in (("cudnn", lambda: dotted(torch.backends.cudnn.version())),
-                          ("nccl", lambda: dotted(torch.cuda.nccl.version()))):
+        for name, ask in (
+            ("cudnn", lambda: dotted(torch.backends.cudnn.version())),
+            ("nccl", lambda: dotted(torch.cuda.nccl.version())),
+        ):
             try:
                 found[name] = ask() or "none"
             except Exception as error:
@@ -80,8 +102,11 @@ class PyTorch:
         self.no_gpu, self.refused = None if self.gpus else self.reason(), {}
         pairs = [cuda.get_device_capability(gpu) for gpu in self.gpus]
         self.capabilities = ["%d.%d" % pair for pair in pairs]
-        return {"devices": ["cpu"] + ["cuda:%d" % gpu for gpu in self.gpus],
-                "capabilities": self.capabilities, "no_gpu": self.no_gpu}
+        return {
+            "devices": ["cpu"] + ["cuda:%d" % gpu for gpu in self.gpus],
+            "capabilities": self.capabilities,
+            "no_gpu": self.no_gpu,
+        }
 
     def reason(self):
         """Why PyTorch uses no GPU, as it says itself."""
@@ -94,6 +119,7 @@ class PyTorch:
     def exchange(self):
         """A build for numpy 1 cannot exchange arrays with numpy 2; all that follows does."""
         import numpy
+
         self.numpy = numpy
         found = {"version": numpy.__version__, "error": None}
         try:
@@ -110,8 +136,7 @@ class PyTorch:
         if "GPU" not in requested:
             return [name for name, _ in PRECISIONS if hasattr(self.torch, name)]
         own = self.torch.cuda.get_device_capability(number_of(requested))
-        return [name for name, least in PRECISIONS
-                if own >= least and hasattr(self.torch, name)]
+        return [name for name, least in PRECISIONS if own >= least and hasattr(self.torch, name)]
 
     def device(self, requested):
         return self.torch.device("cuda:%d" % number_of(requested) if "GPU" in requested else "cpu")
@@ -122,9 +147,10 @@ class PyTorch:
         left, right = [torch.from_numpy(m).to(device).to(dtype) for m in (a, b)]
 
         def product():
-            # Copied back, else the time would be that of queueing it.
+            # Copied back: else the time would only cover queueing it.
             result = torch.matmul(left, right)
             return result, result.float().cpu().numpy()
+
         result, numbers = timed(found, product)
         found["device"] = device_name(result)
         return numbers
@@ -132,14 +158,17 @@ class PyTorch:
     def tower_sum(self, devices, operands, b):
         """On the first device, to which the others' products are copied."""
         torch, first = self.torch, self.device(devices[0])
-        parts = [torch.matmul(*[torch.from_numpy(m).to(self.device(device)) for m in (a, b)])
-                 for device, a in zip(devices, operands)]
+        parts = [
+            torch.matmul(*[torch.from_numpy(m).to(self.device(device)) for m in (a, b)])
+            for device, a in zip(devices, operands)
+        ]
         return sum(part.to(first) for part in parts).cpu().numpy()
 
     def convolve(self, found, images, kernels):
         torch, device = self.torch, self.device(found["requested"])
         result = torch.nn.functional.conv2d(
-            *[torch.from_numpy(m).to(device) for m in (images, kernels)], stride=2)
+            *[torch.from_numpy(m).to(device) for m in (images, kernels)], stride=2
+        )
         found["device"] = device_name(result)
         return result.cpu().numpy()
 
@@ -157,10 +186,19 @@ class PyTorch:
             scale = torch.diag(torch.tensor([2.0, 4.0, 8.0, 16.0], device=device))
             right = torch.ones(4, 1, device=device)
             return torch.linalg.solve(scale, right).cpu().tolist() == [
-                [0.5], [0.25], [0.125], [0.0625]]
-        return tried([(name, routine) for name, routine, module in (
-            ("fft", fft, "fft"), ("solve", solve, "linalg"))
-            if hasattr(getattr(torch, module, None), name)])
+                [0.5],
+                [0.25],
+                [0.125],
+                [0.0625],
+            ]
+
+        return tried(
+            [
+                (name, routine)
+                for name, routine, module in (("fft", fft, "fft"), ("solve", solve, "linalg"))
+                if hasattr(getattr(torch, module, None), name)
+            ]
+        )
 
 
 def device_name(tensor):

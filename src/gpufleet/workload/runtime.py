@@ -1,8 +1,11 @@
 """The toolkit's CUDA runtime: memory of the GPU, copies to and from it."""
+
 import array
 import ctypes
 
 from .library import Library, library_file
+
+MIB = 1 << 20
 
 
 class Runtime(Library):
@@ -21,9 +24,13 @@ class Runtime(Library):
         self("cudaFree", None)
 
     def free_mib(self):
+        return self.memory_mib()[0]
+
+    def memory_mib(self):
+        """(free, total)"""
         free, total = ctypes.c_size_t(), ctypes.c_size_t()
         self("cudaMemGetInfo", ctypes.byref(free), ctypes.byref(total))
-        return free.value >> 20
+        return free.value // MIB, total.value // MIB
 
     def allocate(self, length):
         pointer = ctypes.c_void_p()
@@ -31,9 +38,8 @@ class Runtime(Library):
         return pointer
 
     def poison(self, pointer, length):
-        """Overwrite memory with ones: floats that are no numbers, and no bytes of a right result.
-        """
-        self("cudaMemset", pointer, 0xff, ctypes.c_size_t(length))
+        """Overwrite memory with ones: floats that are no numbers, no bytes of a right result."""
+        self("cudaMemset", pointer, 0xFF, ctypes.c_size_t(length))
 
     def poisoned(self, length):
         """Memory in which nothing of an earlier result is left."""
@@ -65,6 +71,11 @@ class Runtime(Library):
 
     def wait(self):
         self("cudaDeviceSynchronize")
+
+
+def address_of(data, begin=0):
+    """The address of a bytearray's bytes from there on."""
+    return ctypes.byref(ctypes.c_char.from_buffer(data, begin))
 
 
 def address(numbers):

@@ -1,14 +1,24 @@
 """NVML's sensors of a GPU: temperature, clock, power, throttling; and its PCI Express link."""
+
 import ctypes
 
 from .library import Library, Refused
 
-HOLDS_BACK = {0x4: "sw-power-cap", 0x8: "hw-slowdown", 0x20: "sw-thermal", 0x40: "hw-thermal",
-              0x80: "hw-power-brake"}
+HOLDS_BACK = {
+    0x4: "sw-power-cap",
+    0x8: "hw-slowdown",
+    0x20: "sw-thermal",
+    0x40: "hw-thermal",
+    0x80: "hw-power-brake",
+}
 
 # What a link runs at now, and the most that card and slot allow together.
-LINK = {"generation": ("Curr", "Generation"), "width": ("Curr", "Width"),
-        "generation_max": ("Max", "Generation"), "width_max": ("Max", "Width")}
+LINK = {
+    "generation": ("Curr", "Generation"),
+    "width": ("Curr", "Width"),
+    "generation_max": ("Max", "Generation"),
+    "width_max": ("Max", "Width"),
+}
 
 
 class Sensors(Library):
@@ -31,20 +41,24 @@ class Sensors(Library):
     def sample(self):
         power = self.read("nvmlDeviceGetPowerUsage", ctypes.c_uint)
         reasons = self.read("nvmlDeviceGetCurrentClocksThrottleReasons", ctypes.c_ulonglong)
-        return {"temperature_c": self.read("nvmlDeviceGetTemperature", ctypes.c_uint, 0),
-                "clock_sm_mhz": self.read("nvmlDeviceGetClockInfo", ctypes.c_uint, 1),
-                "power_w": power and power // 1000,
-                "throttle": None if reasons is None else [
-                    name for bit, name in sorted(HOLDS_BACK.items()) if reasons & bit]}
+        return {
+            "temperature_c": self.read("nvmlDeviceGetTemperature", ctypes.c_uint, 0),
+            "clock_sm_mhz": self.read("nvmlDeviceGetClockInfo", ctypes.c_uint, 1),
+            "power_w": power and power // 1000,
+            "throttle": None
+            if reasons is None
+            else [name for bit, name in sorted(HOLDS_BACK.items()) if reasons & bit],
+        }
 
     def link(self):
-        return {key: self.read("nvmlDeviceGet%sPcieLink%s" % function, ctypes.c_uint)
-                for key, function in LINK.items()}
+        return {
+            key: self.read("nvmlDeviceGet%sPcieLink%s" % function, ctypes.c_uint)
+            for key, function in LINK.items()
+        }
 
 
 def link_reader(pci_address):
-    """What reads the link of the GPU with this address; without NVML each reading is of nothing.
-    """
+    """What reads the link of the GPU with this address; without NVML each reading is of nothing."""
     try:
         return Sensors(pci_address).link
     except (Refused, OSError):
@@ -56,5 +70,9 @@ def sensors(pci_address):
     try:
         return Sensors(pci_address).sample
     except (Refused, OSError):
-        return lambda: {"temperature_c": None, "clock_sm_mhz": None, "power_w": None,
-                        "throttle": None}
+        return lambda: {
+            "temperature_c": None,
+            "clock_sm_mhz": None,
+            "power_w": None,
+            "throttle": None,
+        }

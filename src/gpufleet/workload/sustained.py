@@ -1,4 +1,5 @@
 """Minutes of load on all GPUs at once, then until they are cool again. Each product is checked."""
+
 import concurrent.futures
 import time
 
@@ -24,7 +25,7 @@ class Load:
         self.found, self.runtime, self.blas, self.n = found, runtime, blas, exact.n
         runtime.enter(found["gpu"])
         self.a, self.b = [runtime.upload(operand) for operand in exact.operands]
-        self.c, self.handle = runtime.poisoned(4 * self.n ** 2), blas.handle()
+        self.c, self.handle = runtime.poisoned(4 * self.n**2), blas.handle()
         self.products, self.sense = 1, sensors(pci_address)
         self.cool_c = self.sense()["temperature_c"]
         self.wrong, self.checked, self.comparison, self.compare_s = 0, 0, None, 0
@@ -32,7 +33,7 @@ class Load:
             # This processor checks the first of all; the others, of each GPU, are to be the same.
             blas.multiply(self.handle, self.n, self.a, self.b, self.c)
             runtime.wait()
-            self.wrong = exact.confirm(runtime.download(self.c, self.n ** 2))
+            self.wrong = exact.confirm(runtime.download(self.c, self.n**2))
             self.checked = 1
         if exact.right is not None:
             self.comparison = Comparison(runtime, blas, self.handle, exact.right)
@@ -73,7 +74,7 @@ class Load:
     def tflops(self):
         """The speed of the last helping, without the time in which its products were compared."""
         multiplied_s = max(self.took - self.products * self.compare_s, self.took / 2)
-        return round(2.0 * self.n ** 3 * self.products / multiplied_s / 1e12, 6)
+        return round(2.0 * self.n**3 * self.products / multiplied_s / 1e12, 6)
 
     def settled(self):
         now = self.sense()["temperature_c"]
@@ -86,8 +87,13 @@ def sustain(options, report):
     entries = new_entries(options, n=n, seconds=None, samples=[], settled_s=None, checked=0)
     runtime, blas, exact = Runtime(options.toolkit), Blas(options.toolkit), ExactProduct(n)
     addresses, loads = options.places.split(","), []
-    for_each_gpu("sustained", entries, report, runtime, lambda found: loads.append(
-        Load(runtime, blas, exact, found, addresses[found["gpu"]])))
+    for_each_gpu(
+        "sustained",
+        entries,
+        report,
+        runtime,
+        lambda found: loads.append(Load(runtime, blas, exact, found, addresses[found["gpu"]])),
+    )
     for load in loads:
         load.found.update(samples=[], error=RUNNING)
     begin = sampled = time.time()
@@ -101,8 +107,9 @@ def sustain(options, report):
                     loads.remove(load)
                     continue
                 if due:
-                    load.found["samples"].append(dict(
-                        load.reading, at_s=round(time.time() - begin, 1), tflops=load.tflops()))
+                    load.found["samples"].append(
+                        dict(load.reading, at_s=round(time.time() - begin, 1), tflops=load.tflops())
+                    )
                 # About half a second at a time.
                 load.products = max(1, min(SERIES, int(load.products * 0.5 / load.took)))
             if due:

@@ -9,6 +9,7 @@ from .timing import timed
 class Graph:
     def __init__(self, tensorflow):
         from tensorflow.python.client import device_lib
+
         self.tf = tensorflow
         self.config = tensorflow.ConfigProto(allow_soft_placement=False)
         self.config.gpu_options.allow_growth = True
@@ -16,9 +17,11 @@ class Graph:
         # (which in 1.0 knows no configuration) would take all of it.
         with tensorflow.Session(config=self.config):
             pass
-        self.devices = device_lib.list_local_devices(self.config) \
-            if device_lib.list_local_devices.__code__.co_argcount else \
-            device_lib.list_local_devices()
+        self.devices = (
+            device_lib.list_local_devices(self.config)
+            if device_lib.list_local_devices.__code__.co_argcount
+            else device_lib.list_local_devices()
+        )
         self.names = [device.name for device in self.devices]
         self.gpus = len([device for device in self.devices if device.device_type == "GPU"])
 
@@ -32,8 +35,12 @@ class Graph:
             greeting = tf.constant(HELLO, name="hello")
         with tf.Session(graph=graph, config=self.config) as session:
             value = session.run(greeting, None, options, metadata)
-        placed = [node.device for part in metadata.partition_graphs for node in part.node
-                  if node.name == "hello"]
+        placed = [
+            node.device
+            for part in metadata.partition_graphs
+            for node in part.node
+            if node.name == "hello"
+        ]
         return value, placed[0] if placed else None
 
     def log_placement(self, device):
@@ -60,10 +67,17 @@ class Graph:
         options = tf.RunOptions(output_partition_graphs=True)
         with tf.Session(graph=graph, config=self.config) as session:
             feed = {left: a, right: b}
-            numbers = timed(found, lambda: session.run(result, feed),
-                            lambda: session.run(result, feed, options, metadata))
-        placed = [node.device for part in metadata.partition_graphs for node in part.node
-                  if node.name == "product" and "MatMul" in node.op]
+            numbers = timed(
+                found,
+                lambda: session.run(result, feed),
+                lambda: session.run(result, feed, options, metadata),
+            )
+        placed = [
+            node.device
+            for part in metadata.partition_graphs
+            for node in part.node
+            if node.name == "product" and "MatMul" in node.op
+        ]
         found["device"] = placed[0] if placed else None
         return numbers
 

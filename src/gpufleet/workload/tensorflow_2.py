@@ -9,8 +9,10 @@ from .timing import timed
 class Eager:
     def __init__(self, tensorflow):
         self.tf = tensorflow
-        listing = getattr(tensorflow.config, "list_physical_devices", None) or \
-            tensorflow.config.experimental.list_physical_devices
+        listing = (
+            getattr(tensorflow.config, "list_physical_devices", None)
+            or tensorflow.config.experimental.list_physical_devices
+        )
         devices = listing()
         self.names = [device.name for device in devices]
         gpus = [device for device in devices if device.device_type == "GPU"]
@@ -23,6 +25,7 @@ class Eager:
 
     def local_devices(self):
         from tensorflow.python.client import device_lib
+
         return device_lib.list_local_devices()
 
     def hello(self):
@@ -40,9 +43,10 @@ class Eager:
             left, right = self.tf.constant(a), self.tf.constant(b)
 
             def product():
-                # Copied back, else the time would be that of queueing it.
+                # Copied back: else the time would only cover queueing it.
                 result = self.tf.linalg.matmul(left, right)
                 return result, result.numpy()
+
             result, numbers = timed(found, product)
         found["device"] = getattr(result, "backing_device", None) or result.device
         return numbers

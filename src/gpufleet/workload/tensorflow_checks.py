@@ -1,4 +1,5 @@
 """The usual short checks of a TensorFlow installation."""
+
 import re
 
 from .output import captured, plain, unique
@@ -11,8 +12,14 @@ CAPABILITY = re.compile(r"compute capability: (\d+\.\d+)")
 
 def small_checks(engine, requested):
     """Run each check; one that fails is reported and does not affect the others."""
-    found = {"hello": None, "local_devices": [], "gpu_device_name": None, "placement": [],
-             "built_with_cuda": None, "errors": {}}
+    found = {
+        "hello": None,
+        "local_devices": [],
+        "gpu_device_name": None,
+        "placement": [],
+        "built_with_cuda": None,
+        "errors": {},
+    }
 
     def hello():
         value, device = engine.hello()
@@ -20,16 +27,24 @@ def small_checks(engine, requested):
         return {"value": text, "device": device}
 
     def devices():
-        return [{"name": device.name, "type": device.device_type,
-                 "memory_mib": device.memory_limit >> 20,
-                 "description": device.physical_device_desc}
-                for device in engine.local_devices()]
+        return [
+            {
+                "name": device.name,
+                "type": device.device_type,
+                "memory_mib": device.memory_limit >> 20,
+                "description": device.physical_device_desc,
+            }
+            for device in engine.local_devices()
+        ]
 
     for name, ask in (
-        ("hello", hello), ("local_devices", devices),
+        ("hello", hello),
+        ("local_devices", devices),
         ("gpu_device_name", lambda: engine.tf.test.gpu_device_name()),  # noqa: PLW0108 (may lack)
-        ("placement", lambda: unique(PLACED.findall(
-            captured(lambda: engine.log_placement(requested))[1]))),
+        (
+            "placement",
+            lambda: unique(PLACED.findall(captured(lambda: engine.log_placement(requested))[1])),
+        ),
         ("built_with_cuda", lambda: bool(engine.tf.test.is_built_with_cuda())),
     ):
         try:
@@ -41,5 +56,9 @@ def small_checks(engine, requested):
 
 def capabilities_of(small):
     """Of each GPU, as TensorFlow names it."""
-    return [capability for device in small["local_devices"] if device["type"] == "GPU"
-            for capability in CAPABILITY.findall(device["description"] or "")[:1]]
+    return [
+        capability
+        for device in small["local_devices"]
+        if device["type"] == "GPU"
+        for capability in CAPABILITY.findall(device["description"] or "")[:1]
+    ]

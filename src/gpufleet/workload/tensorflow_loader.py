@@ -1,4 +1,5 @@
 """TensorFlow's own loader of CUDA's libraries: which it opens, and which it cannot."""
+
 import ctypes
 import os
 import re
@@ -15,8 +16,11 @@ LOADERS = (
     "_ZN15stream_executor8internal9DsoLoader26MaybeTryDlopenGPULibrariesEv",
 )
 OPENED = re.compile(r"Successfully opened (?:dynamic|CUDA) library (\S+)")
-NOT_OPENED = re.compile(r"(?:Could not (?:load|dlopen) (?:dynamic )?library '([^']+)'; dlerror: )"
-                        r"(.*?)(?:; LD_LIBRARY_PATH:.*)?$", re.MULTILINE)
+NOT_OPENED = re.compile(
+    r"(?:Could not (?:load|dlopen) (?:dynamic )?library '([^']+)'; dlerror: )"
+    r"(.*?)(?:; LD_LIBRARY_PATH:.*)?$",
+    re.MULTILINE,
+)
 
 
 def query_loader(tensorflow):
@@ -36,8 +40,10 @@ def query_loader(tensorflow):
             for symbol in LOADERS:
                 if hasattr(library, symbol):
                     text = captured(lambda: status_of(getattr(library, symbol)))[1]  # noqa: B023
-                    failed = [{"library": library_, "error": error}
-                              for library_, error in NOT_OPENED.findall(text)]
+                    failed = [
+                        {"library": library_, "error": error}
+                        for library_, error in NOT_OPENED.findall(text)
+                    ]
                     return {"ran": True, "opened": unique(OPENED.findall(text)), "failed": failed}
     return silent
 

@@ -3,6 +3,7 @@
 Soft placement is off: TensorFlow may not quietly take the CPU. The device is read from the result
 (2.x) or from the graphs that were really run (1.x), not from the request.
 """
+
 import re
 
 from .framework_run import first_device, products
@@ -13,32 +14,40 @@ from .tensorflow_checks import capabilities_of, small_checks
 from .tensorflow_loader import query_loader
 
 # Why TensorFlow lists no GPU, as its log says it.
-REASON = re.compile(r"(failed call to cuInit: .*|Cannot dlopen some GPU libraries|"
-                    r"Ignoring visible gpu device .*)")
+REASON = re.compile(
+    r"(failed call to cuInit: .*|Cannot dlopen some GPU libraries|"
+    r"Ignoring visible gpu device .*)"
+)
 
 
 class TensorFlow:
     """TensorFlow 1.x or 2.x."""
 
     name, title, module = "tensorflow", "TensorFlow", "tensorflow"
-    variables = (("TF_CPP_VMODULE", "dso_loader=1"), ("TF_CPP_MIN_LOG_LEVEL", "0"),
-                 ("TF_FORCE_GPU_ALLOW_GROWTH", "true"))
+    variables = (
+        ("TF_CPP_VMODULE", "dso_loader=1"),
+        ("TF_CPP_MIN_LOG_LEVEL", "0"),
+        ("TF_FORCE_GPU_ALLOW_GROWTH", "true"),
+    )
 
     def stages(self, options):
-        return (("importing TensorFlow", self.load),
-                ("TensorFlow opened its libraries",
-                 lambda: {"loader": query_loader(self.tensorflow)}),
-                ("looking for devices", self.start),
-                ("saying hello", self.say_hello),
-                ("multiplying", lambda: products(self.numpy, self, options)))
+        return (
+            ("importing TensorFlow", self.load),
+            ("TensorFlow opened its libraries", lambda: {"loader": query_loader(self.tensorflow)}),
+            ("looking for devices", self.start),
+            ("saying hello", self.say_hello),
+            ("multiplying", lambda: products(self.numpy, self, options)),
+        )
 
     def load(self):
         import tensorflow
+
         self.tensorflow = tensorflow
         return {"version": tensorflow.__version__, "build": build_of(tensorflow)}
 
     def start(self):
         import numpy
+
         self.numpy, version = numpy, self.tensorflow.__version__
         kind = Graph if version.startswith(("0.", "1.")) else Eager
         self.engine, written = captured(lambda: kind(self.tensorflow))
@@ -68,8 +77,13 @@ def build_of(tensorflow):
             from tensorflow.python.platform import build_info
         except ImportError:  # 1.0 has none
             build_info = None
-        info = {"cuda_version": getattr(build_info, "cuda_version_number", None),
-                "cudnn_version": getattr(build_info, "cudnn_version_number", None)}
-    return {"cuda": info.get("cuda_version") or None, "cudnn": info.get("cudnn_version") or None,
-            "compute_capabilities": list(info.get("cuda_compute_capabilities") or []),
-            "cuda_build": bool(tensorflow.test.is_built_with_cuda())}
+        info = {
+            "cuda_version": getattr(build_info, "cuda_version_number", None),
+            "cudnn_version": getattr(build_info, "cudnn_version_number", None),
+        }
+    return {
+        "cuda": info.get("cuda_version") or None,
+        "cudnn": info.get("cudnn_version") or None,
+        "compute_capabilities": list(info.get("cuda_compute_capabilities") or []),
+        "cuda_build": bool(tensorflow.test.is_built_with_cuda()),
+    }

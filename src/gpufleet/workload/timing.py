@@ -1,4 +1,5 @@
 """Sizes of the products, and how long a product or a copy takes."""
+
 import time
 
 SIZE_CPU, SIZE_FORMATS, SIZE_GPU, SIZE_DEEP = 512, 1024, 2048, 4096
@@ -8,8 +9,16 @@ BUDGET_MIB = 1024
 
 
 def entry(requested, n):
-    return {"requested": requested, "device": None, "n": n, "wrong": None, "first_s": None,
-            "steady_s": None, "tflops": None, "error": None}
+    return {
+        "requested": requested,
+        "device": None,
+        "n": n,
+        "wrong": None,
+        "first_s": None,
+        "steady_s": None,
+        "tflops": None,
+        "error": None,
+    }
 
 
 def timed(found, product, first=None):
@@ -38,4 +47,4 @@ def best_rate(runtime, move, length, least_s):
         move()
         runtime.wait()
         times.append(time.time() - begin)
-    return round(length / max(min(times), 1e-9) / 2 ** 30, 2)
+    return round(length / max(min(times), 1e-9) / 2**30, 2)

@@ -1,4 +1,5 @@
 """Compute with a toolkit's own libraries, stage by stage."""
+
 import concurrent.futures
 import glob
 import os
@@ -23,15 +24,27 @@ class Run:
     def __init__(self, options):
         self.options, self.begin, self.ended, self.mapped = options, time.time(), "ok", set()
         self.document = {
-            "toolkit": options.toolkit, "state": "failed", "error": None,
-            "driver": {"cuinit": None, "version": None, "error": None}, "devices": [],
-            "cublas": [], "formats": [], "nvrtc": None, "cudnn": [],
-            "host_copies": None, "bandwidth": None, "peer": None, "sustained": None, "mapped": [],
-            "seconds": None}
+            "toolkit": options.toolkit,
+            "state": "failed",
+            "error": None,
+            "driver": {"cuinit": None, "version": None, "error": None},
+            "devices": [],
+            "cublas": [],
+            "formats": [],
+            "nvrtc": None,
+            "cudnn": [],
+            "host_copies": None,
+            "bandwidth": None,
+            "peer": None,
+            "sustained": None,
+            "mapped": [],
+            "seconds": None,
+        }
 
     def report(self, **more):
-        self.document.update(more, mapped=sorted(self.mapped),
-                             seconds=round(time.time() - self.begin, 2))
+        self.document.update(
+            more, mapped=sorted(self.mapped), seconds=round(time.time() - self.begin, 2)
+        )
         emit(self.document, COMPUTE_MARK)
 
     def stage(self, name, otherwise, share=0.5, **more):
@@ -46,17 +59,21 @@ class Run:
         """
         self.report(error="stopped in the stage " + name)
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
-            reported = pool.map(lambda group: self.done(name, group[0], 0.5, dict(
-                group[1], gpu=group[0][0]["gpu"])), groups)
+            reported = pool.map(
+                lambda group: self.done(
+                    name, group[0], 0.5, dict(group[1], gpu=group[0][0]["gpu"])
+                ),
+                groups,
+            )
         return [entry for entries in reported for entry in entries]
 
     def done(self, name, otherwise, share, more):
         args = [word for key, value in more.items() for word in ("--" + key, str(value))]
         left_s = self.begin + self.options.deadline - time.time()
-        reported, ended = in_process(self.options, name, max(2, left_s * share), args)
+        reported, ended, hung = in_process(self.options, name, max(2, left_s * share), args)
         self.mapped |= set(reported.pop("mapped", []))
         if ended and self.ended != "hung":
-            self.ended = "hung" if ended.startswith("no answer") else "failed"
+            self.ended = "hung" if hung else "failed"
         reason = reported.pop("error", None) or ended
         self.document["devices"] = reported.get("devices", self.document["devices"])
         return with_reason(reported.get(name, otherwise), reason)
@@ -66,8 +83,13 @@ def cudnn_libraries(toolkit):
     """{soname: file} of the cuDNNs in a toolkit; that of wheels is tried by their framework."""
     if has_wheels(toolkit):
         return {}
-    return {name: os.path.join(directory, name) for directory in library_directories(toolkit)
-            for name in sorted(os.listdir(directory)) if re.match(r"libcudnn\.so\.\d+$", name)}
+    return {
+        name: os.path.join(directory, name)
+        for directory in library_directories(toolkit)
+        for name in sorted(os.listdir(directory))
+        if re.match(r"libcudnn\.so\.\d+$", name)
+    }
+
 
 # How long a deep run multiplies in each number format: this part of its sustained load.
 FORMAT_SHARE = 1 / 24
@@ -104,40 +126,93 @@ def through_toolkit(options):
     def on_all(stage, fields, **more):
         """The entries of each GPU that is present, and of each that is expected."""
         lacking = "the driver reports %d GPU%s" % (gpu_count, "" if gpu_count == 1 else "s")
-        return run.each(stage, [([entry], more) for entry in entries(
-            range(gpu_count), **fields)]) + [
-            dict(entry, error=lacking) for entry in entries(range(gpu_count, gpus), **fields)]
+        return run.each(
+            stage, [([entry], more) for entry in entries(range(gpu_count), **fields)]
+        ) + [dict(entry, error=lacking) for entry in entries(range(gpu_count, gpus), **fields)]
 
-    run.report(nvrtc=run.stage("nvrtc", {"version": None, "arch": None, "ptx": False, "ran": [],
-                                       "error": RUNNING}, gpus=gpu_count))
-    run.report(cublas=on_all("cublas", {"n": options.size or SIZE_GPU, "first_s": None,
-                                      "steady_s": None, "tflops": None,
-                                      "checked": 0}))
+    run.report(
+        nvrtc=run.stage(
+            "nvrtc",
+            {"version": None, "arch": None, "ptx": False, "ran": [], "error": RUNNING},
+            gpus=gpu_count,
+        )
+    )
+    run.report(
+        cublas=on_all(
+            "cublas",
+            {
+                "n": options.size or SIZE_GPU,
+                "first_s": None,
+                "steady_s": None,
+                "tflops": None,
+                "checked": 0,
+            },
+        )
+    )
     seconds = options.sustained * FORMAT_SHARE if options.deep else 0
-    run.report(formats=run.each("formats", [
-        ([entry for each in FORMATS for entry in entries(
-            [gpu], format=each.name, checked=0, not_applicable=None)],
-         {"seconds": seconds}) for gpu in range(gpu_count)]))
+    run.report(
+        formats=run.each(
+            "formats",
+            [
+                (
+                    [
+                        entry
+                        for each in FORMATS
+                        for entry in entries(
+                            [gpu], format=each.name, checked=0, not_applicable=None
+                        )
+                    ],
+                    {"seconds": seconds},
+                )
+                for gpu in range(gpu_count)
+            ],
+        )
+    )
     for soname, path in cudnn_libraries(options.toolkit).items():
         found = on_all("cudnn", {"soname": soname, "version": None}, cudnn=path)
         run.report(cudnn=run.document["cudnn"] + found)
-    everywhere = {"gpus": gpu_count, "places": ",".join(
-        device["address"] for device in run.document["devices"])}
+    everywhere = {
+        "gpus": gpu_count,
+        "places": ",".join(device["address"] for device in run.document["devices"]),
+    }
     if options.host_copies and gpu_count:
-        rows = run.stage("host_copies", entries(range(gpu_count), copies=None, link=None), 0.5,
-                         **everywhere)
+        rows = run.stage(
+            "host_copies", entries(range(gpu_count), copies=None, link=None), 0.5, **everywhere
+        )
         for device, row in zip(run.document["devices"], rows):
             device.update(link=row.pop("link"), copies=row.pop("copies"))
         run.report(host_copies=rows)
     if options.deep and gpu_count:
-        run.report(bandwidth=run.stage(
-            "bandwidth", entries(range(gpu_count), gib_s=None), 0.2, **everywhere))
-        pairs = [{"from": a, "to": b, "access": None, "gib_s": None, "wrong": None,
-                  "error": RUNNING} for a in range(gpu_count) for b in range(gpu_count) if a != b]
+        run.report(
+            bandwidth=run.stage(
+                "bandwidth",
+                entries(range(gpu_count), gib_s=None, filled_mib=None),
+                0.2,
+                **everywhere,
+            )
+        )
+        pairs = [
+            {"from": a, "to": b, "access": None, "gib_s": None, "wrong": None, "error": RUNNING}
+            for a in range(gpu_count)
+            for b in range(gpu_count)
+            if a != b
+        ]
         run.report(peer=run.stage("peer", pairs, 0.3, gpus=gpu_count) if pairs else [])
-        run.report(sustained=run.stage(
-            "sustained", entries(range(gpu_count), n=options.size or SIZE_DEEP, seconds=None,
-                                 samples=[], settled_s=None, checked=0), 1, **everywhere))
+        run.report(
+            sustained=run.stage(
+                "sustained",
+                entries(
+                    range(gpu_count),
+                    n=options.size or SIZE_DEEP,
+                    seconds=None,
+                    samples=[],
+                    settled_s=None,
+                    checked=0,
+                ),
+                1,
+                **everywhere,
+            )
+        )
     for node in held:
         node.close()
     run.report(state=run.ended, error=None if run.ended == "ok" else "a stage did not end")

@@ -2,6 +2,7 @@
 
 One that crashes or hangs is a finding, and the others are still judged.
 """
+
 import json
 import os
 import signal
@@ -25,10 +26,17 @@ from .nvrtc import compile_and_run
 from .output import emit, plain
 from .sustained import sustain
 
-STAGES = {"driver": query_devices, "nvrtc": compile_and_run, "cublas": multiply,
-          "formats": multiply_in_formats, "cudnn": convolve,
-          "host_copies": copy_to_and_from_host, "bandwidth": copy_on_device, "peer": copy_between,
-          "sustained": sustain}
+STAGES = {
+    "driver": query_devices,
+    "nvrtc": compile_and_run,
+    "cublas": multiply,
+    "formats": multiply_in_formats,
+    "cudnn": convolve,
+    "host_copies": copy_to_and_from_host,
+    "bandwidth": copy_on_device,
+    "peer": copy_between,
+    "sustained": sustain,
+}
 
 
 def run_stage(options):
@@ -63,18 +71,34 @@ def own_command():
 
 
 def in_process(options, stage, deadline_s, more):
-    """(a stage's output, why it ended early or None), of a process that may crash or hang."""
-    args = [*own_command(), "--toolkit", options.toolkit, "--stage", stage,
-            "--budget", str(options.budget), "--sustained", str(options.sustained),
-            "--settle", str(options.settle)]
+    """(a stage's output, why it ended early or None, whether it hung) of a process of its own."""
+    args = [
+        *own_command(),
+        "--toolkit",
+        options.toolkit,
+        "--stage",
+        stage,
+        "--budget",
+        str(options.budget),
+        "--sustained",
+        str(options.sustained),
+        "--settle",
+        str(options.settle),
+        "--fill",
+        str(options.fill),
+    ]
     args += ["--size", str(options.size)] if options.size else []
     given = os.environ.get("LD_LIBRARY_PATH", "").split(":")
-    environment = dict(os.environ, CUDA_DEVICE_ORDER="PCI_BUS_ID", LD_LIBRARY_PATH=":".join(
-        filter(None, [*library_directories(options.toolkit), *given])))
+    environment = dict(
+        os.environ,
+        CUDA_DEVICE_ORDER="PCI_BUS_ID",
+        LD_LIBRARY_PATH=":".join(filter(None, [*library_directories(options.toolkit), *given])),
+    )
     with scratch() as out, scratch() as err:
         with open(os.devnull) as null:
-            process = subprocess.Popen([*args, *more], stdin=null, stdout=out, stderr=err,
-                                       env=environment)
+            process = subprocess.Popen(
+                [*args, *more], stdin=null, stdout=out, stderr=err, env=environment
+            )
         deadline = time.time() + deadline_s
         while process.poll() is None and time.time() < deadline:
             time.sleep(0.005)
@@ -86,11 +110,11 @@ def in_process(options, stage, deadline_s, more):
         err.seek(0)
         reported, complaint = last_report(out.read()), err.read().decode("utf-8", "replace")
     if status == 0:
-        return reported, None
+        return reported, None, False
     if status is None:
-        return reported, "no answer within %g s" % deadline_s
+        return reported, "no answer within %g s" % deadline_s, True
     reason = "killed by %s" % signal_name(-status) if status < 0 else "ended with %d" % status
-    return reported, ": ".join([reason, *complaint.strip().splitlines()[-1:]])[:500]
+    return reported, ": ".join([reason, *complaint.strip().splitlines()[-1:]])[:500], False
 
 
 def last_report(raw):
@@ -98,7 +122,7 @@ def last_report(raw):
     for line in raw.decode("utf-8", "replace").splitlines():
         if line.startswith(COMPUTE_MARK):
             try:
-                reported = json.loads(line[len(COMPUTE_MARK):])
+                reported = json.loads(line[len(COMPUTE_MARK) :])
             except ValueError:  # cut off
                 continue
     return reported
@@ -120,6 +144,7 @@ def with_reason(value, reason):
         if entry["error"] == RUNNING:
             entry["error"] = reason or RUNNING
         elif entry["error"] == WAITING:
-            entry["error"] = "%s, since before it: %s" % (WAITING, reason) if started \
-                else reason or WAITING
+            entry["error"] = (
+                "%s, since before it: %s" % (WAITING, reason) if started else reason or WAITING
+            )
     return value

@@ -13,8 +13,10 @@ fault, harmless = faults_on(with_cards)
 
 def printed_after(snapshot: Document, texts: Texts, cards: int = 2) -> None:
     """Let nvidia-smi have said this of the first card, once the work was done."""
-    places = [{"pci/pci_bus_id": f"00000000:0{at}:00.0", **(texts if at == 0 else {})}
-              for at in range(cards)]
+    places = [
+        {"pci/pci_bus_id": f"00000000:0{at}:00.0", **(texts if at == 0 else {})}
+        for at in range(cards)
+    ]
     data(snapshot, "smi_after").update(parse_smi(smi_text(places)))
 
 
@@ -25,29 +27,45 @@ def logged_after(snapshot: Document, kind: str, **fields: object) -> None:
     data(snapshot, "kernel_log_after")["events"].append(logged)
 
 
-@fault("gpu.after-load", remedy="drain the host, stop all programs on the GPU",
-       cause="GPU 0 (0000:00:00.0) had 3 uncorrected memory errors since the driver was loaded (new"
-       " during the verification's own load)")
+@fault(
+    "gpu.after-load",
+    remedy="drain the host, stop all programs on the GPU",
+    cause="GPU 0 (0000:00:00.0) had 3 uncorrected memory errors since the driver was loaded (new"
+    " during the verification's own load)",
+)
 def memory_errors_under_load(plan: Document, snapshot: Document) -> None:
     printed_after(snapshot, {"ecc_errors/volatile/dram_uncorrectable": "3"})
 
 
-@fault("gpu.after-load", cause="will remap a faulty memory row at the next reset (new during",
-       remedy="nvidia-smi --gpu-reset -i 0")
+@fault(
+    "gpu.after-load",
+    cause="will remap a faulty memory row at the next reset (new during",
+    remedy="nvidia-smi --gpu-reset -i 0",
+)
 def a_row_to_remap_after_load(plan: Document, snapshot: Document) -> None:
     printed_after(snapshot, {"remapped_rows/remapped_row_pending": "Yes"})
 
 
-@fault("gpu.after-load", cause="GPU 0 (0000:00:00.0) is throttled by heat at 95 °C (new during",
-       remedy="check fans")
+@fault(
+    "gpu.after-load",
+    cause="GPU 0 (0000:00:00.0) is throttled by heat at 95 °C (new during",
+    remedy="check fans",
+)
 def heat_after_load(plan: Document, snapshot: Document) -> None:
-    printed_after(snapshot, {
-        "clocks_event_reasons/clocks_event_reason_hw_thermal_slowdown": "Active",
-        "temperature/gpu_temp": "95 C"})
+    printed_after(
+        snapshot,
+        {
+            "clocks_event_reasons/clocks_event_reason_hw_thermal_slowdown": "Active",
+            "temperature/gpu_temp": "95 C",
+        },
+    )
 
 
-@fault("gpu.after-load", cause="The GPU at 0000:01:00.0 is on the PCI bus, but nvidia-smi does not",
-       remedy="kernel.log")
+@fault(
+    "gpu.after-load",
+    cause="The GPU at 0000:01:00.0 is on the PCI bus, but nvidia-smi does not",
+    remedy="kernel.log",
+)
 def a_card_lost_under_load(plan: Document, snapshot: Document) -> None:
     printed_after(snapshot, {}, cards=1)
 
@@ -55,11 +73,20 @@ def a_card_lost_under_load(plan: Document, snapshot: Document) -> None:
 @fault("host.probe", "gpu.after-load", cause="hung", remedy="on the host", verdict="HUNG")
 def nvidia_smi_hangs_after_load(plan: Document, snapshot: Document) -> None:
     snapshot["sections"]["smi_after"] = {
-        "state": "hung", "seconds": 50.0, "error": "no answer within 50 s", "data": None}
+        "state": "hung",
+        "seconds": 50.0,
+        "error": "no answer within 50 s",
+        "data": None,
+    }
 
 
-@fault("gpu.after-load", "kernel.after-load", cause="were not read again after the work",
-       remedy="driver.loaded", verdict="INCONCLUSIVE")
+@fault(
+    "gpu.after-load",
+    "kernel.after-load",
+    cause="were not read again after the work",
+    remedy="driver.loaded",
+    verdict="INCONCLUSIVE",
+)
 def a_snapshot_of_an_earlier_release(plan: Document, snapshot: Document) -> None:
     del snapshot["sections"]["smi_after"], snapshot["sections"]["kernel_log_after"]
 
@@ -67,28 +94,41 @@ def a_snapshot_of_an_earlier_release(plan: Document, snapshot: Document) -> None
 @harmless
 def what_is_no_matter_of_load(plan: Document, snapshot: Document) -> None:
     """A link that became idle, a limit that somebody set, clocks that just fell, a little heat."""
-    printed_after(snapshot, {
-        "clocks_event_reasons/clocks_event_reason_gpu_idle": "Not Active",
-        "clocks_event_reasons/clocks_event_reason_hw_slowdown": "Active",
-        "utilization/gpu_util": "80 %", "temperature/gpu_temp": "70 C",
-        "pci/pci_gpu_link_info/pcie_gen/current_link_gen": "1"})
+    printed_after(
+        snapshot,
+        {
+            "clocks_event_reasons/clocks_event_reason_gpu_idle": "Not Active",
+            "clocks_event_reasons/clocks_event_reason_hw_slowdown": "Active",
+            "utilization/gpu_util": "80 %",
+            "temperature/gpu_temp": "70 C",
+            "pci/pci_gpu_link_info/pcie_gen/current_link_gen": "1",
+        },
+    )
 
 
-@fault("kernel.after-load", remedy="power it off and on",
-       cause="the GPU has fallen off the bus (new during the verification's own load)")
+@fault(
+    "kernel.after-load",
+    remedy="power it off and on",
+    cause="the GPU has fallen off the bus (new during the verification's own load)",
+)
 def off_the_bus_under_load(plan: Document, snapshot: Document) -> None:
     logged_after(snapshot, "xid", code=79, address="0000:00:00.0")
 
 
-@fault("kernel.log", cause="Xid 48 of 0000:00:00.0", remedy="-i 0000:00:00.0",
-       verdict="INCONCLUSIVE")
+@fault(
+    "kernel.log", cause="Xid 48 of 0000:00:00.0", remedy="-i 0000:00:00.0", verdict="INCONCLUSIVE"
+)
 def an_error_of_long_before(plan: Document, snapshot: Document) -> None:
     logged_after(snapshot, "xid", code=48, address="0000:00:00.0")
     event(snapshot, "xid", code=48, address="0000:00:00.0")
 
 
-@fault("kernel.after-load", cause="no other program used the GPUs", remedy="verify --deep",
-       verdict="INCONCLUSIVE")
+@fault(
+    "kernel.after-load",
+    cause="no other program used the GPUs",
+    remedy="verify --deep",
+    verdict="INCONCLUSIVE",
+)
 def an_exception_of_the_verifications_own_programs(plan: Document, snapshot: Document) -> None:
     logged_after(snapshot, "xid", code=31, address="0000:00:00.0", pid=9, process="python3")
 
@@ -97,7 +137,8 @@ def an_exception_of_the_verifications_own_programs(plan: Document, snapshot: Doc
 def an_exception_beside_somebodys_job(plan: Document, snapshot: Document) -> None:
     logged_after(snapshot, "xid", code=31, address="0000:00:00.0", pid=9, process="python3")
     data(snapshot, "driver")["holders"] = [
-        {"pid": 9, "user": "ann", "command": "python3", "nodes": ["/dev/nvidia0"]}]
+        {"pid": 9, "user": "ann", "command": "python3", "nodes": ["/dev/nvidia0"]}
+    ]
 
 
 @harmless
@@ -105,7 +146,11 @@ def a_process_that_was_ended(plan: Document, snapshot: Document) -> None:
     logged_after(snapshot, "xid", code=45, address="0000:00:00.0", pid=9, process="python3")
 
 
-@fault("kernel.after-load", cause="It is unknown what the kernel logged", remedy="see kernel.log",
-       verdict="INCONCLUSIVE")
+@fault(
+    "kernel.after-load",
+    cause="It is unknown what the kernel logged",
+    remedy="see kernel.log",
+    verdict="INCONCLUSIVE",
+)
 def a_log_that_is_not_read_again(plan: Document, snapshot: Document) -> None:
     data(snapshot, "kernel_log_after").update(source=None, error="dmesg: not permitted")

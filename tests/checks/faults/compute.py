@@ -9,8 +9,11 @@ from tests.support.host_parts import PROVISION, card, compute_run, held_by_ann, 
 fault, harmless = faults_on(with_gpus)
 
 
-@fault("toolkit.cublas",
-       cause="cuBLAS of CUDA 11.8 on GPU 1 gave 1 wrong rows", remedy="out of service")
+@fault(
+    "toolkit.cublas",
+    cause="cuBLAS of CUDA 11.8 on GPU 1 gave 1 wrong rows",
+    remedy="out of service",
+)
 def one_wrong_row(plan: Document, snapshot: Document) -> None:
     compute_run(snapshot)["cublas"][1]["wrong"] = 1
 
@@ -32,7 +35,8 @@ def cublas_that_crashes(plan: Document, snapshot: Document) -> None:
 def cublas_that_hangs(plan: Document, snapshot: Document) -> None:
     compute_run(snapshot)["state"] = "hung"
     compute_run(snapshot)["cublas"][0].update(
-        wrong=None, tflops=None, error="no answer within 60 s")
+        wrong=None, tflops=None, error="no answer within 60 s"
+    )
 
 
 @fault("toolkit.cublas", cause="nothing was computed on GPU 1", remedy="toolkit.device-query")
@@ -40,51 +44,85 @@ def a_gpu_that_was_left_out(plan: Document, snapshot: Document) -> None:
     compute_run(snapshot)["cublas"].pop()
 
 
-@fault("toolkit.cublas", verdict="HUNG",
-       cause="no answer: stopped in the stage cublas, no answer within 60 s", remedy="state D")
-@fault("cudnn.convolution", verdict="HUNG",
-       cause="nothing was computed on GPU 0, 1", remedy="state D")
+@fault(
+    "toolkit.cublas",
+    verdict="HUNG",
+    cause="no answer: stopped in the stage cublas, no answer within 60 s",
+    remedy="state D",
+)
+@fault(
+    "cudnn.convolution", verdict="HUNG", cause="nothing was computed on GPU 0, 1", remedy="state D"
+)
 @fault("toolkit.nvrtc", cause="The rest of CUDA 11.8: no answer", remedy="state D", verdict="HUNG")
-@fault("gpu.throughput", verdict="INCONCLUSIVE",
-       cause="No GPU has a measured throughput", remedy="toolkit.cublas")
-@fault("gpu.sustained", verdict="INCONCLUSIVE",
-       cause="stopped before this step", remedy="--deadline")
-@fault("gpu.bandwidth", verdict="INCONCLUSIVE",
-       cause="stopped before this step", remedy="--deadline")
+@fault(
+    "gpu.throughput",
+    verdict="INCONCLUSIVE",
+    cause="No GPU has a measured throughput",
+    remedy="toolkit.cublas",
+)
+@fault(
+    "gpu.sustained", verdict="INCONCLUSIVE", cause="stopped before this step", remedy="--deadline"
+)
+@fault(
+    "gpu.bandwidth", verdict="INCONCLUSIVE", cause="stopped before this step", remedy="--deadline"
+)
 @fault("gpu.peer", cause="stopped before this step", remedy="--deadline", verdict="INCONCLUSIVE")
-@fault("gpu.formats", verdict="HUNG",
-       cause="A product in each format of CUDA 11.8: no answer", remedy="state D")
-@fault("gpu.host-copies", verdict="INCONCLUSIVE", remedy="toolkit.cublas",
-       cause="Nothing was copied between the host and its GPUs: stopped in the stage cublas")
+@fault(
+    "gpu.formats",
+    verdict="HUNG",
+    cause="A product in each format of CUDA 11.8: no answer",
+    remedy="state D",
+)
+@fault(
+    "gpu.host-copies",
+    verdict="INCONCLUSIVE",
+    remedy="toolkit.cublas",
+    cause="Nothing was copied between the host and its GPUs: stopped in the stage cublas",
+)
 def a_run_that_was_stopped(plan: Document, snapshot: Document) -> None:
     compute_run(snapshot).update(
-        state="hung", error="stopped in the stage cublas, no answer within 60 s",
-        cublas=[], formats=[], cudnn=[], host_copies=None,
-        bandwidth=None, peer=None, sustained=None)
+        state="hung",
+        error="stopped in the stage cublas, no answer within 60 s",
+        cublas=[],
+        formats=[],
+        cudnn=[],
+        host_copies=None,
+        bandwidth=None,
+        peer=None,
+        sustained=None,
+    )
 
 
-@fault("toolkit.cublas", verdict="INCONCLUSIVE",
-       cause="GPU 0 was not tested: only 312 MiB of its memory are free, 1024 are"
-             " needed;"
-             " held by pid 4711 (ann, python3)",
-       remedy="wait until these processes end")
-@fault("gpu.throughput", verdict="INCONCLUSIVE",
-       cause="held by pid 4711 (ann, python3)", remedy="wait")
+@fault(
+    "toolkit.cublas",
+    verdict="INCONCLUSIVE",
+    cause="GPU 0 was not tested: only 312 MiB of its memory are free, 1024 are"
+    " needed;"
+    " held by pid 4711 (ann, python3)",
+    remedy="wait until these processes end",
+)
+@fault(
+    "gpu.throughput", verdict="INCONCLUSIVE", cause="held by pid 4711 (ann, python3)", remedy="wait"
+)
 def a_gpu_whose_memory_others_hold(plan: Document, snapshot: Document) -> None:
     compute_run(snapshot)["cublas"][0].update(
-        busy={"free_mib": 312, "wanted_mib": 1024}, wrong=None, tflops=None)
+        busy={"free_mib": 312, "wanted_mib": 1024}, wrong=None, tflops=None
+    )
     held_by_ann(snapshot)
 
 
-@fault("toolkit.cublas", verdict="INCONCLUSIVE",
-       cause="it has no memory left (cublasCreate_v2 returned 1"
-             " CUBLAS_STATUS_NOT_INITIALIZED); held by pid 4711",
-       remedy="wait")
+@fault(
+    "toolkit.cublas",
+    verdict="INCONCLUSIVE",
+    cause="it has no memory left (cublasCreate_v2 returned 1"
+    " CUBLAS_STATUS_NOT_INITIALIZED); held by pid 4711",
+    remedy="wait",
+)
 @fault("gpu.throughput", cause="held by pid 4711", remedy="wait", verdict="INCONCLUSIVE")
 def cublas_without_memory_beside_a_job(plan: Document, snapshot: Document) -> None:
     compute_run(snapshot)["cublas"][0].update(
-        wrong=None, tflops=None,
-        error="cublasCreate_v2 returned 1 CUBLAS_STATUS_NOT_INITIALIZED")
+        wrong=None, tflops=None, error="cublasCreate_v2 returned 1 CUBLAS_STATUS_NOT_INITIALIZED"
+    )
     held_by_ann(snapshot)
 
 
@@ -92,32 +130,46 @@ def cublas_without_memory_beside_a_job(plan: Document, snapshot: Document) -> No
 @fault("gpu.throughput", cause="GPU 0 has no measured throughput", remedy="toolkit.cublas")
 def cublas_without_memory_that_nobody_holds(plan: Document, snapshot: Document) -> None:
     compute_run(snapshot)["cublas"][0].update(
-        wrong=None, tflops=None,
-        error="cublasCreate_v2 returned 1 CUBLAS_STATUS_NOT_INITIALIZED")
+        wrong=None, tflops=None, error="cublasCreate_v2 returned 1 CUBLAS_STATUS_NOT_INITIALIZED"
+    )
 
 
-@fault("toolkit.device-query",
-       cause="cuInit returned 803 CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", remedy="driver.loaded")
+@fault(
+    "toolkit.device-query",
+    cause="cuInit returned 803 CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
+    remedy="driver.loaded",
+)
 def a_driver_that_refuses(plan: Document, snapshot: Document) -> None:
     compute_run(snapshot)["driver"] = {
-        "cuinit": 803, "version": "12.2",
-        "error": "cuInit returned 803 CUDA_ERROR_SYSTEM_DRIVER_MISMATCH"}
+        "cuinit": 803,
+        "version": "12.2",
+        "error": "cuInit returned 803 CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
+    }
 
 
-@fault("toolkit.device-query",
-       cause="lists 1 GPUs, declared is gpu_expect: {count: 2}", remedy="gpu.count")
+@fault(
+    "toolkit.device-query",
+    cause="lists 1 GPUs, declared is gpu_expect: {count: 2}",
+    remedy="gpu.count",
+)
 def a_gpu_that_cuda_is_not_shown(plan: Document, snapshot: Document) -> None:
     compute_run(snapshot)["devices"].pop()
 
 
-@fault("toolkit.device-query",
-       cause="GPU 0 (NVIDIA H100 PCIe) has no memory_mib, sm_count", remedy="kernel log")
+@fault(
+    "toolkit.device-query",
+    cause="GPU 0 (NVIDIA H100 PCIe) has no memory_mib, sm_count",
+    remedy="kernel log",
+)
 def a_gpu_without_figures(plan: Document, snapshot: Document) -> None:
     compute_run(snapshot)["devices"][0].update(memory_mib=0, sm_count=0)
 
 
-@fault("toolkit.device-query",
-       cause="is at 0000:0f:00.0, where the PCI bus has no NVIDIA GPU", remedy="gpu.count")
+@fault(
+    "toolkit.device-query",
+    cause="is at 0000:0f:00.0, where the PCI bus has no NVIDIA GPU",
+    remedy="gpu.count",
+)
 def a_gpu_that_is_nowhere(plan: Document, snapshot: Document) -> None:
     compute_run(snapshot)["devices"][0]["address"] = "0000:0f:00.0"
 
@@ -125,7 +177,8 @@ def a_gpu_that_is_nowhere(plan: Document, snapshot: Document) -> None:
 @fault("toolkit.nvrtc", cause="NVRTC of CUDA 11.8: there is no libnvrtc.so.*", remedy=PROVISION)
 def no_compiler(plan: Document, snapshot: Document) -> None:
     compute_run(snapshot)["nvrtc"].update(
-        ptx=False, error="there is no libnvrtc.so.* in /usr/local/x")
+        ptx=False, error="there is no libnvrtc.so.* in /usr/local/x"
+    )
 
 
 @fault("toolkit.nvrtc", cause="returns no PTX", remedy=PROVISION)
@@ -138,22 +191,29 @@ def a_compiler_of_another_release(plan: Document, snapshot: Document) -> None:
     compute_run(snapshot)["nvrtc"]["version"] = "12.3"
 
 
-@fault("toolkit.nvrtc",
-       cause="A kernel by NVRTC of CUDA 11.8 on GPU 1 gave 3 wrong numbers",
-       remedy="out of service")
+@fault(
+    "toolkit.nvrtc",
+    cause="A kernel by NVRTC of CUDA 11.8 on GPU 1 gave 3 wrong numbers",
+    remedy="out of service",
+)
 def a_kernel_that_computes_wrong(plan: Document, snapshot: Document) -> None:
     compute_run(snapshot)["nvrtc"]["ran"][1]["wrong"] = 3
 
 
-@fault("toolkit.nvrtc",
-       cause="maps libraries from outside /usr/local/cuda-11.8: /opt/x/libnvrtc.so.12",
-       remedy=PROVISION)
+@fault(
+    "toolkit.nvrtc",
+    cause="maps libraries from outside /usr/local/cuda-11.8: /opt/x/libnvrtc.so.12",
+    remedy=PROVISION,
+)
 def libraries_of_another_tree(plan: Document, snapshot: Document) -> None:
     compute_run(snapshot)["mapped"].append("/opt/x/libnvrtc.so.12")
 
 
-@fault("cudnn.convolution",
-       cause="cuDNN 8.6.0 in CUDA 11.8 on GPU 0: killed by SIGABRT", remedy="gpu.count")
+@fault(
+    "cudnn.convolution",
+    cause="cuDNN 8.6.0 in CUDA 11.8 on GPU 0: killed by SIGABRT",
+    remedy="gpu.count",
+)
 def cudnn_that_crashes(plan: Document, snapshot: Document) -> None:
     compute_run(snapshot)["cudnn"][0].update(wrong=None, error="killed by SIGABRT")
 
@@ -174,36 +234,48 @@ def a_planned_cudnn_that_nobody_tried(plan: Document, snapshot: Document) -> Non
     compute_run(snapshot)["cudnn"] = []
 
 
-@fault("gpu.throughput",
-       cause="GPU 1 multiplies float32 at 9.8 TFLOP/s, the minimum is 13.84 (90% of",
-       remedy="gpu.throttle")
+@fault(
+    "gpu.throughput",
+    cause="GPU 1 multiplies float32 at 9.8 TFLOP/s, the minimum is 13.84 (90% of",
+    remedy="gpu.throttle",
+)
 def slower_than_its_model(plan: Document, snapshot: Document) -> None:
     compute_run(snapshot)["cublas"][1]["tflops"] = 9.8
 
 
-@fault("gpu.throughput",
-       cause="GPU 1 multiplies float32 at 29.2 TFLOP/s, GPUs of the same model and settings in this"
-             " host reach 34.4",
-       remedy="gpu.throttle")
+@fault(
+    "gpu.throughput",
+    cause="GPU 1 multiplies float32 at 29.2 TFLOP/s, GPUs of the same model and settings in this"
+    " host reach 34.4",
+    remedy="gpu.throttle",
+)
 def fifteen_percent_slower_than_its_siblings(plan: Document, snapshot: Document) -> None:
     compute_run(snapshot)["cublas"][1]["tflops"] = 29.2
 
 
-@fault("gpu.throughput", verdict="INCONCLUSIVE",
-       cause="at 9.8 TFLOP/s, the minimum is 13.84 (90% of 15.375 TFLOP/s, DCGM's target), beside a"
-             " utilization of 99 % before the test",
-       remedy="when nobody else uses the GPU")
+@fault(
+    "gpu.throughput",
+    verdict="INCONCLUSIVE",
+    cause="at 9.8 TFLOP/s, the minimum is 13.84 (90% of 15.375 TFLOP/s, DCGM's target), beside a"
+    " utilization of 99 % before the test",
+    remedy="when nobody else uses the GPU",
+)
 def slow_beside_a_job(plan: Document, snapshot: Document) -> None:
     compute_run(snapshot)["cublas"][1]["tflops"] = 9.8
     card(snapshot, 1).update(utilization_percent=99, throttle=["sw-power-cap"])
 
 
-@fault("gpu.throughput", verdict="INCONCLUSIVE",
-       cause="beside processes of others on it: pid 4711 (/usr/bin/python3)", remedy="nobody else")
+@fault(
+    "gpu.throughput",
+    verdict="INCONCLUSIVE",
+    cause="beside processes of others on it: pid 4711 (/usr/bin/python3)",
+    remedy="nobody else",
+)
 def slow_beside_a_job_that_began_during_the_test(plan: Document, snapshot: Document) -> None:
     compute_run(snapshot)["cublas"][1]["tflops"] = 9.8
     data(snapshot, "smi_after")["devices"][1]["processes"] = [
-        {"pid": 4711, "name": "/usr/bin/python3", "memory_mib": 20000}]
+        {"pid": 4711, "name": "/usr/bin/python3", "memory_mib": 20000}
+    ]
 
 
 @harmless
@@ -218,21 +290,30 @@ def a_job_beside_which_the_minimum_is_reached(plan: Document, snapshot: Document
     card(snapshot, 1).update(utilization_percent=99, throttle=[])
 
 
-@fault("gpu.sustained", cause="GPU 1 keeps 30.0 TFLOP/s under load, GPUs of the same model",
-       remedy="cooling")
+@fault(
+    "gpu.sustained",
+    cause="GPU 1 keeps 30.0 TFLOP/s under load, GPUs of the same model",
+    remedy="cooling",
+)
 def slower_than_its_siblings_under_load(plan: Document, snapshot: Document) -> None:
     for sample in compute_run(snapshot)["sustained"][1]["samples"]:
         sample["tflops"] = 30.0
 
 
-@fault("gpu.bandwidth", cause="GPU 1 copies its memory at 1350.0 GiB/s, GPUs of the same model",
-       remedy="memory-errors")
+@fault(
+    "gpu.bandwidth",
+    cause="GPU 1 copies its memory at 1350.0 GiB/s, GPUs of the same model",
+    remedy="memory-errors",
+)
 def memory_slower_than_that_of_its_siblings(plan: Document, snapshot: Document) -> None:
     compute_run(snapshot)["bandwidth"][1]["gib_s"] = 1350.0
 
 
-@fault("gpu.throughput",
-       cause="at 34.4 TFLOP/s, the minimum is 40.0 (gpu_expect.tflops)", remedy="gpu.settings")
+@fault(
+    "gpu.throughput",
+    cause="at 34.4 TFLOP/s, the minimum is 40.0 (gpu_expect.tflops)",
+    remedy="gpu.settings",
+)
 @fault("gpu.sustained", cause="keeps", remedy="gpu.throttle")
 def slower_than_declared(plan: Document, snapshot: Document) -> None:
     plan["expect"].update(tflops=40.0, tflops_because="gpu_expect.tflops")
@@ -243,9 +324,12 @@ def nothing_per_second(plan: Document, snapshot: Document) -> None:
     compute_run(snapshot)["cublas"][0]["tflops"] = 0.0
 
 
-@fault("gpu.throughput", verdict="NOT-DECLARED",
-       cause="gpu_expect.tflops: not set, and no minimum of the model is known",
-       remedy="gpu_expect: {tflops: ...}")
+@fault(
+    "gpu.throughput",
+    verdict="NOT-DECLARED",
+    cause="gpu_expect.tflops: not set, and no minimum of the model is known",
+    remedy="gpu_expect: {tflops: ...}",
+)
 def a_model_that_nobody_knows(plan: Document, snapshot: Document) -> None:
     for device in compute_run(snapshot)["devices"]:
         device["name"] = "NVIDIA X9000"
@@ -259,20 +343,47 @@ def not_asked_to_be_deep(plan: Document, snapshot: Document) -> None:
     compute_run(snapshot).update(sustained=None, bandwidth=None, peer=None)
 
 
-@fault("gpu.sustained", verdict="INCONCLUSIVE",
-       cause="The deep run stopped before this step", remedy="--deadline")
-@fault("gpu.bandwidth", verdict="INCONCLUSIVE",
-       cause="stopped before this step", remedy="--deadline")
+@fault(
+    "gpu.sustained",
+    verdict="INCONCLUSIVE",
+    cause="The deep run stopped before this step",
+    remedy="--deadline",
+)
+@fault(
+    "gpu.bandwidth", verdict="INCONCLUSIVE", cause="stopped before this step", remedy="--deadline"
+)
 @fault("gpu.peer", cause="stopped before this step", remedy="--deadline", verdict="INCONCLUSIVE")
 def deep_and_never_got_there(plan: Document, snapshot: Document) -> None:
     compute_run(snapshot).update(sustained=None, bandwidth=None, peer=None)
 
 
-@fault("gpu.sustained",
-       cause="throttled by its hardware under load (hw-thermal), at 93 degrees", remedy="fans")
+@fault(
+    "gpu.sustained",
+    cause="throttled by its hardware under load (hw-thermal), at 93 degrees",
+    remedy="fans",
+)
 def too_hot_under_load(plan: Document, snapshot: Document) -> None:
     for sample in compute_run(snapshot)["sustained"][0]["samples"][90:92]:
         sample.update(temperature_c=93, throttle=["hw-thermal"])
+
+
+@fault(
+    "gpu.sustained",
+    verdict="INCONCLUSIVE",
+    cause="GPU 0 fell from 38.0 to 29.0 TFLOP/s under load, at 70 degrees, and reports no reason",
+    remedy="power supply",
+)
+def slower_without_a_reason(plan: Document, snapshot: Document) -> None:
+    for entry in compute_run(snapshot)["sustained"]:
+        for at, sample in enumerate(entry["samples"]):
+            sample.update(tflops=38.0 if at < 60 else 29.0, throttle=[])
+
+
+@harmless
+def slower_at_the_power_limit(plan: Document, snapshot: Document) -> None:
+    for entry in compute_run(snapshot)["sustained"]:
+        for at, sample in enumerate(entry["samples"]):
+            sample.update(tflops=38.0 if at < 60 else 29.0, throttle=["sw-power-cap"])
 
 
 @fault("gpu.sustained", cause="GPU 1 fell from", remedy="airflow")
@@ -281,30 +392,46 @@ def slower_and_slower_under_load(plan: Document, snapshot: Document) -> None:
         sample["tflops"] = 40 - at / 5
 
 
-@fault("gpu.sustained", verdict="INCONCLUSIVE",
-       cause="was still hot when the run ended", remedy="wait until it is cool")
+@fault(
+    "gpu.sustained",
+    verdict="INCONCLUSIVE",
+    cause="was still hot when the run ended",
+    remedy="wait until it is cool",
+)
 def hot_for_a_long_time(plan: Document, snapshot: Document) -> None:
     compute_run(snapshot)["sustained"][0]["settled_s"] = None
 
 
-@fault("gpu.sustained", cause="Sustained load on GPU 0 gave 2 wrong products",
-       remedy="out of service")
+@fault(
+    "gpu.sustained", cause="Sustained load on GPU 0 gave 2 wrong products", remedy="out of service"
+)
 def wrong_under_load(plan: Document, snapshot: Document) -> None:
     compute_run(snapshot)["sustained"][0]["wrong"] = 2
 
 
-@fault("toolkit.cublas", verdict="INCONCLUSIVE",
-       cause="cuBLAS of CUDA 11.8 on GPU 1: not every product was checked", remedy="verify")
-@fault("gpu.sustained", verdict="INCONCLUSIVE",
-       cause="Sustained load on GPU 1: not every product was checked", remedy="verify")
+@fault(
+    "toolkit.cublas",
+    verdict="INCONCLUSIVE",
+    cause="cuBLAS of CUDA 11.8 on GPU 1: not every product was checked",
+    remedy="verify",
+)
+@fault(
+    "gpu.sustained",
+    verdict="INCONCLUSIVE",
+    cause="Sustained load on GPU 1: not every product was checked",
+    remedy="verify",
+)
 def products_of_which_only_the_last_was_checked(plan: Document, snapshot: Document) -> None:
     for part in ("cublas", "sustained"):
         del compute_run(snapshot)[part][1]["checked"]
 
 
-@fault("gpu.sustained", remedy="airflow",
-       cause="GPU 1 is slowed by heat (sw-thermal) in 120 of 120 samples under load, at 70 degrees,"
-             " to 23.")
+@fault(
+    "gpu.sustained",
+    remedy="airflow",
+    cause="GPU 1 is slowed by heat (sw-thermal) in 120 of 120 samples under load, at 70 degrees,"
+    " to 23.",
+)
 def slowed_by_heat_to_61_percent(plan: Document, snapshot: Document) -> None:
     for at, sample in enumerate(compute_run(snapshot)["sustained"][1]["samples"]):
         sample.update(tflops=38.0 if at < 60 else 23.2, throttle=["sw-power-cap", "sw-thermal"])
@@ -316,8 +443,11 @@ def in_bf16(snapshot: Document) -> Document:
     return found
 
 
-@fault("gpu.formats", remedy="out of service",
-       cause="bf16 by cuBLAS of CUDA 11.8 on GPU 1 gave 3 wrong numbers")
+@fault(
+    "gpu.formats",
+    remedy="out of service",
+    cause="bf16 by cuBLAS of CUDA 11.8 on GPU 1 gave 3 wrong numbers",
+)
 def a_tensor_core_that_computes_wrong(plan: Document, snapshot: Document) -> None:
     in_bf16(snapshot)["wrong"] = 3
 
@@ -325,14 +455,20 @@ def a_tensor_core_that_computes_wrong(plan: Document, snapshot: Document) -> Non
 @fault("gpu.formats", remedy="kernel log", cause="on GPU 1: cublasGemmEx returned 13")
 def a_format_that_fails(plan: Document, snapshot: Document) -> None:
     in_bf16(snapshot).update(
-        wrong=None, error="cublasGemmEx returned 13 CUBLAS_STATUS_EXECUTION_FAILED")
+        wrong=None, error="cublasGemmEx returned 13 CUBLAS_STATUS_EXECUTION_FAILED"
+    )
 
 
-@fault("gpu.formats", remedy="use a toolkit", verdict="INCONCLUSIVE",
-       cause="bf16 by cuBLAS of CUDA 11.8 on GPU 1 was not tested: cublasGemmEx returned 15")
+@fault(
+    "gpu.formats",
+    remedy="use a toolkit",
+    verdict="INCONCLUSIVE",
+    cause="bf16 by cuBLAS of CUDA 11.8 on GPU 1 was not tested: cublasGemmEx returned 15",
+)
 def a_format_that_cublas_does_not_support(plan: Document, snapshot: Document) -> None:
     in_bf16(snapshot).update(
-        wrong=None, error="cublasGemmEx returned 15 CUBLAS_STATUS_NOT_SUPPORTED")
+        wrong=None, error="cublasGemmEx returned 15 CUBLAS_STATUS_NOT_SUPPORTED"
+    )
 
 
 @fault("gpu.formats", remedy="out of service", cause="on GPU 1 gave unchecked wrong numbers")
@@ -340,8 +476,12 @@ def a_format_that_was_not_checked(plan: Document, snapshot: Document) -> None:
     in_bf16(snapshot)["wrong"] = None
 
 
-@fault("gpu.formats", remedy="verify", verdict="INCONCLUSIVE",
-       cause="A product in each format of CUDA 11.8 was not tested")
+@fault(
+    "gpu.formats",
+    remedy="verify",
+    verdict="INCONCLUSIVE",
+    cause="A product in each format of CUDA 11.8 was not tested",
+)
 def a_probe_that_knows_float32_only(plan: Document, snapshot: Document) -> None:
     del compute_run(snapshot)["formats"]
 
@@ -349,44 +489,59 @@ def a_probe_that_knows_float32_only(plan: Document, snapshot: Document) -> None:
 @harmless
 def a_card_without_bf16(plan: Document, snapshot: Document) -> None:
     in_bf16(snapshot).update(
-        wrong=None, checked=0, not_applicable="it needs compute capability 8.0, the GPU has 7.0")
+        wrong=None, checked=0, not_applicable="it needs compute capability 8.0, the GPU has 7.0"
+    )
 
 
-@fault("gpu.host-copies", remedy="out of service",
-       cause="Copying between host and GPU on GPU 1 gave 7 wrong numbers")
+@fault(
+    "gpu.host-copies",
+    remedy="out of service",
+    cause="Copying between host and GPU on GPU 1 gave 7 wrong numbers",
+)
 def numbers_that_change_between_host_and_gpu(plan: Document, snapshot: Document) -> None:
     compute_run(snapshot)["host_copies"][1]["wrong"] = 7
 
 
-@fault("gpu.host-copies", remedy="toolkit.cublas", verdict="INCONCLUSIVE",
-       cause="Nothing was copied between the host and its GPUs: it was not reported")
+@fault(
+    "gpu.host-copies",
+    remedy="toolkit.cublas",
+    verdict="INCONCLUSIVE",
+    cause="Nothing was copied between the host and its GPUs: it was not reported",
+)
 def a_probe_that_copied_nothing(plan: Document, snapshot: Document) -> None:
     del compute_run(snapshot)["host_copies"]
 
 
-@fault("gpu.bandwidth",
-       cause="GPU 0 copies its memory at 220.0 GiB/s, the minimum is 1088 (95% of",
-       remedy="gpu.throttle")
+@fault(
+    "gpu.bandwidth",
+    cause="GPU 0 copies its memory at 220.0 GiB/s, the minimum is 1088 (95% of",
+    remedy="gpu.throttle",
+)
 def slow_memory(plan: Document, snapshot: Document) -> None:
     compute_run(snapshot)["bandwidth"][0]["gib_s"] = 220.0
 
 
-@fault("gpu.bandwidth",
-       cause="Copying memory on GPU 1 gave 1 wrong blocks", remedy="out of service")
+@fault(
+    "gpu.bandwidth", cause="Copying memory on GPU 1 gave 1 wrong blocks", remedy="out of service"
+)
 def memory_that_forgets(plan: Document, snapshot: Document) -> None:
     compute_run(snapshot)["bandwidth"][1]["wrong"] = 1
 
 
-@fault("gpu.peer",
-       cause="Copies from GPU 0 to GPU 1 reach 0.2 GiB/s, the minimum is 2.9 (5% of the slower",
-       remedy="gpu.pcie")
+@fault(
+    "gpu.peer",
+    cause="Copies from GPU 0 to GPU 1 reach 0.2 GiB/s, the minimum is 2.9 (5% of the slower",
+    remedy="gpu.pcie",
+)
 def copies_through_the_host_at_a_crawl(plan: Document, snapshot: Document) -> None:
     compute_run(snapshot)["peer"][0].update(access=False, gib_s=0.2)
 
 
-@fault("gpu.peer",
-       cause="GPU 0 to GPU 1 reach 20.0 GiB/s, the minimum is 104.8 (of 18 NVLinks)",
-       remedy="gpu.nvlink")
+@fault(
+    "gpu.peer",
+    cause="GPU 0 to GPU 1 reach 20.0 GiB/s, the minimum is 104.8 (of 18 NVLinks)",
+    remedy="gpu.nvlink",
+)
 def nvlink_as_slow_as_pcie(plan: Document, snapshot: Document) -> None:
     for device in compute_run(snapshot)["devices"]:
         device["name"] = "NVIDIA H100 80GB HBM3"
@@ -396,16 +551,22 @@ def nvlink_as_slow_as_pcie(plan: Document, snapshot: Document) -> None:
         entry["gib_s"] = 360.0
 
 
-@fault("gpu.peer",
-       cause="GPU 0 and GPU 1 cannot address each other's memory, though NVLink connects them",
-       remedy="topo -p2p")
+@fault(
+    "gpu.peer",
+    cause="GPU 0 and GPU 1 cannot address each other's memory, though NVLink connects them",
+    remedy="topo -p2p",
+)
 def no_access_between_gpus_that_nvlink_connects(plan: Document, snapshot: Document) -> None:
     nvlink_as_slow_as_pcie(plan, snapshot)
     compute_run(snapshot)["peer"][0].update(access=False, gib_s=30.0)
 
 
-@fault("gpu.peer", verdict="INCONCLUSIVE",
-       cause="GPU 1 to GPU 0 reach 0.2 GiB/s, the minimum is 2.9", remedy="nobody else")
+@fault(
+    "gpu.peer",
+    verdict="INCONCLUSIVE",
+    cause="GPU 1 to GPU 0 reach 0.2 GiB/s, the minimum is 2.9",
+    remedy="nobody else",
+)
 def copies_between_gpus_beside_a_job(plan: Document, snapshot: Document) -> None:
     compute_run(snapshot)["peer"][1].update(access=False, gib_s=0.2)
     card(snapshot)["processes"] = [{"pid": 4711, "name": "python3", "memory_mib": 20000}]
@@ -417,12 +578,17 @@ def copies_over_a_link_that_was_not_read(plan: Document, snapshot: Document) -> 
     compute_run(snapshot)["devices"][0]["link"] = None
 
 
-@fault("gpu.peer", verdict="INCONCLUSIVE", remedy="wait until these processes end",
-       cause="GPU 1 to GPU 0 was not tested: it has no memory left (cudaMalloc returned 2")
+@fault(
+    "gpu.peer",
+    verdict="INCONCLUSIVE",
+    remedy="wait until these processes end",
+    cause="GPU 1 to GPU 0 was not tested: it has no memory left (cudaMalloc returned 2",
+)
 def copies_to_a_gpu_whose_memory_others_hold(plan: Document, snapshot: Document) -> None:
     """It was a failure of the GPUs' connection."""
     compute_run(snapshot)["peer"][1].update(
-        wrong=None, gib_s=None, error="cudaMalloc returned 2 cudaErrorMemoryAllocation")
+        wrong=None, gib_s=None, error="cudaMalloc returned 2 cudaErrorMemoryAllocation"
+    )
     held_by_ann(snapshot)
 
 
@@ -430,6 +596,16 @@ def copies_to_a_gpu_whose_memory_others_hold(plan: Document, snapshot: Document)
 def copies_through_the_host(plan: Document, snapshot: Document) -> None:
     for entry in compute_run(snapshot)["peer"]:
         entry.update(access=False, gib_s=6.5)
+
+
+@fault(
+    "gpu.peer",
+    verdict="INCONCLUSIVE",
+    cause="Nothing was copied from GPU 1 to GPU 0",
+    remedy="verify --deep",
+)
+def a_pair_between_which_nothing_was_copied(plan: Document, snapshot: Document) -> None:
+    compute_run(snapshot)["peer"].pop()
 
 
 @fault("gpu.peer", cause="4096 numbers changed on the way from GPU 1 to GPU 0", remedy="ACS")

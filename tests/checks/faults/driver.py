@@ -9,28 +9,38 @@ from tests.support.host_parts import PROVISION, RUNNING, from_nvidia, kernel, la
 fault, harmless = faults_on(with_driver)
 
 
-@fault("driver.packages",
-       cause="Package nvidia-kernel-dkms is half-configured: dpkg did not finish",
-       remedy="dpkg --configure -a")
+@fault(
+    "driver.packages",
+    cause="Package nvidia-kernel-dkms is half-configured: dpkg did not finish",
+    remedy="dpkg --configure -a",
+)
 def package_half_configured(plan: Document, snapshot: Document) -> None:
     package(snapshot, "nvidia-kernel-dkms")["status"] = "half-configured"
     data(snapshot, "packages")["broken"] = [
-        {"name": "nvidia-kernel-dkms", "status": "half-configured"}]
+        {"name": "nvidia-kernel-dkms", "status": "half-configured"}
+    ]
 
 
-@fault("driver.files",
-       cause="files changed under /: etc/apt/preferences.d/gpufleet-driver (mtime)",
-       remedy=PROVISION)
+@fault(
+    "driver.files",
+    cause="files changed under /: etc/apt/preferences.d/gpufleet-driver (mtime)",
+    remedy=PROVISION,
+)
 def file_of_ours_that_was_edited(plan: Document, snapshot: Document) -> None:
     data(snapshot, "receipts")["receipts"][-1]["changed"] = [
-        {"path": "etc/apt/preferences.d/gpufleet-driver", "what": "mtime"}]
+        {"path": "etc/apt/preferences.d/gpufleet-driver", "what": "mtime"}
+    ]
 
 
-@fault("driver.packages",
-       cause="Package linux-headers-6.1.0-50-amd64 is half-configured", remedy=PROVISION)
+@fault(
+    "driver.packages",
+    cause="Package linux-headers-6.1.0-50-amd64 is half-configured",
+    remedy=PROVISION,
+)
 def kernel_package_that_could_not_build_the_module(plan: Document, snapshot: Document) -> None:
     data(snapshot, "packages")["broken"] = [
-        {"name": "linux-headers-6.1.0-50-amd64", "status": "half-configured"}]
+        {"name": "linux-headers-6.1.0-50-amd64", "status": "half-configured"}
+    ]
 
 
 @harmless
@@ -40,8 +50,9 @@ def another_package_that_is_broken_is_not_the_drivers_fault(
     data(snapshot, "packages")["broken"] = [{"name": "nginx", "status": "unpacked"}]
 
 
-@fault("driver.packages",
-       cause="several versions: 525.147.05 (libcuda1); 535.261.03", remedy=PROVISION)
+@fault(
+    "driver.packages", cause="several versions: 525.147.05 (libcuda1); 535.261.03", remedy=PROVISION
+)
 def versions_mixed(plan: Document, snapshot: Document) -> None:
     package(snapshot, "libcuda1")["version"] = "525.147.05-7~deb12u1"
 
@@ -51,7 +62,8 @@ def helpers_may_be_of_another_version(plan: Document, snapshot: Document) -> Non
     row = package(snapshot, "libcuda1")
     data(snapshot, "packages")["driver"] += [
         {**row, "name": "nvidia-persistenced", "version": "535.171.04-1~deb12u1"},
-        {**row, "name": "nvidia-support", "version": "20220217+3~deb12u1"}]
+        {**row, "name": "nvidia-support", "version": "20220217+3~deb12u1"},
+    ]
 
 
 @fault("driver.packages", cause="No package of the driver is installed", remedy=PROVISION)
@@ -60,26 +72,38 @@ def no_package(plan: Document, snapshot: Document) -> None:
     data(snapshot, "driver")["library"] = None
 
 
-@fault("driver.packages",
-       cause="535.261.03 (libcuda.so) belongs to no package", remedy="nvidia-uninstall")
+@fault(
+    "driver.packages",
+    cause="535.261.03 (libcuda.so) belongs to no package",
+    remedy="nvidia-uninstall",
+)
 def driver_of_a_runfile(plan: Document, snapshot: Document) -> None:
     data(snapshot, "packages")["driver"] = []
 
 
-@fault("driver.packages",
-       cause="Driver 535.261.03 is installed, branch 550 is planned", remedy=PROVISION)
+@fault(
+    "driver.packages",
+    cause="Driver 535.261.03 is installed, branch 550 is planned",
+    remedy=PROVISION,
+)
 def another_branch_is_planned(plan: Document, snapshot: Document) -> None:
     plan["driver"]["branch"] = "550"
 
 
-@fault("driver.packages",
-       cause="Driver 535.261.03 is installed, 535.216.03 is planned", remedy=PROVISION)
+@fault(
+    "driver.packages",
+    cause="Driver 535.261.03 is installed, 535.216.03 is planned",
+    remedy=PROVISION,
+)
 def another_version_is_planned(plan: Document, snapshot: Document) -> None:
     plan["driver"]["version"] = "535.216.03"
 
 
-@fault("driver.packages",
-       cause="changed by somebody else: libcuda1 535.261.03-1 (was 535.261.03-0)", remedy=PROVISION)
+@fault(
+    "driver.packages",
+    cause="changed by somebody else: libcuda1 535.261.03-1 (was 535.261.03-0)",
+    remedy=PROVISION,
+)
 def package_exchanged_since(plan: Document, snapshot: Document) -> None:
     data(snapshot, "receipts")["receipts"][-1]["packages"]["libcuda1"] = f"{DRIVER}-0"
 
@@ -89,25 +113,42 @@ def package_removed_since(plan: Document, snapshot: Document) -> None:
     data(snapshot, "receipts")["receipts"][-1]["packages"]["libnvidia-ml1"] = f"{DRIVER}-1"
 
 
-@fault("driver.packages",
-       cause="defined with different keys, in /etc/apt/sources.list.d/cuda.list,"
-             " /etc/apt/sources.list.d/gpufleet-nvidia.sources",
-       remedy="what is not gpuf")
+@fault(
+    "driver.packages",
+    cause="defined with different keys, in /etc/apt/sources.list.d/cuda.list,"
+    " /etc/apt/sources.list.d/gpufleet-nvidia.sources",
+    remedy="what is not gpuf",
+)
 def two_definitions_of_one_repository(plan: Document, snapshot: Document) -> None:
     from_nvidia(plan, snapshot)
     row = {"uris": ["https://nvidia.example/debian12/x86_64/"], "suites": ["/"]}
     data(snapshot, "packages")["sources"] = [
         {**row, "path": "/etc/apt/sources.list.d/cuda.list", "signed_by": None, "format": "list"},
-        {**row, "path": "/etc/apt/sources.list.d/gpufleet-nvidia.sources", "format": "deb822",
-         "signed_by": "/etc/apt/keyrings/gpufleet-nvidia.asc"}]
+        {
+            **row,
+            "path": "/etc/apt/sources.list.d/gpufleet-nvidia.sources",
+            "format": "deb822",
+            "signed_by": "/etc/apt/keyrings/gpufleet-nvidia.asc",
+        },
+    ]
 
 
-@fault("driver.packages",
-       cause="defined with different keys", remedy="remove what does not belong there")
+@fault(
+    "driver.packages",
+    cause="defined with different keys",
+    remedy="remove what does not belong there",
+)
 def two_definitions_that_no_run_takes_away(plan: Document, snapshot: Document) -> None:
     data(snapshot, "packages")["sources"] = [
-        {"path": f"/etc/apt/sources.list.d/{name}.list", "uris": ["https://nvidia.example/r"],
-         "suites": ["/"], "signed_by": name, "format": "list"} for name in "ab"]
+        {
+            "path": f"/etc/apt/sources.list.d/{name}.list",
+            "uris": ["https://nvidia.example/r"],
+            "suites": ["/"],
+            "signed_by": name,
+            "format": "list",
+        }
+        for name in "ab"
+    ]
 
 
 @fault("driver.packages", cause="come from several repositories", remedy=PROVISION)
@@ -117,23 +158,35 @@ def two_repositories_of_nvidia(plan: Document, snapshot: Document) -> None:
         {"path": path, "uris": [uri], "suites": ["/"], "signed_by": None, "format": "list"}
         for path, uri in (
             ("/etc/apt/sources.list.d/gpufleet-nvidia.sources", "https://mirror.example/nvidia"),
-            ("/etc/apt/sources.list", "https://nvidia.example/compute/cuda/repos/debian12/x86_64"))]
+            ("/etc/apt/sources.list", "https://nvidia.example/compute/cuda/repos/debian12/x86_64"),
+        )
+    ]
 
 
-@fault("driver.packages",
-       cause="come from several repositories",
-       remedy="remove what does not belong there, of"
-              " /etc/apt/sources.list.d/nvidia-a.list")
+@fault(
+    "driver.packages",
+    cause="come from several repositories",
+    remedy="remove what does not belong there, of /etc/apt/sources.list.d/nvidia-a.list",
+)
 def two_repositories(plan: Document, snapshot: Document) -> None:
     from_nvidia(plan, snapshot)
     data(snapshot, "packages")["sources"] = [
-        {"path": f"/etc/apt/sources.list.d/{name}.list", "uris": [f"https://{name}.example/r"],
-         "suites": ["/"], "signed_by": None, "format": "list"}
-        for name in ("nvidia-a", "nvidia-b", "libnvidia-container")]
+        {
+            "path": f"/etc/apt/sources.list.d/{name}.list",
+            "uris": [f"https://{name}.example/r"],
+            "suites": ["/"],
+            "signed_by": None,
+            "format": "list",
+        }
+        for name in ("nvidia-a", "nvidia-b", "libnvidia-container")
+    ]
 
 
-@fault("driver.held",
-       cause="not held, and can be upgraded under the running driver: libcuda1", remedy=PROVISION)
+@fault(
+    "driver.held",
+    cause="not held, and can be upgraded under the running driver: libcuda1",
+    remedy=PROVISION,
+)
 def hold_taken_away(plan: Document, snapshot: Document) -> None:
     package(snapshot, "libcuda1")["held"] = False
 
@@ -148,33 +201,41 @@ def upgraded_at_night(plan: Document, snapshot: Document) -> None:
     data(snapshot, "packages")["unattended"] = {"installed": True, "excluded": False}
 
 
-@fault("driver.modules",
-       cause="Kernel 6.1.0-50-amd64 (it boots next) has no NVIDIA module, and no headers"
-             " (linux-headers-6.1.0-50-amd64) to build it with: a host that boots it has no GPU",
-       remedy=f"{PROVISION} (on the host: apt-get install linux-headers-6.1.0-50-amd64;"
-              " dkms autoinstall -k 6.1.0-50-amd64")
+@fault(
+    "driver.modules",
+    cause="Kernel 6.1.0-50-amd64 (it boots next) has no NVIDIA module, and no headers"
+    " (linux-headers-6.1.0-50-amd64) to build it with: a host that boots it has no GPU",
+    remedy=f"{PROVISION} (on the host: apt-get install linux-headers-6.1.0-50-amd64;"
+    " dkms autoinstall -k 6.1.0-50-amd64",
+)
 def kernel_installed_later(plan: Document, snapshot: Document) -> None:
     later_kernel(snapshot)
 
 
-@fault("driver.modules",
-       cause="Kernel 6.1.0-50-amd64 (it boots next) has no NVIDIA module: a host",
-       remedy="(on the host: dkms autoinstall -k 6.1.0-50-amd64")
+@fault(
+    "driver.modules",
+    cause="Kernel 6.1.0-50-amd64 (it boots next) has no NVIDIA module: a host",
+    remedy="(on the host: dkms autoinstall -k 6.1.0-50-amd64",
+)
 def kernel_installed_later_with_its_headers(plan: Document, snapshot: Document) -> None:
     later_kernel(snapshot, headers=True)
 
 
-@fault("driver.modules",
-       cause="no headers (kernel-devel-6.1.0-50-amd64)",
-       remedy="dnf install kernel-devel-6.1.0-50-amd64")
+@fault(
+    "driver.modules",
+    cause="no headers (kernel-devel-6.1.0-50-amd64)",
+    remedy="dnf install kernel-devel-6.1.0-50-amd64",
+)
 def kernel_installed_later_by_rpm(plan: Document, snapshot: Document) -> None:
     later_kernel(snapshot)
     data(snapshot, "packages")["manager"] = "rpm"
 
 
-@fault("driver.modules",
-       cause=f"Kernel {RUNNING} (it runs, it boots next) has no NVIDIA module",
-       remedy="dkms autoinstall")
+@fault(
+    "driver.modules",
+    cause=f"Kernel {RUNNING} (it runs, it boots next) has no NVIDIA module",
+    remedy="dkms autoinstall",
+)
 def module_of_the_running_kernel_deleted(plan: Document, snapshot: Document) -> None:
     kernel(snapshot)["modules"] = []
 
@@ -189,9 +250,11 @@ def module_of_the_other_flavour(plan: Document, snapshot: Document) -> None:
     kernel(snapshot)["modules"][0]["license"] = "Dual MIT/GPL"
 
 
-@fault("driver.modules",
-       cause="has no headers (linux-headers-6.1.0-27-amd64): the next driver cannot",
-       remedy="apt-get install linux-headers-6.1.0-27-amd64")
+@fault(
+    "driver.modules",
+    cause="has no headers (linux-headers-6.1.0-27-amd64): the next driver cannot",
+    remedy="apt-get install linux-headers-6.1.0-27-amd64",
+)
 def headers_removed(plan: Document, snapshot: Document) -> None:
     kernel(snapshot)["headers"] = False
 
@@ -207,11 +270,15 @@ def leftovers_of_kernels_that_cannot_boot(plan: Document, snapshot: Document) ->
     row = {**kernel(snapshot), "headers": False, "modules": []}
     data(snapshot, "kernel")["installed"] += [
         {**row, "version": "5.10.0-1-amd64", "image": False},
-        {**row, "version": "0-rescue-abc", "initramfs_nouveau": True}]
+        {**row, "version": "0-rescue-abc", "initramfs_nouveau": True},
+    ]
 
 
-@fault("driver.modules",
-       cause="Kernel 6.18.0 (it runs) has no NVIDIA module", remedy="linux-headers-6.18.0")
+@fault(
+    "driver.modules",
+    cause="Kernel 6.18.0 (it runs) has no NVIDIA module",
+    remedy="linux-headers-6.18.0",
+)
 def running_kernel_of_which_nothing_is_installed(plan: Document, snapshot: Document) -> None:
     data(snapshot, "kernel")["running"] = "6.18.0"
 
@@ -221,14 +288,19 @@ def a_container_runs_a_kernel_that_is_not_its_own(plan: Document, snapshot: Docu
     data(snapshot, "kernel").update(running="6.18.0", container="podman")
 
 
-@fault("driver.nouveau",
-       cause="Nothing keeps the module nouveau from being loaded at boot", remedy=PROVISION)
+@fault(
+    "driver.nouveau",
+    cause="Nothing keeps the module nouveau from being loaded at boot",
+    remedy=PROVISION,
+)
 def blacklist_removed(plan: Document, snapshot: Document) -> None:
     data(snapshot, "driver")["nouveau"]["blacklisted"] = False
 
 
-@fault("driver.nouveau",
-       cause=f"/boot/initrd.img-{RUNNING} has the module nouveau",
-       remedy=f"update-initramfs -u -k {RUNNING}")
+@fault(
+    "driver.nouveau",
+    cause=f"/boot/initrd.img-{RUNNING} has the module nouveau",
+    remedy=f"update-initramfs -u -k {RUNNING}",
+)
 def initramfs_with_nouveau(plan: Document, snapshot: Document) -> None:
     kernel(snapshot)["initramfs_nouveau"] = True

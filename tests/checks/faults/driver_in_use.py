@@ -20,37 +20,45 @@ def nouveau_holds_one(plan: Document, snapshot: Document) -> None:
     data(snapshot, "gpus")["pci"][1]["driver"] = "nouveau"
 
 
-@fault("driver.loaded",
-       cause="is not loaded (on disk is 535.261.03, the libraries are 535.261.03)",
-       remedy=PROVISION)
+@fault(
+    "driver.loaded",
+    cause="is not loaded (on disk is 535.261.03, the libraries are 535.261.03)",
+    remedy=PROVISION,
+)
 @fault("driver.pending", cause="must be reloaded", remedy=PROVISION)
 def module_not_loaded(plan: Document, snapshot: Document) -> None:
     data(snapshot, "driver").update(loaded=None, modules=[])
 
 
 @fault("driver.loaded", cause="libcuda.so, is not installed", remedy=PROVISION)
-@fault("driver.packages",
-       cause="user-space library, libcuda.so, is not installed", remedy=PROVISION)
+@fault(
+    "driver.packages", cause="user-space library, libcuda.so, is not installed", remedy=PROVISION
+)
 def library_gone(plan: Document, snapshot: Document) -> None:
     data(snapshot, "driver")["library"] = None
 
 
-@fault("driver.loaded",
-       cause="The loaded driver is 535.261.03, on disk is 550.163.01, its libraries are"
-             " 550.163.01: they were upgraded while it was loaded; a reboot is pending"
-             " since 12:00 (upgraded)",
-       remedy=f"{PROVISION} (it reloads the driver")
+@fault(
+    "driver.loaded",
+    cause="The loaded driver is 535.261.03, on disk is 550.163.01, its libraries are"
+    " 550.163.01: they were upgraded while it was loaded; a reboot is pending"
+    " since 12:00 (upgraded)",
+    remedy=f"{PROVISION} (it reloads the driver",
+)
 @fault("driver.pending", cause="since 12:00: upgraded", remedy=PROVISION)
 def upgraded_and_a_reboot_is_pending(plan: Document, snapshot: Document) -> None:
     plan["driver"]["branch"] = "550"
     data(snapshot, "driver").update(
-        on_disk="550.163.01", library="550.163.01",
-        reboot_pending={"since": "12:00", "because": "upgraded"})
+        on_disk="550.163.01",
+        library="550.163.01",
+        reboot_pending={"since": "12:00", "because": "upgraded"},
+    )
     for row in data(snapshot, "packages")["driver"]:
         row["version"] = "550.163.01-2"
     kernel(snapshot)["modules"][0]["version"] = "550.163.01"
     data(snapshot, "receipts")["receipts"][-1].update(
-        version="550.163.01", branch="550", packages={})
+        version="550.163.01", branch="550", packages={}
+    )
 
 
 @fault("driver.cuda", cause="450.80.02 or newer", remedy="newer driver branch")
@@ -63,7 +71,8 @@ def driver_too_old_for_the_toolkit(plan: Document, snapshot: Document) -> None:
         row["version"] = "440.33.01-2"
     kernel(snapshot)["modules"][0]["version"] = "440.33.01"
     data(snapshot, "receipts")["receipts"][-1].update(
-        version="440.33.01", branch="440", packages={})
+        version="440.33.01", branch="440", packages={}
+    )
 
 
 @fault("driver.cuda", cause="cuInit returned 999 (unknown error)", remedy="nvidia-modprobe -u -c 0")
@@ -71,16 +80,21 @@ def driver_refuses_to_start(plan: Document, snapshot: Document) -> None:
     data(snapshot, "driver")["cuinit"] = 999
 
 
-@fault("driver.nodes",
-       cause="no GPU: /dev/nvidia-uvm, /dev/nvidia1", remedy="nvidia-modprobe -u -c 0")
+@fault(
+    "driver.nodes", cause="no GPU: /dev/nvidia-uvm, /dev/nvidia1", remedy="nvidia-modprobe -u -c 0"
+)
 @fault("driver.cuda", cause="cuInit returned 100", remedy="driver.nodes")
 def nodes_missing(plan: Document, snapshot: Document) -> None:
     data(snapshot, "gpus")["nodes"] = ["/dev/nvidia0", "/dev/nvidiactl"]
     data(snapshot, "driver")["cuinit"] = 100
 
 
-@fault("driver.nodes", cause="CUDA was not started, which creates them", remedy="driver.cuda",
-       verdict="INCONCLUSIVE")
+@fault(
+    "driver.nodes",
+    cause="CUDA was not started, which creates them",
+    remedy="driver.cuda",
+    verdict="INCONCLUSIVE",
+)
 @fault("driver.cuda", cause="could not be queried", remedy="driver.loaded", verdict="INCONCLUSIVE")
 def nodes_that_nothing_has_created_since_the_boot(plan: Document, snapshot: Document) -> None:
     data(snapshot, "gpus")["nodes"] = []
@@ -97,17 +111,24 @@ def no_persistence_daemon(plan: Document, snapshot: Document) -> None:
     data(snapshot, "driver")["persistence"] = {"unit": None, "enabled": None, "active": None}
 
 
-@fault("driver.persistence",
-       cause="does not start at boot", remedy="systemctl enable nvidia-persistenced")
+@fault(
+    "driver.persistence",
+    cause="does not start at boot",
+    remedy="systemctl enable nvidia-persistenced",
+)
 def persistence_daemon_disabled(plan: Document, snapshot: Document) -> None:
     data(snapshot, "driver")["persistence"]["enabled"] = False
 
 
-@fault("driver.persistence",
-       cause="runs with --no-persistence-mode, as Ubuntu's packages start it", remedy=PROVISION)
+@fault(
+    "driver.persistence",
+    cause="runs with --no-persistence-mode, as Ubuntu's packages start it",
+    remedy=PROVISION,
+)
 def persistence_daemon_with_the_mode_off(plan: Document, snapshot: Document) -> None:
     data(snapshot, "driver")["persistence"]["command"] = (
-        "/usr/bin/nvidia-persistenced --user nvidia-persistenced --no-persistence-mode --verbose")
+        "/usr/bin/nvidia-persistenced --user nvidia-persistenced --no-persistence-mode --verbose"
+    )
 
 
 @fault("driver.persistence", cause="does not run", remedy="systemctl status nvidia-persistenced")
@@ -121,21 +142,32 @@ def nvswitch_without_fabric_manager(plan: Document, snapshot: Document) -> None:
     data(snapshot, "gpus")["nvswitches"] = ["0000:c0:00.0"]
 
 
-@fault("driver.fabric",
-       cause="The fabric manager is 535.216.03, the driver is 535.261.03", remedy=PROVISION)
+@fault(
+    "driver.fabric",
+    cause="The fabric manager is 535.216.03, the driver is 535.261.03",
+    remedy=PROVISION,
+)
 def fabric_manager_of_another_version(plan: Document, snapshot: Document) -> None:
     plan["driver"]["fabric_manager"] = True
     data(snapshot, "gpus")["nvswitches"] = ["0000:c0:00.0"]
     data(snapshot, "driver")["fabric"] = {
-        "unit": "nvidia-fabricmanager.service", "enabled": True, "active": True,
-        "version": "535.216.03"}
+        "unit": "nvidia-fabricmanager.service",
+        "enabled": True,
+        "active": True,
+        "version": "535.216.03",
+    }
 
 
-@fault("driver.fabric",
-       cause="starts at boot on a host without NVSwitch", remedy="systemctl disable")
+@fault(
+    "driver.fabric", cause="starts at boot on a host without NVSwitch", remedy="systemctl disable"
+)
 def fabric_manager_without_nvswitch(plan: Document, snapshot: Document) -> None:
     data(snapshot, "driver")["fabric"] = {
-        "unit": "nvidia-fabricmanager.service", "enabled": True, "active": False, "version": None}
+        "unit": "nvidia-fabricmanager.service",
+        "enabled": True,
+        "active": False,
+        "version": None,
+    }
 
 
 @fault("driver.secure-boot", cause="Secure Boot is on, and the key", remedy="mokutil --import")
@@ -177,14 +209,18 @@ def mig_of_a_card_that_is_not_there(plan: Document, snapshot: Document) -> None:
     plan["driver"]["mig"] = {"7": []}
 
 
-@fault("gpu.mig", verdict="INCONCLUSIVE",
-       cause="no driver could be queried", remedy="driver.loaded")
+@fault(
+    "gpu.mig", verdict="INCONCLUSIVE", cause="no driver could be queried", remedy="driver.loaded"
+)
 def mig_not_known(plan: Document, snapshot: Document) -> None:
     data(snapshot, "gpus")["mig"] = None
 
 
-@fault("driver.cuda",
-       cause="libcuda.so.1 supports CUDA 10.2, too old for toolkit 11.8", remedy="newer driver")
+@fault(
+    "driver.cuda",
+    cause="libcuda.so.1 supports CUDA 10.2, too old for toolkit 11.8",
+    remedy="newer driver",
+)
 def an_old_libcuda(plan: Document, snapshot: Document) -> None:
     data(snapshot, "driver")["cuda_version"] = "10.2"
 
@@ -199,15 +235,21 @@ def closed(snapshot: Document, mode: str, group: int) -> None:
         row.update(mode=mode, gid=group, error="permission denied")
 
 
-@fault("driver.access",
-       cause="An ordinary account cannot open /dev/nvidiactl (mode 0600, 0:0)",
-       remedy="NVreg_DeviceFileMode=0666")
+@fault(
+    "driver.access",
+    cause="An ordinary account cannot open /dev/nvidiactl (mode 0600, 0:0)",
+    remedy="NVreg_DeviceFileMode=0666",
+)
 def device_files_of_root_alone(plan: Document, snapshot: Document) -> None:
     closed(snapshot, "0600", 0)
 
 
-@fault("driver.access", verdict="INCONCLUSIVE",
-       cause="Only a group may open", remedy="declare gpu_service_user")
+@fault(
+    "driver.access",
+    verdict="INCONCLUSIVE",
+    cause="Only a group may open",
+    remedy="declare gpu_service_user",
+)
 def device_files_of_a_group(plan: Document, snapshot: Document) -> None:
     closed(snapshot, "0660", 44)
 

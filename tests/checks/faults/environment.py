@@ -15,32 +15,47 @@ def python_path_set(plan: Document, snapshot: Document) -> None:
     data(snapshot, "environment")["login"]["PYTHONPATH"] = "/opt/site"
 
 
-@fault("environment.login", cause="/etc/ssh/sshd_config sets PYTHONPATH=/opt/site",
-       remedy="remove PYTHONPATH from /etc/ssh/sshd_config; then systemctl reload ssh")
+@fault(
+    "environment.login",
+    cause="/etc/ssh/sshd_config sets PYTHONPATH=/opt/site",
+    remedy="remove PYTHONPATH from /etc/ssh/sshd_config; then systemctl reload ssh",
+)
 def python_path_set_by_sshd(plan: Document, snapshot: Document) -> None:
     data(snapshot, "environment")["others"].append(
-        {"where": "/etc/ssh/sshd_config", "variables": {"PYTHONPATH": "/opt/site"}, "job": False})
+        {"where": "/etc/ssh/sshd_config", "variables": {"PYTHONPATH": "/opt/site"}, "job": False}
+    )
 
 
-@fault("environment.files",
-       cause="1 of its 2 files changed under /: opt/gpufleet/modulefiles/cuda/11.8",
-       remedy=PROVISION)
+@fault(
+    "environment.files",
+    cause="1 of its 2 files changed under /: opt/gpufleet/modulefiles/cuda/11.8",
+    remedy=PROVISION,
+)
 def modulefile_edited(plan: Document, snapshot: Document) -> None:
     receipt(snapshot, "environment")["changed"] = [
-        {"path": "opt/gpufleet/modulefiles/cuda/11.8", "what": "size"}]
+        {"path": "opt/gpufleet/modulefiles/cuda/11.8", "what": "size"}
+    ]
 
 
-@fault("environment.files",
-       cause="by an earlier plan: /opt/gpufleet/modulefiles/cuda/11.8", remedy=PROVISION)
+@fault(
+    "environment.files",
+    cause="by an earlier plan: /opt/gpufleet/modulefiles/cuda/11.8",
+    remedy=PROVISION,
+)
 def modulefile_of_an_earlier_plan(plan: Document, snapshot: Document) -> None:
     plan["environment"][0]["text"] += "prepend-path PATH /usr/local/cuda-11.8/bin\n"
 
 
-@fault("environment.files",
-       cause="by an earlier plan: /etc/profile.d/gpufleet-cuda.sh", remedy=PROVISION)
+@fault(
+    "environment.files",
+    cause="by an earlier plan: /etc/profile.d/gpufleet-cuda.sh",
+    remedy=PROVISION,
+)
 def profile_no_longer_declared(plan: Document, snapshot: Document) -> None:
     receipt(snapshot, "environment")["texts"]["/etc/profile.d/gpufleet-cuda.sh"] = {
-        "sha256": "ab", "for": "toolkit 11.8"}
+        "sha256": "ab",
+        "for": "toolkit 11.8",
+    }
 
 
 @fault("environment.files", cause="environment files has no receipt", remedy=PROVISION)
@@ -49,9 +64,13 @@ def environment_never_written(plan: Document, snapshot: Document) -> None:
     receipts.remove(receipt(snapshot, "environment"))
 
 
-@fault("environment.login", verdict="INCONCLUSIVE",
-       cause="The login of root was not run: /etc/profile.d/x.sh belongs to alice (1000)",
-       remedy="chown root:root")
+@fault(
+    "environment.login",
+    verdict="INCONCLUSIVE",
+    cause="The login of root was not run: /etc/profile.d/x.sh belongs to alice (1000)",
+    remedy="chown -h root:root",
+)
 def profile_that_a_user_owns(plan: Document, snapshot: Document) -> None:
     data(snapshot, "environment")["unread"] = [
-        f"/etc/profile.d/x.sh belongs to alice (1000): {REFUSED}"]
+        f"/etc/profile.d/x.sh belongs to alice (1000): {REFUSED}"
+    ]

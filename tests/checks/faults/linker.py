@@ -15,8 +15,11 @@ def our_file_removed(plan: Document, snapshot: Document) -> None:
     linker["files"] = [f for f in linker["files"] if "gpufleet" not in f["path"]]
 
 
-@fault("linker.registered",
-       cause="lists /opt/old instead of /usr/local/cuda-11.8/lib64", remedy=PROVISION)
+@fault(
+    "linker.registered",
+    cause="lists /opt/old instead of /usr/local/cuda-11.8/lib64",
+    remedy=PROVISION,
+)
 def our_file_edited(plan: Document, snapshot: Document) -> None:
     data(snapshot, "linker")["files"][1]["directories"] = ["/opt/old"]
 
@@ -26,20 +29,26 @@ def ldconfig_never_ran(plan: Document, snapshot: Document) -> None:
     data(snapshot, "linker")["cache"] = []
 
 
-@fault("linker.cache",
-       cause="loads libcublas.so.11 from /opt/other/libcublas.so.11", remedy="ldconfig")
+@fault(
+    "linker.cache", cause="loads libcublas.so.11 from /opt/other/libcublas.so.11", remedy="ldconfig"
+)
 def another_provider_first(plan: Document, snapshot: Document) -> None:
     other = "/opt/other/libcublas.so.11"
     data(snapshot, "linker")["cache"].insert(
-        0, {"soname": "libcublas.so.11", "path": other, "exists": True, "realpath": other})
+        0, {"soname": "libcublas.so.11", "path": other, "exists": True, "realpath": other}
+    )
 
 
-@fault("linker.cache",
-       cause="lists libcublas.so.11 first as /opt/gone/libcublas.so.11", remedy="ldconfig")
+@fault(
+    "linker.cache",
+    cause="lists libcublas.so.11 first as /opt/gone/libcublas.so.11",
+    remedy="ldconfig",
+)
 def stale_provider_first(plan: Document, snapshot: Document) -> None:
     gone = "/opt/gone/libcublas.so.11"
     data(snapshot, "linker")["cache"].insert(
-        0, {"soname": "libcublas.so.11", "path": gone, "exists": False, "realpath": gone})
+        0, {"soname": "libcublas.so.11", "path": gone, "exists": False, "realpath": gone}
+    )
 
 
 @fault("linker.cache", cause="/etc/ld.so.cache is damaged", remedy="ldconfig")
@@ -47,17 +56,25 @@ def cache_damaged(plan: Document, snapshot: Document) -> None:
     data(snapshot, "linker").update(cache=[], cache_error="/etc/ld.so.cache is damaged")
 
 
-@fault("linker.cache",
-       cause="the next ldconfig makes the linker load those", remedy="/etc/ld.so.conf.d")
+@fault(
+    "linker.cache",
+    cause="the next ldconfig makes the linker load those",
+    remedy="/etc/ld.so.conf.d",
+)
 def another_provider_next_time(plan: Document, snapshot: Document) -> None:
     other = "/opt/other/libcublas.so.11"
     data(snapshot, "linker")["offered"] = [
-        {"soname": "libcublas.so.11", "path": other, "realpath": other}]
+        {"soname": "libcublas.so.11", "path": other, "realpath": other}
+    ]
 
 
-@fault("linker.providers",
-       cause="/usr/lib/x86_64-linux-gnu also provides libcublas.so.11", remedy="dpkg -S")
+@fault(
+    "linker.providers",
+    cause="/usr/lib/x86_64-linux-gnu also provides libcublas.so.11",
+    remedy="dpkg -S",
+)
 def a_second_provider(plan: Document, snapshot: Document) -> None:
     there = "/usr/lib/x86_64-linux-gnu/libcublas.so.11"
     data(snapshot, "linker")["providers"].append(
-        {"soname": "libcublas.so.11", "path": there, "realpath": f"{there}.4.1"})
+        {"soname": "libcublas.so.11", "path": there, "realpath": f"{there}.4.1"}
+    )

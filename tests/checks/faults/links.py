@@ -15,7 +15,12 @@ SLOW: dict[str, str | None] = {LINK + "pcie_gen/current_link_gen": "1"}
 def under_load(snapshot: Document, at: int = 0, **link: int) -> None:
     """What NVML reports of a GPU's link while it computes."""
     compute_run(snapshot)["devices"][at]["link"] = {
-        "generation": 5, "generation_max": 5, "width": 16, "width_max": 16, **link}
+        "generation": 5,
+        "generation_max": 5,
+        "width": 16,
+        "width_max": 16,
+        **link,
+    }
 
 
 def only_idle(snapshot: Document) -> None:
@@ -27,7 +32,9 @@ def only_idle(snapshot: Document) -> None:
 def copies(snapshot: Document, to: float, back: float) -> None:
     """How fast copies between the host and the first GPU are."""
     compute_run(snapshot)["devices"][0]["copies"] = {
-        "to_device_gib_s": to, "from_device_gib_s": back}
+        "to_device_gib_s": to,
+        "from_device_gib_s": back,
+    }
 
 
 def in_a_cloud(snapshot: Document) -> None:
@@ -46,17 +53,23 @@ def half_of_the_lanes_of_the_slot_under_load(plan: Document, snapshot: Document)
     under_load(snapshot, width=8)
 
 
-@fault("gpu.pcie", verdict="INCONCLUSIVE",
-       cause="uses 8 of 16 PCIe lanes while it is idle: its link under load was not read",
-       remedy="loads the GPU")
+@fault(
+    "gpu.pcie",
+    verdict="INCONCLUSIVE",
+    cause="uses 8 of 16 PCIe lanes while it is idle: its link under load was not read",
+    remedy="loads the GPU",
+)
 def half_of_the_lanes_of_an_idle_gpu(plan: Document, snapshot: Document) -> None:
     only_idle(snapshot)
     printed(snapshot, NARROW, {})
 
 
-@fault("gpu.pcie", verdict="NOT-DECLARED",
-       cause="uses 8 of its 16 PCIe lanes; gpu_expect.pcie.width: not set",
-       remedy="declare gpu_expect: {pcie: {width: 8}}")
+@fault(
+    "gpu.pcie",
+    verdict="NOT-DECLARED",
+    cause="uses 8 of its 16 PCIe lanes; gpu_expect.pcie.width: not set",
+    remedy="declare gpu_expect: {pcie: {width: 8}}",
+)
 def a_cloud_instance_with_half_of_the_lanes(plan: Document, snapshot: Document) -> None:
     only_idle(snapshot)
     in_a_cloud(snapshot)
@@ -88,11 +101,13 @@ def a_link_under_load_slower_than_declared(plan: Document, snapshot: Document) -
     under_load(snapshot, 1)
 
 
-@fault("gpu.pcie", verdict="INCONCLUSIVE",
-       cause="generation 1 while it is idle, declared is 5", remedy="loads the GPU")
-def a_declared_generation_that_was_not_read_under_load(
-    plan: Document, snapshot: Document
-) -> None:
+@fault(
+    "gpu.pcie",
+    verdict="INCONCLUSIVE",
+    cause="generation 1 while it is idle, declared is 5",
+    remedy="loads the GPU",
+)
+def a_declared_generation_that_was_not_read_under_load(plan: Document, snapshot: Document) -> None:
     only_idle(snapshot)
     plan["expect"]["pcie"] = {"generation": 5, "width": None}
     printed(snapshot, SLOW, {})
@@ -105,23 +120,31 @@ def a_slot_slower_than_declared(plan: Document, snapshot: Document) -> None:
     printed(snapshot, {LINK + "pcie_gen/max_link_gen": "4"}, {})
 
 
-@fault("gpu.pcie", verdict="INCONCLUSIVE",
-       cause="does not report its PCIe width", remedy="virtual GPU")
+@fault(
+    "gpu.pcie", verdict="INCONCLUSIVE", cause="does not report its PCIe width", remedy="virtual GPU"
+)
 def a_virtual_card_with_a_declared_width(plan: Document, snapshot: Document) -> None:
     only_idle(snapshot)
     plan["expect"]["pcie"] = {"generation": None, "width": 16}
     printed(snapshot, {LINK + "link_widths/current_link_width": "N/A"}, {})
 
 
-@fault("gpu.pcie", cause=f"Copies from {FIRST} reach 3.1 GiB/s, the minimum is 14.7 (25% of a link",
-       remedy="IOMMU")
+@fault(
+    "gpu.pcie",
+    cause=f"Copies from {FIRST} reach 3.1 GiB/s, the minimum is 14.7 (25% of a link",
+    remedy="IOMMU",
+)
 def copies_far_below_what_the_link_carries(plan: Document, snapshot: Document) -> None:
     under_load(snapshot)
     copies(snapshot, 47.5, 3.1)
 
 
-@fault("gpu.pcie", verdict="INCONCLUSIVE",
-       cause="beside processes of others on it: pid 4711 (python3)", remedy="when it is unused")
+@fault(
+    "gpu.pcie",
+    verdict="INCONCLUSIVE",
+    cause="beside processes of others on it: pid 4711 (python3)",
+    remedy="when it is unused",
+)
 def slow_copies_beside_a_job(plan: Document, snapshot: Document) -> None:
     under_load(snapshot)
     copies(snapshot, 47.5, 3.1)
@@ -140,7 +163,8 @@ def links_that_are_full_under_load_and_idle_before(plan: Document, snapshot: Doc
 @harmless
 def a_slot_with_fewer_lanes_and_an_older_generation(plan: Document, snapshot: Document) -> None:
     data(snapshot, "gpus")["pci"][0]["port"].update(
-        max_link_width="8", max_link_speed="16.0 GT/s PCIe")
+        max_link_width="8", max_link_speed="16.0 GT/s PCIe"
+    )
     printed(snapshot, {**NARROW, LINK + "pcie_gen/current_link_gen": "4"}, {})
     under_load(snapshot, width=8, generation=4)
 
@@ -162,8 +186,26 @@ def slow_copies_to_the_host_of_a_virtual_machine(plan: Document, snapshot: Docum
 # -- NVLink ---------------------------------------------------------------------------------------
 
 
-@fault("gpu.nvlink", cause=f"{FIRST} has 17 of 18 NVLinks active (inactive: 17)",
-       remedy="driver.fabric")
+def links_of(
+    plan: Document, snapshot: Document, name: str, device: str, *active: int, links: int = 18
+) -> None:
+    """The GPUs are of this model, with so many of their NVLinks active."""
+    plan["expect"].update(model=None)
+    for section in ("smi", "smi_after"):
+        data(snapshot, section)["nvlink"] = [
+            nvlinks(at, links, number) for at, number in enumerate(active)
+        ]
+        for each in data(snapshot, section)["devices"]:
+            each["name"] = name
+    for at in range(len(active)):
+        data(snapshot, "gpus")["pci"][at]["device"] = device
+
+
+@fault(
+    "gpu.nvlink",
+    cause=f"{FIRST} has 17 of 18 NVLinks active (inactive: 17)",
+    remedy="driver.fabric",
+)
 def one_nvlink_of_18_is_down(plan: Document, snapshot: Document) -> None:
     data(snapshot, "smi")["nvlink"][0] = nvlinks(0, active=17)
 
@@ -173,31 +215,134 @@ def every_nvlink_is_down(plan: Document, snapshot: Document) -> None:
     data(snapshot, "smi")["nvlink"] = [nvlinks(at, active=0) for at in (0, 1)]
 
 
-@fault("gpu.nvlink", verdict="INCONCLUSIVE",
-       cause="does not report the state of NVLinks 3 (NVML status 15)", remedy="kernel.log")
+@fault(
+    "gpu.nvlink",
+    verdict="INCONCLUSIVE",
+    cause="does not report the state of NVLinks 3 (NVML status 15)",
+    remedy="kernel.log",
+)
 def an_nvlink_that_is_lost(plan: Document, snapshot: Document) -> None:
     data(snapshot, "smi")["nvlink"][1]["links"][3].update(active=None, status=15)
 
 
-@fault("gpu.nvlink", verdict="INCONCLUSIVE",
-       cause="NVML did not report its NVLinks, it has 18", remedy="gpu.smi")
+@fault(
+    "gpu.nvlink",
+    verdict="INCONCLUSIVE",
+    cause="NVML did not report its NVLinks, it has 18",
+    remedy="gpu.smi",
+)
 def nvlinks_of_a_probe_that_did_not_read_them(plan: Document, snapshot: Document) -> None:
     del data(snapshot, "smi")["nvlink"]
 
 
-@fault("gpu.nvlink", verdict="INCONCLUSIVE", cause="reports no NVLink, its model has 18",
-       remedy="NVreg_NvLinkDisable")
+@fault(
+    "gpu.nvlink",
+    verdict="INCONCLUSIVE",
+    cause="reports no NVLink, its model has 18",
+    remedy="NVreg_NvLinkDisable",
+)
 def a_board_without_its_nvlinks(plan: Document, snapshot: Document) -> None:
     data(snapshot, "smi")["nvlink"][0]["links"] = []
 
 
-@fault("gpu.nvlink", verdict="INCONCLUSIVE",
-       cause="has 3 NVLinks active (inactive: 3); a bridge connects 4", remedy="bridge")
+@fault(
+    "gpu.nvlink",
+    verdict="INCONCLUSIVE",
+    cause="has 3 NVLinks active (inactive: 3); a bridge connects 4",
+    remedy="bridge",
+)
 def one_link_of_a_bridge_is_down(plan: Document, snapshot: Document) -> None:
-    plan["expect"].update(model=None)
-    data(snapshot, "smi")["nvlink"] = [nvlinks(at, 4, 3 + at) for at in (0, 1)]
-    for at in (0, 1):
-        card(snapshot, at)["name"] = "NVIDIA RTX A6000"
+    links_of(plan, snapshot, "NVIDIA RTX A6000", "0x2230", 3, 4, links=4)
+
+
+@fault("gpu.nvlink", cause="has 0 of 18 NVLinks active", remedy="drain the host and reboot")
+def every_nvlink_of_an_h20_is_down(plan: Document, snapshot: Document) -> None:
+    links_of(plan, snapshot, "NVIDIA H20", "0x2329", 0, 0)
+
+
+@fault("gpu.nvlink", cause="has 17 of 18 NVLinks active", remedy="drain the host and reboot")
+def a_board_whose_name_does_not_say_so(plan: Document, snapshot: Document) -> None:
+    links_of(plan, snapshot, "NVIDIA H100", "0x2330", 17, 18)
+
+
+@fault(
+    "gpu.nvlink",
+    verdict="INCONCLUSIVE",
+    cause="has 0 of 18 NVLinks active",
+    remedy="nvidia-smi topo -m",
+)
+def nvlinks_of_a_name_without_a_board(plan: Document, snapshot: Document) -> None:
+    links_of(plan, snapshot, "NVIDIA H100", "0x23e0", 0, 0)
+
+
+@fault(
+    "gpu.nvlink",
+    verdict="INCONCLUSIVE",
+    cause="does not know its model's NVLinks",
+    remedy="declare gpu_expect: {nvlinks: 0}",
+)
+def nvlinks_of_a_model_that_no_table_has(plan: Document, snapshot: Document) -> None:
+    links_of(plan, snapshot, "NVIDIA R100", "0x3fff", 0, 0, links=36)
+
+
+@fault(
+    "gpu.nvlink",
+    verdict="INCONCLUSIVE",
+    cause=f"{FIRST} has 30 of 36 NVLinks active",
+    remedy="declare gpu_expect: {nvlinks: 30}",
+)
+def one_card_of_such_a_model_has_fewer(plan: Document, snapshot: Document) -> None:
+    links_of(plan, snapshot, "NVIDIA R100", "0x3fff", 30, 36, links=36)
+
+
+@fault(
+    "gpu.nvlink",
+    verdict="INCONCLUSIVE",
+    cause="has 8 NVLinks active (inactive: 8, 9, 10, 11, 12, 13, 14, 15, 16, 17); all of its",
+    remedy="declare gpu_expect: {nvlinks: 8}",
+)
+def two_of_three_bridges(plan: Document, snapshot: Document) -> None:
+    links_of(plan, snapshot, "NVIDIA H100 NVL", "0x2321", 8, 8)
+
+
+@fault(
+    "gpu.nvlink",
+    verdict="INCONCLUSIVE",
+    cause="connect 12, and another GPU here has 12",
+    remedy="declare gpu_expect: {nvlinks: 0}",
+)
+def a_card_without_the_bridge_of_its_siblings(plan: Document, snapshot: Document) -> None:
+    links_of(plan, snapshot, "NVIDIA H100 NVL", "0x2321", 0, 12)
+
+
+@fault(
+    "gpu.nvlink",
+    cause="declared is gpu_expect: {nvlinks: 12}",
+    remedy="reseat the NVLink bridges",
+)
+def a_declared_bridge_is_down(plan: Document, snapshot: Document) -> None:
+    links_of(plan, snapshot, "NVIDIA H100 NVL", "0x2321", 0, 0)
+    plan["expect"]["nvlinks"] = 12
+
+
+@fault(
+    "gpu.nvlink",
+    verdict="NOT-DECLARED",
+    cause="has no NVLink active; gpu_expect.nvlinks: not set",
+    remedy="declare gpu_expect: {nvlinks: 12}",
+)
+def cards_that_may_have_bridges(plan: Document, snapshot: Document) -> None:
+    links_of(plan, snapshot, "NVIDIA A100 80GB PCIe", "0x20b5", 0, 0, links=12)
+
+
+@harmless
+def a_pair_with_all_of_its_bridges(plan: Document, snapshot: Document) -> None:
+    links_of(plan, snapshot, "NVIDIA H100 NVL", "0x2321", 12, 12)
+
+
+@harmless
+def one_card_of_an_unknown_model_with_every_link(plan: Document, snapshot: Document) -> None:
+    links_of(plan, snapshot, "NVIDIA R100", "0x3fff", 36, 36, links=36)
 
 
 @harmless
@@ -211,8 +356,6 @@ def links_of_a_gpu_that_is_split(plan: Document, snapshot: Document) -> None:
 
 
 @harmless
-def cards_without_a_bridge(plan: Document, snapshot: Document) -> None:
-    plan["expect"].update(model=None)
-    data(snapshot, "smi")["nvlink"] = [nvlinks(at, 12, active=0) for at in (0, 1)]
-    for at in (0, 1):
-        card(snapshot, at)["name"] = "NVIDIA A100 80GB PCIe"
+def cards_that_are_declared_without_a_bridge(plan: Document, snapshot: Document) -> None:
+    links_of(plan, snapshot, "NVIDIA A100 80GB PCIe", "0x20b5", 0, 0, links=12)
+    plan["expect"]["nvlinks"] = 0

@@ -14,14 +14,20 @@ def stacks_closed_to_users(plan: Document, snapshot: Document) -> None:
     stack(snapshot)["closed"] = [{"path": "/opt/gpufleet", "mode": "0700"}]
 
 
-@fault("stack.readable", remedy="namei -l",
-       cause="tensorflow-2.13.1 works for root alone, not for other users: libstdc++.so.6: cannot")
+@fault(
+    "stack.readable",
+    remedy="namei -l",
+    cause="tensorflow-2.13.1 works for root alone, not for other users: libstdc++.so.6: cannot",
+)
 def library_of_the_system_closed_to_users(plan: Document, snapshot: Document) -> None:
     stack(snapshot)["binding"]["ordinary"] = "Traceback:\nlibstdc++.so.6: cannot open shared object"
 
 
-@fault("stack.python", cause="sets CUDA_VISIBLE_DEVICES=, LD_PRELOAD=/x.so at every start",
-       remedy="remove that from /etc/python3.11/sitecustomize.py")
+@fault(
+    "stack.python",
+    cause="sets CUDA_VISIBLE_DEVICES=, LD_PRELOAD=/x.so at every start",
+    remedy="remove that from /etc/python3.11/sitecustomize.py",
+)
 def start_that_hides_the_gpus(plan: Document, snapshot: Document) -> None:
     stack(snapshot)["start"]["sets"] = {"LD_PRELOAD": "/x.so", "CUDA_VISIBLE_DEVICES": ""}
 
@@ -69,6 +75,13 @@ def binding_removed(plan: Document, snapshot: Document) -> None:
     receipt(snapshot, "stack")["changed"] = [{"path": "sitecustomize.pth", "what": "missing"}]
 
 
+@fault("stack.files", cause="numpy-1.24.3.dist-info/RECORD (size)", remedy=PROVISION)
+def package_record_emptied(plan: Document, snapshot: Document) -> None:
+    receipt(snapshot, "stack")["changed"] = [
+        {"path": "lib/python3.11/site-packages/numpy-1.24.3.dist-info/RECORD", "what": "size"}
+    ]
+
+
 @fault("stack.build", cause="is a CPU-only build", remedy=PROVISION)
 def cpu_build(plan: Document, snapshot: Document) -> None:
     stack(snapshot)["framework"]["build"].update(cuda=None, cudnn=None, cuda_build=False)
@@ -84,18 +97,23 @@ def build_for_another_cudnn(plan: Document, snapshot: Document) -> None:
     stack(snapshot)["framework"]["build"]["cudnn"] = "9"
 
 
-@fault("stack.libraries", verdict="INCONCLUSIVE",
-       cause="It is unknown whether TensorFlow of tensorflow-2.13.1 finds"
-             " libcufft.so.10",
-       remedy="GPU")
+@fault(
+    "stack.libraries",
+    verdict="INCONCLUSIVE",
+    cause="It is unknown whether TensorFlow of tensorflow-2.13.1 finds libcufft.so.10",
+    remedy="GPU",
+)
 def library_that_the_loader_did_not_try(plan: Document, snapshot: Document) -> None:
     framework = stack(snapshot)["framework"]
     framework["loader"]["opened"].remove("libcufft.so.10")
     framework["mapped"] = [path for path in framework["mapped"] if "cufft" not in path]
 
 
-@fault("stack.mapped",
-       cause="from outside /usr/local/cuda-11.8: /opt/other/libcublas.so.11", remedy=PROVISION)
+@fault(
+    "stack.mapped",
+    cause="from outside /usr/local/cuda-11.8: /opt/other/libcublas.so.11",
+    remedy=PROVISION,
+)
 def library_of_another_toolkit_mapped(plan: Document, snapshot: Document) -> None:
     stack(snapshot)["framework"]["mapped"].append("/opt/other/libcublas.so.11")
 
@@ -120,16 +138,28 @@ def wrong_sum(plan: Document, snapshot: Document) -> None:
     stack(snapshot)["framework"]["tower_sum"]["wrong"] = 1
 
 
-@fault("stack.matmul",
-       cause="does not run: ImportError: Descriptors cannot be created", remedy=PROVISION)
+@fault(
+    "stack.matmul",
+    cause="does not run: ImportError: Descriptors cannot be created",
+    remedy=PROVISION,
+)
 @fault("stack.build", cause="stopped before this step", remedy=PROVISION, verdict="INCONCLUSIVE")
-@fault("stack.libraries", verdict="INCONCLUSIVE",
-       cause="stopped before this step", remedy=PROVISION)
+@fault(
+    "stack.libraries", verdict="INCONCLUSIVE", cause="stopped before this step", remedy=PROVISION
+)
 @fault("stack.mapped", cause="stopped before this step", remedy=PROVISION, verdict="INCONCLUSIVE")
 def import_fails(plan: Document, snapshot: Document) -> None:
     stack(snapshot)["framework"].update(
-        state="failed", error="ImportError: Descriptors cannot be created", version=None,
-        build=None, loader=None, devices=[], matmul=[], tower_sum=None, mapped=[])
+        state="failed",
+        error="ImportError: Descriptors cannot be created",
+        version=None,
+        build=None,
+        loader=None,
+        devices=[],
+        matmul=[],
+        tower_sum=None,
+        mapped=[],
+    )
 
 
 @fault("stack.matmul", cause="hung: no answer", remedy="load", verdict="HUNG")
@@ -138,14 +168,23 @@ def import_fails(plan: Document, snapshot: Document) -> None:
 @fault("stack.mapped", cause="hung: no answer", remedy="load", verdict="HUNG")
 def framework_hangs(plan: Document, snapshot: Document) -> None:
     stack(snapshot)["framework"].update(
-        state="hung", error="no answer within 96 s", version=None, build=None, loader=None,
-        devices=[], matmul=[], tower_sum=None, mapped=[])
+        state="hung",
+        error="no answer within 96 s",
+        version=None,
+        build=None,
+        loader=None,
+        devices=[],
+        matmul=[],
+        tower_sum=None,
+        mapped=[],
+    )
 
 
 @fault("stack.python", cause="does not start: libpython3.11.so.1.0: cannot open", remedy=PROVISION)
 def interpreter_gone(plan: Document, snapshot: Document) -> None:
     stack(snapshot)["start"].update(
-        python=None, prefix=None, error="libpython3.11.so.1.0: cannot open")
+        python=None, prefix=None, error="libpython3.11.so.1.0: cannot open"
+    )
 
 
 @fault("stack.python", cause="searches for modules in /srv/site-packages", remedy="a .pth file")
@@ -153,9 +192,11 @@ def another_site_first(plan: Document, snapshot: Document) -> None:
     stack(snapshot)["start"]["strange"] = ["/srv/site-packages"]
 
 
-@fault("stack.python",
-       cause="neither its own nor the system's: /opt/conda/lib/libstdc++.so.6.0.33",
-       remedy="ld.so.conf.d")
+@fault(
+    "stack.python",
+    cause="neither its own nor the system's: /opt/conda/lib/libstdc++.so.6.0.33",
+    remedy="ld.so.conf.d",
+)
 def library_of_conda(plan: Document, snapshot: Document) -> None:
     stack(snapshot)["framework"]["strangers"] = ["/opt/conda/lib/libstdc++.so.6.0.33"]
 
@@ -182,8 +223,11 @@ def mapped_file_that_was_replaced(plan: Document, snapshot: Document) -> None:
     mapped[0] += " (deleted)"
 
 
-@fault("stack.mapped",
-       cause="libcudnn.so.7.6.5, which was installed for something else", remedy=PROVISION)
+@fault(
+    "stack.mapped",
+    cause="libcudnn.so.7.6.5, which was installed for something else",
+    remedy=PROVISION,
+)
 def mapped_file_of_another_cudnn(plan: Document, snapshot: Document) -> None:
     receipts = data(snapshot, "receipts")["receipts"]
     other = f"{LIB}/libcudnn.so.7.6.5"

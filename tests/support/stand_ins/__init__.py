@@ -11,7 +11,9 @@ from pathlib import Path
 
 SOURCE = Path(__file__).with_name("gpu.c")
 TOOLKIT = {
-    "cudart": "libcudart.so.12", "cublas": "libcublas.so.12", "cublasLt": "libcublasLt.so.12",
+    "cudart": "libcudart.so.12",
+    "cublas": "libcublas.so.12",
+    "cublasLt": "libcublasLt.so.12",
     "nvrtc": "libnvrtc.so.12",
     "cudnn": "libcudnn.so.8",
 }
@@ -26,12 +28,28 @@ def build(home: Path) -> tuple[Path, Path]:
     return toolkit, driver
 
 
-def compiled(directory: Path, names: dict[str, str], told: str = "") -> None:
+def compiled(directory: Path, names: dict[str, str], reported: str = "") -> None:
     """These libraries in a new directory; `told` is one setting where the environment is empty."""
     directory.mkdir(parents=True)
     for part, soname in names.items():
         subprocess.run(
-            ["gcc", "-O2", "-std=gnu11", "-Wall", "-Wextra", "-Werror",
-             "-Wno-unused", "-shared", "-fPIC", f'-DTOLD="{told}"',
-             f"-DLIBRARY_{part}", f"-Wl,-soname,{soname}", str(SOURCE), "-o",
-             str(directory / soname), "-lm"], check=True)
+            [
+                "gcc",
+                "-O2",
+                "-std=gnu11",
+                "-Wall",
+                "-Wextra",
+                "-Werror",
+                "-Wno-unused",
+                "-shared",
+                "-fPIC",
+                f'-DTOLD="{reported}"',
+                f"-DLIBRARY_{part}",
+                f"-Wl,-soname,{soname}",
+                str(SOURCE),
+                "-o",
+                str(directory / soname),
+                "-lm",
+            ],
+            check=True,
+        )

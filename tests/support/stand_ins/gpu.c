@@ -177,6 +177,12 @@ int cudaMemcpy(void *to, const void *from, size_t size, int kind)
     memcpy(to, from, size);
     if (kind == 3 && told("STAND_IN_MEMORY", "wrong"))
         ((char *)to)[size - 4] ^= 1;
+    if (kind == 3 && told("STAND_IN_MEMORY", "middle"))
+        ((char *)to)[size / 2] ^= 1;
+    /* A cell that loses a bit: in the fourth of the blocks of 64 MiB that are written. */
+    static int blocks;
+    if (kind == 3 && size == 64 * MIB && told("STAND_IN_MEMORY", "cell") && ++blocks == 4)
+        ((char *)to)[size / 3] ^= 1;
     return 0;
 }
 /* Only the first card is slow or fails. */
@@ -185,6 +191,10 @@ int cudaDeviceSynchronize(void)
     if (device == 0)
         usleep(1000 * number("STAND_IN_SLOW_MS", 0));
     return device == 0 ? trouble("STAND_IN_WAIT") : 0;
+}
+int cudaDeviceGetAttribute(int *value, int attribute, int gpu)
+{
+    return (void)gpu, *value = attribute == 18 ? number("STAND_IN_INTEGRATED", 0) : 0, 0;
 }
 int cudaDeviceReset(void) { return 0; }
 int cudaDeviceCanAccessPeer(int *can, int a, int b) { return *can = a != b, 0; }

@@ -64,8 +64,7 @@ class GpuResult(TypedDict):
     """What was computed on one GPU."""
 
     gpu: Annotated[int, "its index"]
-    wrong: Annotated[
-        int | None, "wrong rows, numbers or blocks; null where nothing was checked"]
+    wrong: Annotated[int | None, "wrong rows, numbers or blocks; null where nothing was checked"]
     error: str | None
     busy: Busy | None
 
@@ -86,7 +85,8 @@ class FormatResult(GpuResult):
     format: Annotated[Text, "such as bf16"]
     checked: Annotated[int, "how many products"]
     not_applicable: Annotated[
-        str | None, "why the GPU or this cuBLAS has no such products; null where both have"]
+        str | None, "why the GPU or this cuBLAS has no such products; null where both have"
+    ]
 
 
 class NvrtcRun(TypedDict):
@@ -116,13 +116,21 @@ class CudnnResult(GpuResult):
 
 
 class BandwidthResult(GpuResult):
-    """Memory bandwidth, bytes read and written."""
+    """Memory bandwidth, bytes read and written; and whether memory keeps what is written."""
 
     gib_s: float | None
+    filled_mib: NotRequired[
+        Annotated[
+            int | None,
+            "how much of its free memory had two patterns written and compared; null: other"
+            " programs use it",
+        ]
+    ]
 
 
-_Peers = TypedDict("_Peers", {"from": Annotated[int, "a GPU's index"],
-                              "to": Annotated[int, "another GPU's index"]})
+_Peers = TypedDict(
+    "_Peers", {"from": Annotated[int, "a GPU's index"], "to": Annotated[int, "another GPU's index"]}
+)
 
 
 class PeerResult(_Peers):
@@ -152,8 +160,11 @@ class SustainedResult(GpuResult):
     seconds: float | None
     settled_s: Annotated[float | None, "time to cool down; null where the GPU stayed hot"]
     samples: list[Sample]
-    checked: NotRequired[Annotated[
-        int, "how many products were checked, each element of them; `wrong` counts products"]]
+    checked: NotRequired[
+        Annotated[
+            int, "how many products were checked, each element of them; `wrong` counts products"
+        ]
+    ]
 
 
 class ComputeRun(TypedDict):
@@ -169,16 +180,22 @@ class ComputeRun(TypedDict):
     driver: ComputeDriver | None
     devices: list[ComputeDevice]
     cublas: list[CublasResult]
-    formats: NotRequired[Annotated[
-        list[FormatResult], "products in other number formats than float32"]]
+    formats: NotRequired[
+        Annotated[list[FormatResult], "products in other number formats than float32"]
+    ]
     nvrtc: Nvrtc | None
     cudnn: list[CudnnResult]
-    host_copies: NotRequired[Annotated[
-        list[GpuResult] | None,
-        "numbers that were copied to a GPU and back, of the newest toolkit; else null. Speed and"
-        " link stand with the device"]]
+    host_copies: NotRequired[
+        Annotated[
+            list[GpuResult] | None,
+            "numbers that were copied to a GPU and back, of the newest toolkit; else null. Speed"
+            " and"
+            " link stand with the device",
+        ]
+    ]
     bandwidth: Annotated[
-        list[BandwidthResult] | None, "with `--deep`, of the newest toolkit; else null"]
+        list[BandwidthResult] | None, "with `--deep`, of the newest toolkit; else null"
+    ]
     peer: Annotated[list[PeerResult] | None, "as `bandwidth`"]
     sustained: Annotated[list[SustainedResult] | None, "as `bandwidth`"]
     mapped: Annotated[list[Text], "real paths of the CUDA libraries in the process"]

@@ -19,7 +19,10 @@ class ExposedFile(TypedDict):
     """A file or directory that an unprivileged account could change."""
 
     path: Text
-    what: Annotated[Text, "not owned by root, writable by others, or mounted over"]
+    what: Annotated[Text, "not owned by root, writable by others, mounted over, or a link"]
+    link: NotRequired[
+        Annotated[Text, "the target of a link on the way to what others could change"]
+    ]
 
 
 class Header(TypedDict):
@@ -50,8 +53,7 @@ class ToolkitTree(TypedDict):
     receipt: Annotated[bool, "gpufleet has a receipt for it"]
     realpath: Path
     closed: Annotated[list[ClosedPath], "parts that other users cannot enter or read"]
-    exposed: NotRequired[
-        Annotated[list[ExposedFile], "who can change it, where it has no receipt"]]
+    exposed: NotRequired[Annotated[list[ExposedFile], "who can change it, where it has no receipt"]]
     unfit: NotRequired[list[UnfitLibrary]]
 
 
@@ -150,7 +152,8 @@ class Linker(TypedDict):
     cache: Annotated[list[CachedLibrary], "in the order in which the linker searches"]
     cache_error: str | None
     offered: Annotated[
-        list[Library], "what the registered directories provide from the next `ldconfig` on"]
+        list[Library], "what the registered directories provide from the next `ldconfig` on"
+    ]
     providers: Annotated[list[Library], "every such file in a directory that the linker searches"]
     unregistered: Annotated[list[Path], "toolkits' library directories that no file names"]
 
@@ -160,10 +163,15 @@ class ChangedFile(TypedDict):
 
     path: Text
     what: Annotated[
-        Text, "`missing`, `size`, `mtime`, `mode`, `type`, `target`, `sha256` or `unreadable`"]
+        Text, "`missing`, `size`, `mtime`, `mode`, `type`, `target`, `sha256` or `unreadable`"
+    ]
+    link: NotRequired[
+        Annotated[bool, "it is a link, missing or with another target; its receipt restores it"]
+    ]
     error: NotRequired[Annotated[str, "why it is unreadable"]]
     disk: NotRequired[
-        Annotated[str | None, "of an unreadable one: what is mounted where, as `/dev/sda1 at /`"]]
+        Annotated[str | None, "of an unreadable one: what is mounted where, as `/dev/sda1 at /`"]
+    ]
 
 
 class ReceiptStatus(ReceiptFields):
@@ -173,6 +181,9 @@ class ReceiptStatus(ReceiptFields):
     changed: list[ChangedFile]
     libraries: Annotated[list[Text], "real paths of the CUDA and cuDNN files that it lists"]
     unlisted: Annotated[list[Text], "files that it should list, and no receipt does"]
+    recorded: NotRequired[
+        Annotated[bool, "stack: it lists its packages' records, by which their files are compared"]
+    ]
     exposed: list[ExposedFile]
 
 
@@ -225,6 +236,14 @@ class Scrub(TypedDict):
     components: list[ContentsRead]
 
 
+class Obstacle(TypedDict):
+    """What keeps gpufleet from changing files of its own."""
+
+    path: Path
+    what: Annotated[Text, "immutable, append-only, read-only, mounted (over the records)"]
+    source: Annotated[Text | None, "of a mount: what is mounted"]
+
+
 class Receipts(TypedDict):
     """What gpufleet has recorded on the host, compared with what is there."""
 
@@ -232,7 +251,8 @@ class Receipts(TypedDict):
     journal: list[JournalStatus]
     unreadable: list[UnreadableRecord]
     texts: Annotated[
-        dict[str, str], "by path: the sha256 of whatever is at the path of an environment file"]
-    caches: NotRequired[
-        Annotated[list[Text], "what installations left in /var/cache/gpufleet"]]
+        dict[str, str], "by path: the sha256 of whatever is at the path of an environment file"
+    ]
+    caches: NotRequired[Annotated[list[Text], "what installations left in /var/cache/gpufleet"]]
     scrub: NotRequired[Annotated[Scrub, "of a nightly run"]]
+    obstacles: NotRequired[Annotated[list[Obstacle], "what keeps a repair from its files"]]

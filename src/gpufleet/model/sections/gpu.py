@@ -28,8 +28,11 @@ class PciDevice(_Class):
     vendor: Text
     device: Annotated[str, "the device id"]
     driver: Annotated[Text | None, "the kernel driver that holds it"]
-    port: NotRequired[Annotated[
-        PciPort | None, "null: the bus shows no port above it, as in many virtual machines"]]
+    port: NotRequired[
+        Annotated[
+            PciPort | None, "null: the bus shows no port above it, as in many virtual machines"
+        ]
+    ]
 
 
 class Mig(TypedDict):
@@ -65,10 +68,18 @@ class Gpus(TypedDict):
 
     pci: list[PciDevice]
     nvswitches: Annotated[list[Text], "the PCI addresses of NVSwitches"]
-    hypervisor: NotRequired[Annotated[
-        bool | None, "the processor reports that this is a virtual machine"]]
+    hypervisor: NotRequired[
+        Annotated[bool | None, "the processor reports that this is a virtual machine"]
+    ]
+    platform: NotRequired[
+        Annotated[
+            Literal["wsl", "jetson"] | None,
+            "a kind of machine whose GPUs are on no PCI bus, which is not supported",
+        ]
+    ]
     mig: Annotated[
-        list[Mig] | None, "null where no loaded driver could be asked, or no layout is declared"]
+        list[Mig] | None, "null where no loaded driver could be asked, or no layout is declared"
+    ]
     nodes: Annotated[list[Path], "device nodes, such as /dev/nvidia0"]
     node_access: list[NodeAccess]
     mps: NotRequired[Annotated[list[MpsProcess], "of any account"]]
@@ -120,12 +131,15 @@ class Driver(TypedDict):
     loaded: Annotated[Text | None, "the loaded module's version"]
     library: Annotated[Text | None, "libcuda's version, from its file name"]
     library_path: NotRequired[
-        Annotated[Path | None, "the libcuda.so.1 that programs open; null where none opens"]]
+        Annotated[Path | None, "the libcuda.so.1 that programs open; null where none opens"]
+    ]
     cuda_version: Annotated[
-        Text | None, "the newest CUDA that the driver supports (`cuDriverGetVersion`)"]
+        Text | None, "the newest CUDA that the driver supports (`cuDriverGetVersion`)"
+    ]
     cuinit: Annotated[int | None, "the status of `cuInit`, 0 for success"]
     capabilities: NotRequired[
-        Annotated[list[Text] | None, "the compute capability of each GPU that CUDA shows"]]
+        Annotated[list[Text] | None, "the compute capability of each GPU that CUDA shows"]
+    ]
     modules: Annotated[list[Text], "loaded modules named nvidia* or nouveau"]
     on_disk: Annotated[Text | None, "the module's version for the running kernel"]
     dkms: list[DkmsModule]
@@ -192,7 +206,8 @@ class SmiDevice(TypedDict):
         list[Text] | None,
         "why its clocks are lower than they could be: `idle`, `application-clocks`,"
         " `sw-power-cap`, `hw-slowdown`, `hw-thermal`, `hw-power-brake`, `sync-boost`,"
-        " `sw-thermal`, `display-clocks`"]
+        " `sw-thermal`, `display-clocks`",
+    ]
     clock_sm_mhz: int | None
     clock_sm_max_mhz: int | None
     pcie: PcieLink
@@ -201,16 +216,22 @@ class SmiDevice(TypedDict):
     raw_unknown: Annotated[
         list[Text],
         "fields (such as pcie.width) that the GPU reports as not available, or that this driver"
-        " does not print"]
+        " does not print",
+    ]
     unanswered: Annotated[
         list[Text],
-        "those of them that it failed to answer, such as `temperature_c: [Unknown Error]`"]
-    elements: NotRequired[Annotated[
-        dict[str, str],
-        "the text of each element that nvidia-smi printed for it, such as"
-        " `fabric/state: Completed`; a second one of a name ends in `[1]`"]]
-    broken: NotRequired[Annotated[
-        str | None, "why its part of the document could be read in part only"]]
+        "those of them that it failed to answer, such as `temperature_c: [Unknown Error]`",
+    ]
+    elements: NotRequired[
+        Annotated[
+            dict[str, str],
+            "the text of each element that nvidia-smi printed for it, such as"
+            " `fabric/state: Completed`; a second one of a name ends in `[1]`",
+        ]
+    ]
+    broken: NotRequired[
+        Annotated[str | None, "why its part of the document could be read in part only"]
+    ]
 
 
 class Nvml(TypedDict):
@@ -218,7 +239,8 @@ class Nvml(TypedDict):
 
     status: Annotated[
         int | None,
-        "of `nvmlInit_v2` and the calls after it; 18: driver and library differ; null: no library"]
+        "of `nvmlInit_v2` and the calls after it; 18: driver and library differ; null: no library",
+    ]
     version: Text | None
     count: Annotated[int | None, "the number of GPUs"]
 
@@ -241,9 +263,11 @@ class GpuNvlinks(TypedDict):
     address: Annotated[Text | None, "the PCI address"]
     mig: Annotated[bool | None, "MIG is on: NVML then reports links as inactive"]
     links: Annotated[
-        list[Nvlink] | None, "empty: the GPU has no NVLink; null: the library cannot report them"]
+        list[Nvlink] | None, "empty: the GPU has no NVLink; null: the library cannot report them"
+    ]
     errors: Annotated[
-        dict[str, int], "error counters since the driver was loaded, added up over active links"]
+        dict[str, int], "error counters since the driver was loaded, added up over active links"
+    ]
 
 
 class SubnetManager(TypedDict):
@@ -260,13 +284,13 @@ class Smi(TypedDict):
     program: Annotated[Path | None, "nvidia-smi's path"]
     status: Annotated[int | None, "the exit status of `nvidia-smi -q -x`"]
     error: str | None
-    remarks: NotRequired[Annotated[
-        str | None, "what it printed beside its document, though it ended with 0"]]
+    remarks: NotRequired[
+        Annotated[str | None, "what it printed beside its document, though it ended with 0"]
+    ]
     driver_version: Text | None
     cuda_version: Text | None
     nvml: Nvml
-    nvlink: NotRequired[Annotated[
-        list[GpuNvlinks] | None, "null where NVML could not be queried"]]
+    nvlink: NotRequired[Annotated[list[GpuNvlinks] | None, "null where NVML could not be queried"]]
     devices: list[SmiDevice]
     attached: NotRequired[Annotated[int | None, "how many GPUs nvidia-smi says that there are"]]
     dtd: NotRequired[Annotated[int | None, "the version of its document type, 12 for v12"]]

@@ -42,12 +42,14 @@ class InstalledKernel(TypedDict):
     image: Annotated[bool, "its image is in /boot"]
     headers: Annotated[bool, "what a module is built with is installed"]
     modules: Annotated[
-        list[KernelModule], "NVIDIA's modules for it, the one that would be loaded first"]
+        list[KernelModule], "NVIDIA's modules for it, the one that would be loaded first"
+    ]
     initramfs: Annotated[Path | None, "its initial RAM file system"]
     initramfs_nouveau: Annotated[
         bool | None,
         "the initramfs has nouveau and nothing that blacklists it; read in mode `full`, and where"
-        " the initramfs is older than the blacklist"]
+        " the initramfs is older than the blacklist",
+    ]
 
 
 class SecureBoot(TypedDict):
@@ -55,6 +57,14 @@ class SecureBoot(TypedDict):
 
     enabled: bool | None
     enrolled: Annotated[bool | None, "the firmware accepts the key with which DKMS signs"]
+
+
+class CpuFrequency(TypedDict):
+    """What sets the frequency of a CPU; null where it could not be read."""
+
+    cpu: int
+    governor: Annotated[Text | None, "such as performance"]
+    driver: Annotated[Text | None, "the scaling driver, such as intel_pstate"]
 
 
 class Kernel(TypedDict):
@@ -66,11 +76,19 @@ class Kernel(TypedDict):
     container: Annotated[
         Text | None,
         "what `systemd-detect-virt --container` prints; in a container the running kernel is not"
-        " the host's own"]
+        " the host's own",
+    ]
     next_boot: Annotated[Text | None, "the kernel of the next boot"]
     next_boot_source: Annotated[Text | None, "the file or program that determines it"]
     installed: list[InstalledKernel]
     secure_boot: SecureBoot
+    frequency: NotRequired[
+        Annotated[
+            list[CpuFrequency] | None,
+            "of each CPU whose frequency the kernel sets; empty in most virtual machines; null"
+            " where no CPU is listed",
+        ]
+    ]
 
 
 class SharedDirectory(TypedDict):
@@ -102,13 +120,15 @@ class Disks(TypedDict):
 
     free_mib: Annotated[dict[str, int], "free space"]
     free_files: Annotated[
-        dict[str, int | None], "free inodes; null where the file system creates them as needed"]
+        dict[str, int | None], "free inodes; null where the file system creates them as needed"
+    ]
     filesystem: Annotated[dict[str, Text], "the device id of each file system"]
     noexec: Annotated[list[Path], "directories that are mounted noexec"]
     readonly: Annotated[list[Path], "directories that are mounted read-only"]
     shared: NotRequired[list[SharedDirectory]]
-    common: NotRequired[Annotated[
-        list[CommonFile] | None, "null where no ordinary account could try"]]
+    common: NotRequired[
+        Annotated[list[CommonFile] | None, "null where no ordinary account could try"]
+    ]
     memory_mib: NotRequired[Annotated[int | None, "the memory of the host"]]
 
 
@@ -169,13 +189,15 @@ class Event(TypedDict):
     """A message of the kernel log: the last one of its kind, code and GPU.
 
     Messages of one code that ask for different things stay apart: SXids and PCIe errors by
-    severity; Xids 64, 74, 144 to 150 and 154 by what their texts say.
+    severity; Xids 45, 64, 74, 144 to 150 and 154 by what their texts say.
     """
 
     kind: Annotated[
         Text,
         "`xid`, `sxid`, `key-rejected`, `api-mismatch`, `init-failed`, `pcie-error`,"
-        " `machine-check`, `hung-task`, `io-error` or `out-of-memory`"]
+        " `link-down`, `power-state`, `link-training`, `driver-error`, `driver-oops`, `oops`,"
+        " `driver-lockup`, `lockup`, `machine-check`, `hung-task`, `io-error` or `out-of-memory`",
+    ]
     code: Annotated[int | None, "the Xid's or SXid's number"]
     address: Annotated[Text | None, "the PCI address"]
     pid: int | None
@@ -183,10 +205,14 @@ class Event(TypedDict):
     uptime_s: Annotated[float | None, "when it was last logged, after the boot"]
     count: Annotated[int, "how often"]
     text: Annotated[str, "the line"]
-    below: NotRequired[Annotated[
-        list[Text],
-        "of a PCIe error: the NVIDIA devices that are reached through the address, if it is a"
-        " port", UNCHECKED]]
+    below: NotRequired[
+        Annotated[
+            list[Text],
+            "of a PCIe error or a lost link: the NVIDIA devices that are reached through the"
+            " address, if it is a port",
+            UNCHECKED,
+        ]
+    ]
 
 
 class KernelLog(TypedDict):
@@ -198,7 +224,8 @@ class KernelLog(TypedDict):
     source: Annotated[
         Text | None,
         "`journal`, `dmesg`, `file:PATH`; null where nothing is read: in mode `facts`, and in a"
-        " container without a GPU"]
+        " container without a GPU",
+    ]
     error: Annotated[str | None, "why it could not be read"]
     since_boot: Annotated[bool, "it is limited to this boot"]
     complete: Annotated[bool, "it reaches back to the boot"]
@@ -221,8 +248,7 @@ class Variables(TypedDict):
 
     where: Annotated[Text, "a login, systemd, or the file that sets them"]
     variables: Annotated[dict[str, str | None], NON_EMPTY]
-    job: NotRequired[
-        Annotated[bool, "they hold for one service or cron job alone"]]
+    job: NotRequired[Annotated[bool, "they hold for one service or cron job alone"]]
 
 
 class Environment(TypedDict):
@@ -233,11 +259,16 @@ class Environment(TypedDict):
         list[Variables],
         "of the connecting user's login, of systemd, of /etc/ld.so.preload, and of each file of"
         " PAM, systemd units and cron that sets any",
-        NON_EMPTY]
+        NON_EMPTY,
+    ]
     mentions: NotRequired[
-        Annotated[dict[str, list[Text]], "by variable: the profiles that name it"]]
+        Annotated[dict[str, list[Text]], "by variable: the profiles that name it"]
+    ]
     unread: NotRequired[
-        Annotated[list[Text], "files that the probe's user may not read, and why root's login was"
-                  " not run"]]
+        Annotated[
+            list[Text], "files that the probe's user may not read, and why root's login was not run"
+        ]
+    ]
     offers: Annotated[
-        dict[str, list[Text]], "by directory that they name: its CUDA and cuDNN libraries"]
+        dict[str, list[Text]], "by directory that they name: its CUDA and cuDNN libraries"
+    ]

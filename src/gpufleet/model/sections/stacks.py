@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, NotRequired, TypedDict
 
-from gpufleet.model.frameworks import FrameworkId
+from gpufleet.frameworks import UNNAMED, FrameworkId
 from gpufleet.model.types import UNCHECKED, Path, Text
 
 from .cuda import ClosedPath, ExposedFile
@@ -49,8 +49,9 @@ class Product(TypedDict):
     tflops: float | None
     error: str | None
     precision: NotRequired[Annotated[Text, "without it: float32"]]
-    not_applicable: NotRequired[Annotated[
-        str | None, "why the framework has no product of this precision on this device"]]
+    not_applicable: NotRequired[
+        Annotated[str | None, "why the framework has no product of this precision on this device"]
+    ]
 
 
 class TowerSum(TypedDict):
@@ -117,8 +118,7 @@ class SmallChecks(TypedDict):
     hello: Hello | None
     local_devices: list[LocalDevice] | None
     gpu_device_name: str | None
-    placement: Annotated[
-        list[Text] | None, "where the log of device placement shows a product"]
+    placement: Annotated[list[Text] | None, "where the log of device placement shows a product"]
     built_with_cuda: bool | None
     errors: Annotated[dict[str, str], "by check: why it failed"]
 
@@ -126,8 +126,7 @@ class SmallChecks(TypedDict):
 class Framework(TypedDict):
     """What the workload printed, run by `env -i VENV/bin/python`."""
 
-    framework: NotRequired[Annotated[
-        FrameworkId | None, "which one ran; without it: tensorflow"]]
+    framework: NotRequired[Annotated[FrameworkId | None, f"which one ran; {UNNAMED}"]]
     state: Annotated[State, RUN_STATE]
     error: str | None
     version: Text | None
@@ -138,33 +137,41 @@ class Framework(TypedDict):
     tower_sum: TowerSum | None
     mapped: Annotated[
         list[Text],
-        "real paths in /proc/self/maps, after import and products, with CUDA's or cuDNN's names"]
+        "real paths in /proc/self/maps, after import and products, with CUDA's or cuDNN's names",
+    ]
     strangers: Annotated[
         list[Text],
         "other code in the process that is neither the environment's, nor its Python's, nor the"
-        " system's"]
+        " system's",
+    ]
     small: SmallChecks | None
     capabilities: Annotated[
-        list[Text], "the compute capability of each GPU as the framework names it"]
+        list[Text], "the compute capability of each GPU as the framework names it"
+    ]
     said: Annotated[
-        list[Text], "log lines with the reason why a GPU is left out or its code compiled again"]
-    no_gpu: NotRequired[Annotated[
-        str | None, "why it uses no GPU, as the framework says itself"]]
-    versions: NotRequired[Annotated[
-        dict[str, str | None], "what its libraries answer for themselves"]]
+        list[Text], "log lines with the reason why a GPU is left out or its code compiled again"
+    ]
+    no_gpu: NotRequired[Annotated[str | None, "why it uses no GPU, as the framework says itself"]]
+    versions: NotRequired[
+        Annotated[dict[str, str | None], "what its libraries answer for themselves"]
+    ]
     numpy: NotRequired[Exchange]
     convolution: NotRequired[list[Convolution]]
-    routines: NotRequired[Annotated[
-        dict[str, str | None],
-        "`fft` and `solve`, on the first device: null, or why there is no right result"]]
+    routines: NotRequired[
+        Annotated[
+            dict[str, str | None],
+            "`fft` and `solve`, on the first device: null, or why there is no right result",
+        ]
+    ]
     workers: NotRequired[Workers]
-    compile: NotRequired[Annotated[Compiled | None, "null: the release has no `torch.compile`"]]
-    seconds: NotRequired[
-        Annotated[dict[str, float | None], "`import` and `total`", UNCHECKED]]
+    compile: NotRequired[Annotated[Compiled | None, "null: the release cannot compile one"]]
+    seconds: NotRequired[Annotated[dict[str, float | None], "`import` and `total`", UNCHECKED]]
     jit_cache: NotRequired[
-        Annotated[Path, "where the driver keeps the code that it compiled for this stack"]]
+        Annotated[Path, "where the driver keeps the code that it compiled for this stack"]
+    ]
     compiled: NotRequired[
-        Annotated[bool, "the driver had to compile its code for a GPU, and had not before"]]
+        Annotated[bool, "the driver had to compile its code for a GPU, and had not before"]
+    ]
 
 
 class StackStart(TypedDict):
@@ -174,10 +181,15 @@ class StackStart(TypedDict):
     prefix: Text | None
     strange: Annotated[list[Text], "directories that it searches before its own"]
     error: str | None
-    sets: NotRequired[Annotated[
-        dict[str, str], "variables that steer libraries, modules or GPUs, and that it sets itself"]]
-    customized: NotRequired[Annotated[
-        list[Text], "the sitecustomize and usercustomize that it ran"]]
+    sets: NotRequired[
+        Annotated[
+            dict[str, str],
+            "variables that steer libraries, modules or GPUs, and that it sets itself",
+        ]
+    ]
+    customized: NotRequired[
+        Annotated[list[Text], "the sitecustomize and usercustomize that it ran"]
+    ]
 
 
 class StackBinding(TypedDict):
@@ -195,18 +207,17 @@ class InstalledStack(TypedDict):
     python: Annotated[Text | None, "the interpreter's version"]
     packages: Annotated[dict[str, Text], "version by name"]
     bound_to: Annotated[Path | None, "the directory of the libraries that it is bound to"]
-    runs: NotRequired[Annotated[
-        FrameworkId, "the framework that it is for: as declared, else by its packages"]]
+    runs: NotRequired[
+        Annotated[FrameworkId, "the framework that it is for: as declared, else by its packages"]
+    ]
     start: StackStart | None
-    hooks: Annotated[
-        list[Text], "files that run at every start and that belong to no package"]
+    hooks: Annotated[list[Text], "files that run at every start and that belong to no package"]
     binding: Annotated[StackBinding | None, "null in mode `facts`"]
     receipt: Annotated[bool, "gpufleet has a receipt for it"]
     framework: Annotated[Framework | None, "null in mode `facts`"]
     realpath: Path
     closed: list[ClosedPath]
-    exposed: NotRequired[
-        Annotated[list[ExposedFile], "who can change it, where it has no receipt"]]
+    exposed: NotRequired[Annotated[list[ExposedFile], "who can change it, where it has no receipt"]]
 
 
 class Stacks(TypedDict):
@@ -226,6 +237,12 @@ class Engine(TypedDict):
     live_restore: bool | None
     cgroup_driver: Text | None
     storage: Text | None
+    security: NotRequired[
+        Annotated[
+            list[Text],
+            "what it confines containers with, such as `selinux`, `apparmor`, `userns`, `rootless`",
+        ]
+    ]
     error: str | None
 
 
@@ -246,6 +263,17 @@ class ContainerToolkit(TypedDict):
 
     version: Text | None
     held: bool
+    candidate: NotRequired[
+        Annotated[Text | None, "the newest version that the repositories offer; null: not read"]
+    ]
+
+
+class ToolkitConfiguration(TypedDict):
+    """/etc/nvidia-container-runtime/config.toml, as far as it decides how containers get GPUs."""
+
+    path: Path
+    mode: Annotated[Text | None, "of the runtime; null: not set"]
+    no_cgroups: Annotated[bool | None, "true: no container is allowed its devices; null: not set"]
 
 
 class CdiSpecification(TypedDict):
@@ -268,6 +296,16 @@ class ContainerNode(TypedDict):
 
     node: Text
     error: Annotated[str | None, "why it cannot be opened"]
+    code: NotRequired[Annotated[Text | None, "the error's name, such as EACCES"]]
+
+
+class ContainerStart(TypedDict):
+    """A container that was started in one of the ways in which people start theirs."""
+
+    by: Annotated[Text, "such as docker run --gpus all"]
+    state: Annotated[State, RUN_STATE]
+    error: str | None
+    gpus: list[ContainerNode]
 
 
 class UnitNode(TypedDict):
@@ -309,8 +347,12 @@ class ContainerRun(TypedDict):
     error: str | None
     gpus: list[ContainerNode]
     reload: Annotated[Reload | None, "null: no probe reloads systemd any longer"]
-    unit: NotRequired[Annotated[
-        ContainerUnit | None, "null where it has no GPU, or systemd has no unit for it"]]
+    unit: NotRequired[
+        Annotated[ContainerUnit | None, "null where it has no GPU, or systemd has no unit for it"]
+    ]
+    starts: NotRequired[
+        Annotated[list[ContainerStart], "containers with all GPUs; none where the host has no GPU"]
+    ]
     stack: Annotated[Text | None, "the stack that was run in it"]
     framework: Framework | None
     image: Image | None
@@ -322,12 +364,21 @@ class Containers(TypedDict):
     engine: Annotated[Engine | None, "null where it is not installed or none is declared"]
     daemon: Daemon
     toolkit: ContainerToolkit | None
+    configuration: NotRequired[
+        Annotated[ToolkitConfiguration | None, "the toolkit's; null: there is no file"]
+    ]
     cdi: list[CdiSpecification]
     dev_char: DevChar
     wrapper: Annotated[Path | None, "where `nvidia-docker` is"]
     run: Annotated[ContainerRun | None, "null in mode `facts`"]
-    running: NotRequired[Annotated[
-        list[ContainerUnit] | None,
-        "other people's running containers that have GPUs; null where systemd was not asked"]]
-    majors: NotRequired[Annotated[
-        dict[str, int], "the major numbers of NVIDIA's character devices, by the kernel's name"]]
+    running: NotRequired[
+        Annotated[
+            list[ContainerUnit] | None,
+            "other people's running containers that have GPUs; null where systemd was not asked",
+        ]
+    ]
+    majors: NotRequired[
+        Annotated[
+            dict[str, int], "the major numbers of NVIDIA's character devices, by the kernel's name"
+        ]
+    ]

@@ -1,4 +1,5 @@
 """Section `compute`: what each toolkit, or a stack's wheels, compute by their own libraries."""
+
 import os
 import shutil
 import sys
@@ -12,9 +13,20 @@ from ..trust import CACHE, RefusedError, account_for
 from ..wheels import newest_wheels
 from ..workload_run import gpu_variables, parse_output, write_script
 
-COMPUTE_SILENT = {"driver": {"cuinit": None, "version": None, "error": None}, "devices": [],
-                  "cublas": [], "formats": [], "nvrtc": None, "cudnn": [], "host_copies": None,
-                  "bandwidth": None, "peer": None, "sustained": None, "mapped": [], "seconds": None}
+COMPUTE_SILENT = {
+    "driver": {"cuinit": None, "version": None, "error": None},
+    "devices": [],
+    "cublas": [],
+    "formats": [],
+    "nvrtc": None,
+    "cudnn": [],
+    "host_copies": None,
+    "bandwidth": None,
+    "peer": None,
+    "sustained": None,
+    "mapped": [],
+    "seconds": None,
+}
 
 
 def section_compute(host):
@@ -36,8 +48,11 @@ def section_compute(host):
     for at, tree in enumerate(trees):
         share_s = max(1, (ends - time.monotonic()) / (len(trees) - at))
         more = [] if at < len(trees) - 1 else ["--host-copies"] + ["--deep"] * deep
-        found["runs"].append(run_toolkit(
-            host, tree, share_s + (2 * host["sustained_s"] if "--deep" in more else 0), more))
+        found["runs"].append(
+            run_toolkit(
+                host, tree, share_s + (2 * host["sustained_s"] if "--deep" in more else 0), more
+            )
+        )
     return found
 
 
@@ -45,26 +60,45 @@ def run_toolkit(host, tree, deadline_s, more):
     """Run the workload for one toolkit (or stack), with an empty environment; its document."""
     silent = dict(COMPUTE_SILENT, toolkit=tree)
     expect = "any" if host["expect_gpus"] is None else str(host["expect_gpus"])
-    code = [sys.executable, CACHE, *(path for path in (
-        host.path(name) for name in library_directories(host, tree)) if os.path.isdir(path))]
+    code = [
+        sys.executable,
+        CACHE,
+        *(
+            path
+            for path in (host.path(name) for name in library_directories(host, tree))
+            if os.path.isdir(path)
+        ),
+    ]
     try:
         account = account_for(code, as_owner=True)
         home, script = write_script(host, account)
     except RefusedError as error:
         return dict(silent, state="failed", error=str(error))
     except OSError as error:
-        return dict(silent, state="failed",
-                    error="no directory to write the script in: %s" % error)
-    args = ["--expect-gpus", expect, "--budget", str(host["budget_mib"]),
-             "--deadline", str(deadline_s * 0.9), "--sustained", str(host["sustained_s"])]
+        return dict(silent, state="failed", error="no directory to write the script in: %s" % error)
+    args = [
+        "--expect-gpus",
+        expect,
+        "--budget",
+        str(host["budget_mib"]),
+        "--deadline",
+        str(deadline_s * 0.9),
+        "--sustained",
+        str(host["sustained_s"]),
+    ]
     try:
         # The interpreter of the probe may be in root's own directory.
-        python = "/usr/bin/python3" if account and os.path.exists(
-            "/usr/bin/python3") else sys.executable
-        ended = run_command([python, "-I", "-S", script, "--toolkit", host.path(tree),
-                            *args, *more], deadline_s, env=dict(
-                                gpu_variables(host), PATH="/usr/bin:/bin", HOME=home),
-                           cwd=home, partial=True, code=code)
+        python = (
+            "/usr/bin/python3" if account and os.path.exists("/usr/bin/python3") else sys.executable
+        )
+        ended = run_command(
+            [python, "-I", "-S", script, "--toolkit", host.path(tree), *args, *more],
+            deadline_s,
+            env=dict(gpu_variables(host), PATH="/usr/bin:/bin", HOME=home),
+            cwd="/",
+            partial=True,
+            code=[home, *code],
+        )
     finally:
         shutil.rmtree(home, ignore_errors=True)
     found = parse_output(silent, COMPUTE_MARK, *ended)

@@ -1,4 +1,5 @@
 """Section `containers`: engine, NVIDIA's container toolkit, and a container of our own."""
+
 import json
 import os
 import re
@@ -8,8 +9,9 @@ import stat
 from ..container_run import OWN_NAME, run_trial
 from ..container_units import character_majors, containers_with_gpus
 from ..processes import run_command
+from ..settings_files import mentioned
 from ..text import first_match, last_lines
-from ..trust import CACHE, account_for, mentioned
+from ..trust import CACHE, SYSTEM_PATH, account_for
 
 CDI_LOCATIONS = ("/etc/cdi/*", "/run/cdi/*")
 DEVICE_NODES = ("/dev/nvidia*", "/dev/nvidia-caps/nvidia-cap*")
@@ -19,16 +21,35 @@ GPU_KIND = "nvidia.com/gpu"
 ENGINE_LOCATIONS = ("/usr/bin/", "/usr/local/bin/")
 DAEMON_FILE = "/etc/docker/daemon.json"
 TOOLKIT_PACKAGE = "nvidia-container-toolkit"
+TOOLKIT_FILE = "/etc/nvidia-container-runtime/config.toml"
+# What Podman reports of its security, with Docker's names for it.
+PODMAN_SECURITY = (
+    ("apparmorEnabled", "apparmor"),
+    ("selinuxEnabled", "selinux"),
+    ("rootless", "rootless"),
+)
 
 
 # What engines run as root, or name as what they do.
-PLUGIN_LOCATIONS = tuple(place + "/cli-plugins" for place in (
-    "/usr/local/lib/docker", "/usr/local/libexec/docker", "/usr/lib/docker",
-    "/usr/libexec/docker", "/root/.docker"))
+PLUGIN_LOCATIONS = tuple(
+    place + "/cli-plugins"
+    for place in (
+        "/usr/local/lib/docker",
+        "/usr/local/libexec/docker",
+        "/usr/lib/docker",
+        "/usr/libexec/docker",
+        "/root/.docker",
+    )
+)
 CONFIGURATIONS = (
-    DAEMON_FILE, "/etc/containers/*.conf", "/usr/share/containers/*.conf", *CDI_LOCATIONS,
-    "/etc/nvidia-container-runtime/config.toml", "/etc/containers/oci/hooks.d/*",
-    "/usr/share/containers/oci/hooks.d/*")
+    DAEMON_FILE,
+    "/etc/containers/*.conf",
+    "/usr/share/containers/*.conf",
+    *CDI_LOCATIONS,
+    TOOLKIT_FILE,
+    "/etc/containers/oci/hooks.d/*",
+    "/usr/share/containers/oci/hooks.d/*",
+)
 
 
 def judge_engine(host):
@@ -36,8 +57,11 @@ def judge_engine(host):
     code = [name for name in PLUGIN_LOCATIONS if os.path.isdir(name)]
     for pattern in CONFIGURATIONS:
         for name in host.glob(pattern):
-            code += [path for path in mentioned(name)
-                     if os.path.isfile(path) and (os.stat(path).st_mode & 0o111 or ".so" in path)]
+            code += [
+                path
+                for path in mentioned(name)
+                if os.path.isfile(path) and (os.stat(path).st_mode & 0o111 or ".so" in path)
+            ]
     account_for([*dict.fromkeys(code), CACHE], as_owner=False)
 
 
@@ -48,13 +72,23 @@ def section_containers(host):
     engine = probe_engine(host, wanted["engine"]) if wanted else None
     if engine and os.geteuid() != 0 and "permission denied" in (engine["error"] or "").lower():
         raise PermissionError("%s: %s" % (engine["name"], engine["error"]))
-    found = {"engine": engine, "daemon": read_daemon_file(host), "toolkit": container_toolkit(host),
-             "cdi": [cdi_spec(host, name) for path in CDI_LOCATIONS for name in host.glob(path)
-                     if name.endswith((".yaml", ".yml", ".json"))],
-             "dev_char": {"missing": missing_links(host)},
-             "wrapper": find_engine_program(host, "nvidia-docker"), "run": None,
-             "running": running_containers(host, engine) if wanted else None,
-             "majors": character_majors(host)}
+    found = {
+        "engine": engine,
+        "daemon": read_daemon_file(host),
+        "toolkit": container_toolkit(host),
+        "configuration": toolkit_configuration(host),
+        "cdi": [
+            cdi_spec(host, name)
+            for path in CDI_LOCATIONS
+            for name in host.glob(path)
+            if name.endswith((".yaml", ".yml", ".json"))
+        ],
+        "dev_char": {"missing": missing_links(host)},
+        "wrapper": find_engine_program(host, "nvidia-docker"),
+        "run": None,
+        "running": running_containers(host, engine) if wanted else None,
+        "majors": character_majors(host),
+    }
     found["cdi"] = [spec for spec in found["cdi"] if spec]
     if host["mode"] == "full" and engine and not engine["error"]:
         found["run"] = run_trial(host, wanted, found)
@@ -71,26 +105,49 @@ def probe_engine(host, name):
     path = find_engine_program(host, name)
     if path is None:
         return None
-    found = {"name": name, "path": path, "version": None, "runtimes": [], "live_restore": None,
-             "cgroup_driver": None, "storage": None, "error": None}
+    found = {
+        "name": name,
+        "path": path,
+        "version": None,
+        "runtimes": [],
+        "live_restore": None,
+        "cgroup_driver": None,
+        "storage": None,
+        "security": [],
+        "error": None,
+    }
     form = "{{json .}}" if name == "docker" else "json"
     status, out, err = run_command([host.path(path), "info", "--format", form], host.inner_s / 2)
     try:
         document = json.loads(out)
         if name == "docker":
-            found.update(version=document.get("ServerVersion") or None,
-                         runtimes=sorted(document.get("Runtimes") or {}),
-                         live_restore=document.get("LiveRestoreEnabled"),
-                         cgroup_driver=document.get("CgroupDriver"), storage=document.get("Driver"))
+            found.update(
+                version=document.get("ServerVersion") or None,
+                runtimes=sorted(document.get("Runtimes") or {}),
+                live_restore=document.get("LiveRestoreEnabled"),
+                cgroup_driver=document.get("CgroupDriver"),
+                storage=document.get("Driver"),
+                security=re.findall(
+                    r"name=([\w-]+)", " ".join(document.get("SecurityOptions") or [])
+                ),
+            )
             errors = document.get("ServerErrors") or []
         else:
-            found.update(version=document["version"]["Version"],
-                         runtimes=[document["host"]["ociRuntime"]["name"]],
-                         cgroup_driver=document["host"].get("cgroupManager"),
-                         storage=document["store"].get("graphDriverName"))
+            found.update(
+                version=document["version"]["Version"],
+                runtimes=[document["host"]["ociRuntime"]["name"]],
+                cgroup_driver=document["host"].get("cgroupManager"),
+                storage=document["store"].get("graphDriverName"),
+                security=[
+                    name
+                    for key, name in PODMAN_SECURITY
+                    if (document["host"].get("security") or {}).get(key)
+                ],
+            )
             errors = []
         found["error"] = "; ".join(errors) or (
-            None if found["version"] else "it reported no version")
+            None if found["version"] else "it reported no version"
+        )
     except (ValueError, KeyError, TypeError):
         found["error"] = last_lines(err or out, 300) or "ended with status %s" % status
     return found
@@ -100,51 +157,108 @@ def running_containers(host, engine):
     """The running containers that have GPUs, by the engine's names for them, without our own."""
     found = containers_with_gpus(host)
     if found and engine and not engine["error"]:
-        _, out, _ = run_command([host.path(engine["path"]), "ps", "--no-trunc", "--format",
-                                 "{{.ID}} {{.Names}}"], host.inner_s / 8)
+        _, out, _ = run_command(
+            [host.path(engine["path"]), "ps", "--no-trunc", "--format", "{{.ID}} {{.Names}}"],
+            host.inner_s / 8,
+        )
         names = dict(line.split(None, 1) for line in out.splitlines() if " " in line)
         for entry in found:
             entry["name"] = names.get(first_match(r"([0-9a-f]{64})", entry["unit"]))
-    return found and [entry for entry in found
-                      if not (entry["name"] or "").startswith(OWN_NAME)]
+    return found and [entry for entry in found if not (entry["name"] or "").startswith(OWN_NAME)]
 
 
 def read_daemon_file(host):
     """Docker's configuration file, as far as it concerns GPUs."""
-    found = {"path": DAEMON_FILE, "exists": False, "error": None, "runtimes": {},
-             "live_restore": None, "cdi": None, "data_root": None}
+    found = {
+        "path": DAEMON_FILE,
+        "exists": False,
+        "error": None,
+        "runtimes": {},
+        "live_restore": None,
+        "cdi": None,
+        "data_root": None,
+    }
     text = host.text_or_none(DAEMON_FILE)
     if text is None:
         return found
     found["exists"] = True
+    # Docker ignores a byte order mark.
+    text = text.lstrip("\ufeff")
     try:
         document = json.loads(text) if text.strip() else {}
         runtimes = document.get("runtimes") or {}
-        found.update(runtimes={name: entry.get("path") for name, entry in runtimes.items()},
-                     live_restore=document.get("live-restore"), data_root=document.get("data-root"),
-                     cdi=(document.get("features") or {}).get("cdi"))
+        found.update(
+            runtimes={name: entry.get("path") for name, entry in runtimes.items()},
+            live_restore=document.get("live-restore"),
+            data_root=document.get("data-root"),
+            cdi=(document.get("features") or {}).get("cdi"),
+        )
     except (ValueError, AttributeError) as error:
         found["error"] = "not the JSON that Docker reads: %s" % error
     return found
 
 
+def toolkit_configuration(host):
+    """{"path", "mode", "no_cgroups"} of the toolkit's configuration; None where there is none.
+
+    TOML is read by its lines: there is no reader for it in Python before 3.11.
+    """
+    text = host.text_or_none(TOOLKIT_FILE)
+    if text is None:
+        return None
+    values, table = {}, ""
+    for line in text.splitlines():
+        header = re.match(r"\s*\[\s*([^\[\]]+?)\s*\]", line)
+        value = re.match(r"\s*([\w.-]+)\s*=\s*(\"[^\"]*\"|'[^']*'|[^#\s]+)", line)
+        if header:
+            table = header.group(1) + "."
+        elif value:
+            values[table + value.group(1)] = value.group(2).strip("\"'")
+    switch = values.get("nvidia-container-cli.no-cgroups")
+    return {
+        "path": TOOLKIT_FILE,
+        "mode": values.get("nvidia-container-runtime.mode"),
+        "no_cgroups": None if switch is None else switch == "true",
+    }
+
+
 def container_toolkit(host):
-    """{"version", "held"} of the toolkit's package; None where it is not installed."""
+    """{"version", "held", "candidate"} of the toolkit's package; None: it is not installed."""
     status = host.text_or_none("/var/lib/dpkg/status")
     for entry in (status or "").split("\n\n"):
         if re.match(r"Package: %s$" % TOOLKIT_PACKAGE, entry, re.MULTILINE):
             state = (first_match(r"^Status: (.+)$", entry) or "").split()
             if state[-1:] == ["installed"]:
-                return {"version": first_match(r"^Version: (.+)$", entry),
-                        "held": state[0] == "hold"}
+                return {
+                    "version": first_match(r"^Version: (.+)$", entry),
+                    "held": state[0] == "hold",
+                    "candidate": apt_candidate(host),
+                }
     if status is None and host.real and shutil.which("rpm"):
-        code, out, _ = run_command(["rpm", "-q", "--qf", "%{VERSION}-%{RELEASE}", TOOLKIT_PACKAGE],
-                                   host.inner_s / 10)
-        locks = "".join(host.text_or_none(path) or "" for path in (
-            "/etc/dnf/plugins/versionlock.list", "/etc/dnf/versionlock.toml"))
+        code, out, _ = run_command(
+            ["rpm", "-q", "--qf", "%{VERSION}-%{RELEASE}", TOOLKIT_PACKAGE], host.inner_s / 10
+        )
+        locks = "".join(
+            host.text_or_none(path) or ""
+            for path in ("/etc/dnf/plugins/versionlock.list", "/etc/dnf/versionlock.toml")
+        )
         if code == 0:
-            return {"version": out.strip(), "held": TOOLKIT_PACKAGE in locks}
+            return {"version": out.strip(), "held": TOOLKIT_PACKAGE in locks, "candidate": None}
     return None
+
+
+def apt_candidate(host):
+    """The newest version of the toolkit in apt's lists; None where that is not known."""
+    if not (host.real and shutil.which("apt-cache")):
+        return None
+    status, out, _ = run_command(
+        ["apt-cache", "policy", TOOLKIT_PACKAGE],
+        host.inner_s / 10,
+        env={"PATH": SYSTEM_PATH, "LC_ALL": "C"},
+        ordinary=True,
+    )
+    found = first_match(r"^  Candidate: (\S+)$", out) if status == 0 else None
+    return None if found == "(none)" else found
 
 
 def cdi_spec(host, name):
@@ -181,7 +295,16 @@ def missing_links(host):
 
 def device_numbers(host):
     """(major, minor) of each node of NVIDIA's that is linked."""
-    states = [os.stat(host.path(name)) for path in DEVICE_NODES for name in host.glob(path)
-              if LINKED_NODE.search(name)]
-    return sorted({(os.major(state.st_rdev), os.minor(state.st_rdev)) for state in states
-                   if stat.S_ISCHR(state.st_mode)})
+    states = [
+        os.stat(host.path(name))
+        for path in DEVICE_NODES
+        for name in host.glob(path)
+        if LINKED_NODE.search(name)
+    ]
+    return sorted(
+        {
+            (os.major(state.st_rdev), os.minor(state.st_rdev))
+            for state in states
+            if stat.S_ISCHR(state.st_mode)
+        }
+    )

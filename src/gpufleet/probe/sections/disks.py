@@ -1,8 +1,9 @@
 """Section `disks`: free space and mount options of the directories that are written to."""
+
 import os
-import re
 import stat
 
+from ..filesystems import mounts_of
 from ..manifest import mode_of
 from ..processes import become, in_child
 from ..text import first_match
@@ -10,21 +11,39 @@ from ..trust import ORDINARY
 
 # Where every account may write, and programs of one account meet.
 SHARED_LOCATIONS = ("/dev/shm", "/tmp")
+# Where artifacts are unpacked and installers keep what they need.
+ARTIFACTS = "/var/cache/gpufleet"
 # What programs of every account open.
 COMMON_LOCATIONS = {
-    "/dev/null": os.R_OK | os.W_OK, "/dev/zero": os.R_OK | os.W_OK, "/dev/urandom": os.R_OK,
-    "/etc/ld.so.cache": os.R_OK, "/etc/passwd": os.R_OK, "/etc/group": os.R_OK,
-    "/etc/nsswitch.conf": os.R_OK, "/etc/hosts": os.R_OK, "/etc/resolv.conf": os.R_OK}
+    "/dev/null": os.R_OK | os.W_OK,
+    "/dev/zero": os.R_OK | os.W_OK,
+    "/dev/urandom": os.R_OK,
+    "/etc/ld.so.cache": os.R_OK,
+    "/etc/passwd": os.R_OK,
+    "/etc/group": os.R_OK,
+    "/etc/nsswitch.conf": os.R_OK,
+    "/etc/hosts": os.R_OK,
+    "/etc/resolv.conf": os.R_OK,
+}
 
 
 def section_disks(host):
-    data = {"shared": [shared_directory(host, name) for name in SHARED_LOCATIONS],
-            "memory_mib": int(first_match(r"^MemTotal:\s+(\d+) kB", host.text_or_none(
-                "/proc/meminfo")) or 0) // 1024 or None,
-            "common": common_files(host),
-            "free_mib": {}, "free_files": {}, "filesystem": {}, "noexec": [], "readonly": []}
+    data = {
+        "shared": [shared_directory(host, name) for name in SHARED_LOCATIONS],
+        "memory_mib": int(
+            first_match(r"^MemTotal:\s+(\d+) kB", host.text_or_none("/proc/meminfo")) or 0
+        )
+        // 1024
+        or None,
+        "common": common_files(host),
+        "free_mib": {},
+        "free_files": {},
+        "filesystem": {},
+        "noexec": [],
+        "readonly": [],
+    }
     wanted = [host[key] for key in ("tmpdir", "prefix", "stack_root", "state_dir")]
-    for name in ["/", "/tmp", *wanted]:
+    for name in ["/", "/tmp", *wanted, ARTIFACTS]:
         if name in data["free_mib"]:
             continue
         directory = name
@@ -44,11 +63,13 @@ def section_disks(host):
 def common_files(host):
     """[{"path", "error"}]: what keeps an ordinary account from these files; None: not tried."""
     # What is not there at all is missed by nobody, but for the devices.
-    names = [name for name in COMMON_LOCATIONS
-             if host.exists(name) or (host.real and name.startswith("/dev/"))]
+    names = [
+        name
+        for name in COMMON_LOCATIONS
+        if host.exists(name) or (host.real and name.startswith("/dev/"))
+    ]
     _, errors, _ = in_child(without_access, (host, names), host.inner_s / 8)
-    return None if errors is None else [
-        {"path": name, "error": errors[name]} for name in names]
+    return None if errors is None else [{"path": name, "error": errors[name]} for name in names]
 
 
 def without_access(host, names):
@@ -64,30 +85,45 @@ def without_access(host, names):
     for name, path in paths.items():
         device = name.startswith("/dev/") and host.real
         if not os.access(path, COMMON_LOCATIONS[name]):
-            found[name] = "it has mode %s" % mode_of(os.stat(path)) if os.path.exists(path) \
+            found[name] = (
+                "it has mode %s" % mode_of(os.stat(path))
+                if os.path.exists(path)
                 else "it does not exist, or lies where they may not go"
+            )
         else:
-            found[name] = "it is no device" if device and not stat.S_ISCHR(
-                os.stat(path).st_mode) else None
+            found[name] = (
+                "it is no device" if device and not stat.S_ISCHR(os.stat(path).st_mode) else None
+            )
     return found
 
 
 def shared_directory(host, name):
     """What is at the path, and its file system; nothing is written there."""
     path = host.path(host.realpath(name))
-    found = {"path": name, "exists": os.path.isdir(path), "mode": None, "owner": None,
-             "mounted": None, "size_mib": None, "free_mib": None, "free_files": None,
-             "readonly": None}
+    found = {
+        "path": name,
+        "exists": os.path.isdir(path),
+        "mode": None,
+        "owner": None,
+        "mounted": None,
+        "size_mib": None,
+        "free_mib": None,
+        "free_files": None,
+        "readonly": None,
+    }
     # The last of those that are mounted there is on top.
-    for line in (host.text_or_none("/proc/self/mountinfo") or "").splitlines():
-        if re.match(r"(?:\S+ ){4}%s " % re.escape(host.realpath(name)), line):
-            found["mounted"] = first_match(r" - (\S+)", line)
+    for mount in mounts_of(host):
+        if mount["path"] == host.realpath(name):
+            found["mounted"] = mount["type"]
     if found["exists"]:
         info, space = os.stat(path), os.statvfs(path)
         found.update(
-            mode=mode_of(info), owner=info.st_uid, readonly=bool(space.f_flag & os.ST_RDONLY),
+            mode=mode_of(info),
+            owner=info.st_uid,
+            readonly=bool(space.f_flag & os.ST_RDONLY),
             size_mib=space.f_blocks * space.f_frsize / (1 << 20),
             free_mib=space.f_bavail * space.f_frsize / (1 << 20),
-            free_files=space.f_favail if space.f_files else None)
+            free_files=space.f_favail if space.f_files else None,
+        )
         found.update((key, round(found[key], 1)) for key in ("size_mib", "free_mib"))
     return found

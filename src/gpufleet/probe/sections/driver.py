@@ -1,4 +1,5 @@
 """Section `driver`: the loaded driver, its libraries, services and holders."""
+
 import ctypes
 import json
 import os
@@ -14,10 +15,17 @@ from .kernel import running_kernel
 
 # Where the driver's user-space libraries are: of distributions, of a container that has them from
 # its host, of a driver that runs in a container, and of Windows' subsystem for Linux.
-LIBRARY_LOCATIONS = ("/usr/lib/*-linux-gnu", "/usr/lib/*-linux-gnu/nvidia/current", "/usr/lib64",
-                  "/usr/lib", "/usr/local/nvidia/lib64", "/usr/local/nvidia/lib",
-                  "/run/nvidia/driver/usr/lib/*-linux-gnu", "/run/nvidia/driver/usr/lib64",
-                  "/usr/lib/wsl/lib")
+LIBRARY_LOCATIONS = (
+    "/usr/lib/*-linux-gnu",
+    "/usr/lib/*-linux-gnu/nvidia/current",
+    "/usr/lib64",
+    "/usr/lib",
+    "/usr/local/nvidia/lib64",
+    "/usr/local/nvidia/lib",
+    "/run/nvidia/driver/usr/lib/*-linux-gnu",
+    "/run/nvidia/driver/usr/lib64",
+    "/usr/lib/wsl/lib",
+)
 LIBRARY_FILE = r"libcuda\.so\.(\d{2,}\.\d+(?:\.\d+)?)$"
 
 
@@ -35,13 +43,16 @@ def judge_library(name):
 
     Such a library opens others by their names.
     """
-    account_for([name, CACHE] if "/" in name else [library_file(name) or CACHE, CACHE],
-                as_owner=False)
+    account_for(
+        [name, CACHE] if "/" in name else [library_file(name) or CACHE, CACHE], as_owner=False
+    )
 
 
 def section_driver(host):
-    loaded = first_match(r"Kernel Module[^\n]*?\s(\d+\.\d+(?:\.\d+)?)\s",
-                         host.text_or_none("/proc/driver/nvidia/version"))
+    loaded = first_match(
+        r"Kernel Module[^\n]*?\s(\d+\.\d+(?:\.\d+)?)\s",
+        host.text_or_none("/proc/driver/nvidia/version"),
+    )
     modules = [line.split()[0] for line in (host.text_or_none("/proc/modules") or "").splitlines()]
     library = installed_library(host)
     found = {"version": None, "cuinit": None, "path": None, "capabilities": None}
@@ -54,45 +65,69 @@ def section_driver(host):
         found = answer if state == "ok" else found
     # A newer one that programs open first (cuda-compat) is not the driver's own.
     library = library or library_version(found["path"] or "")
-    own = [row["version"] for row in driver_modules(host, running_kernel(host))
-           if row["name"] == "nvidia"]
+    own = [
+        row["version"]
+        for row in driver_modules(host, running_kernel(host))
+        if row["name"] == "nvidia"
+    ]
     texts = [text for _, text in modprobe_files(host)] + [host.text_or_none("/proc/cmdline") or ""]
     fabric = unit_state(host, "nvidia-fabricmanager.service")
     fabric["version"] = None
     if fabric["unit"] and host.real:
         _, out, _ = run_command(["nv-fabricmanager", "--version"], host.inner_s / 8)
         fabric["version"] = first_match(r"(\d+\.\d+(?:\.\d+)?)", out)
-    return {"loaded": loaded, "library": library,
-            "library_path": found["path"] and host.name(found["path"]),
-            "cuda_version": found["version"], "cuinit": found["cuinit"],
-            "capabilities": found["capabilities"],
-            "modules": [m for m in modules if m == "nouveau" or m.startswith("nvidia")],
-            "on_disk": own[0] if own else None, "dkms": dkms_of(host),
-            "nouveau": {"loaded": "nouveau" in modules, "blacklisted": any(
+    return {
+        "loaded": loaded,
+        "library": library,
+        "library_path": found["path"] and host.name(found["path"]),
+        "cuda_version": found["version"],
+        "cuinit": found["cuinit"],
+        "capabilities": found["capabilities"],
+        "modules": [m for m in modules if m == "nouveau" or m.startswith("nvidia")],
+        "on_disk": own[0] if own else None,
+        "dkms": dkms_of(host),
+        "nouveau": {
+            "loaded": "nouveau" in modules,
+            "blacklisted": any(
                 forbids_nouveau(text) or re.search(r"modprobe\.blacklist=\S*\bnouveau\b", text)
-                for text in texts)},
-            "persistence": unit_state(host, "nvidia-persistenced.service"), "fabric": fabric,
-            "nvlsm": subnet_manager(host), "holders": holders_of(host),
-            "reboot_pending": pending_reboot(host)}
+                for text in texts
+            ),
+        },
+        "persistence": unit_state(host, "nvidia-persistenced.service"),
+        "fabric": fabric,
+        "nvlsm": subnet_manager(host),
+        "holders": holders_of(host),
+        "reboot_pending": pending_reboot(host),
+    }
 
 
 def unit_state(host, name):
     """{"unit", "enabled", "active"} of a service; only systemd knows whether it is active."""
-    directories = [location for location in ("/etc/systemd/system/", "/usr/lib/systemd/system/",
-                                 "/lib/systemd/system/") if host.exists(location + name)]
+    directories = [
+        location
+        for location in ("/etc/systemd/system/", "/usr/lib/systemd/system/", "/lib/systemd/system/")
+        if host.exists(location + name)
+    ]
     if not directories:
         return {"unit": None, "enabled": None, "active": None}
-    found = {"unit": name, "active": None,
-             "enabled": bool(host.glob("/etc/systemd/system/*/" + name))}
+    found = {
+        "unit": name,
+        "active": None,
+        "enabled": bool(host.glob("/etc/systemd/system/*/" + name)),
+    }
     if host.real:
-        status, out, _ = run_command(["systemctl", "show", "-p",
-                                      "UnitFileState,ActiveState,ExecStart", name],
-                                     host.inner_s / 8)
+        status, out, _ = run_command(
+            ["systemctl", "show", "-p", "UnitFileState,ActiveState,ExecStart", name],
+            host.inner_s / 8,
+        )
         if status == 0:
             properties = dict(line.split("=", 1) for line in out.splitlines() if "=" in line)
             # A static one is started by others, such as the rules for devices.
             found["enabled"] = properties.get("UnitFileState") in (
-                "enabled", "enabled-runtime", "static")
+                "enabled",
+                "enabled-runtime",
+                "static",
+            )
             found["active"] = properties.get("ActiveState") == "active"
             found["command"] = first_match(r"argv\[\]=(.*?) ;", properties.get("ExecStart"))
     return found
@@ -104,15 +139,17 @@ def dkms_of(host):
     for source in host.glob("/var/lib/dkms/nvidia*/*/source"):
         tree = os.path.dirname(source)
         entry = {"module": tree.split("/")[-2], "version": tree.split("/")[-1]}
-        built = [location for location in host.glob(tree + "/*/*/module")
-                 if "/build/" not in location]
+        built = [
+            location for location in host.glob(tree + "/*/*/module") if "/build/" not in location
+        ]
         if not built:
             found.append(dict(entry, kernel=None, state="added"))
         for location in built:
             kernel, arch = location.split("/")[-3:-1]
             link = host.path("%s/kernel-%s-%s" % (os.path.dirname(tree), kernel, arch))
             installed = os.path.islink(link) and os.path.normpath(os.readlink(link)).endswith(
-                "%s/%s/%s" % (entry["version"], kernel, arch))
+                "%s/%s/%s" % (entry["version"], kernel, arch)
+            )
             found.append(dict(entry, kernel=kernel, state="installed" if installed else "built"))
     return found
 
@@ -128,8 +165,9 @@ def pending_reboot(host):
 def installed_library(host):
     """The version of the libcuda in the known places; None without one."""
     for directory in LIBRARY_LOCATIONS:
-        versions = [library_version(host.realpath(name))
-                    for name in host.glob(directory + "/libcuda.so.*")]
+        versions = [
+            library_version(host.realpath(name)) for name in host.glob(directory + "/libcuda.so.*")
+        ]
         if any(versions):
             return list(filter(None, versions))[-1]
     return None
@@ -161,8 +199,10 @@ def capabilities(cuda):
         if cuda.cuDeviceGetCount(ctypes.byref(count)) != 0:
             return None
         for device in range(count.value):
-            if cuda.cuDeviceGetAttribute(ctypes.byref(major), 75, device) != 0 or \
-                    cuda.cuDeviceGetAttribute(ctypes.byref(minor), 76, device) != 0:
+            if (
+                cuda.cuDeviceGetAttribute(ctypes.byref(major), 75, device) != 0
+                or cuda.cuDeviceGetAttribute(ctypes.byref(minor), 76, device) != 0
+            ):
                 return None
             found.append("%d.%d" % (major.value, minor.value))
     except AttributeError:

@@ -1,4 +1,5 @@
 """Section `environment`: variables that steer which libraries programs load."""
+
 import glob
 import os
 import re
@@ -32,8 +33,9 @@ def section_environment(host):
     if host.real and connected_account():
         accounts.append(connected_account())
     # Beside each other: a slow home directory is slow for each.
-    outcomes = await_all([Child(login_as, (host, found), host.inner_s * 0.85, account)
-                          for account in accounts])
+    outcomes = await_all(
+        [Child(login_as, (host, found), host.inner_s * 0.85, account) for account in accounts]
+    )
     for state, _, error, _ in outcomes:
         if state == "hung":
             raise NoAnswerError(error)
@@ -41,18 +43,28 @@ def section_environment(host):
             raise RuntimeError(error)
     unread = [refused] if refused else []
     login = variables_by_reading(host, found) if refused else outcomes[0][1]
-    others = [{"where": "A login of %s" % account.name, "variables": outcome[1], "job": False}
-              for account, outcome in zip(accounts, outcomes) if account]
-    others.append({"where": "systemd, for its services,", "variables": service_variables(host),
-                   "job": False})
+    others = [
+        {"where": "A login of %s" % account.name, "variables": outcome[1], "job": False}
+        for account, outcome in zip(accounts, outcomes)
+        if account
+    ]
+    others.append(
+        {"where": "systemd, for its services,", "variables": service_variables(host), "job": False}
+    )
     # Not a variable, but the same in its effect, and for every program.
     preload = " ".join((host.text_or_none("/etc/ld.so.preload") or "").split()) or None
-    others.append({"where": "/etc/ld.so.preload", "variables": {"LD_PRELOAD": preload},
-                   "job": False})
+    others.append(
+        {"where": "/etc/ld.so.preload", "variables": {"LD_PRELOAD": preload}, "job": False}
+    )
     others += settings_of_files(host, unread)
     environments = [login, *(other["variables"] for other in others)]
-    return {"login": login, "others": others, "mentions": files_that_mention(host, unread),
-            "unread": unread, "offers": offered_by_variables(host, environments)}
+    return {
+        "login": login,
+        "others": others,
+        "mentions": files_that_mention(host, unread),
+        "unread": unread,
+        "offers": offered_by_variables(host, environments),
+    }
 
 
 def files_that_mention(host, unread):
@@ -88,8 +100,11 @@ def offered_by_variables(host, environments):
     for values in environments:
         for directory in (values.get("LD_LIBRARY_PATH") or "").split(":"):
             names = host.glob(glob.escape(directory) + "/lib*.so*") if directory[:1] == "/" else []
-            found[directory] = [os.path.basename(name) for name in names
-                                if is_cuda_or_driver_file(os.path.basename(name))]
+            found[directory] = [
+                os.path.basename(name)
+                for name in names
+                if is_cuda_or_driver_file(os.path.basename(name))
+            ]
         for library in re.split(r"[:\s]+", values.get("LD_PRELOAD") or ""):
             names = [os.path.basename(library), soname_of(host, library) or ""]
             found[library] = [name for name in names if is_cuda_or_driver_file(name)]

@@ -1,4 +1,5 @@
 """Section `gpus`: NVIDIA's devices on the PCI bus, their device nodes and access to them."""
+
 import os
 import re
 import stat
@@ -33,8 +34,9 @@ def pci_cards(host):
 
 def section_gpus(host):
     cards = pci_cards(host)
-    switches = [device["address"] for device in nvidia_devices(host)
-                if device["class"].startswith("0x0680")]
+    switches = [
+        device["address"] for device in nvidia_devices(host) if device["class"].startswith("0x0680")
+    ]
     for card in cards:
         driver = host.path("/sys/bus/pci/devices/%s/driver" % card["address"])
         card["port"] = port_of(host, "/sys/bus/pci/devices/" + card["address"])
@@ -44,9 +46,16 @@ def section_gpus(host):
     if given and container_of(host):
         cards = [card for card in cards if card["address"] in given]
     nodes = sorted(host.glob("/dev/nvidia*"), key=natural)
-    return {"pci": cards, "nvswitches": switches, "hypervisor": hypervisor(host),
-            "mig": mig_of(host), "nodes": nodes, "node_access": node_access(host, nodes),
-            "mps": mps_processes(host)}
+    return {
+        "pci": cards,
+        "nvswitches": switches,
+        "hypervisor": hypervisor(host),
+        "platform": platform(host),
+        "mig": mig_of(host),
+        "nodes": nodes,
+        "node_access": node_access(host, nodes),
+        "mps": mps_processes(host),
+    }
 
 
 PORT = ("vendor", "current_link_width", "current_link_speed", "max_link_width", "max_link_speed")
@@ -72,6 +81,15 @@ def hypervisor(host):
     return "hypervisor" in flags.group(1).split() if flags else None
 
 
+def platform(host):
+    """`wsl` or `jetson`, whose GPUs are on no PCI bus; None for every other machine."""
+    kernel = (host.text_or_none("/proc/sys/kernel/osrelease") or "").lower()
+    if "microsoft" in kernel or host.exists("/dev/dxg"):
+        return "wsl"
+    board = host.text_or_none("/proc/device-tree/compatible") or ""
+    return "jetson" if "nvidia,tegra" in board else None
+
+
 # The device files that every CUDA program opens, and that a driver's own tools do not.
 COMPUTE_NODE = re.compile(r"^/dev/nvidia(\d+|ctl|-uvm)$")
 
@@ -86,14 +104,24 @@ def node_access(host, nodes):
         if COMPUTE_NODE.match(name):
             info = os.stat(host.path(name))
             major = os.major(info.st_rdev) if stat.S_ISCHR(info.st_mode) else None
-            found.append({"path": name, "mode": mode_of(info), "uid": info.st_uid,
-                          "gid": info.st_gid, "major": major, "tried": False, "error": None})
+            found.append(
+                {
+                    "path": name,
+                    "mode": mode_of(info),
+                    "uid": info.st_uid,
+                    "gid": info.st_gid,
+                    "major": major,
+                    "tried": False,
+                    "error": None,
+                }
+            )
     if not found:
         return []
     names = [row["path"] for row in found]
     # A directory service that gives no answer must not take the section with it.
-    state, errors, reason = in_child(access_as, (host, host["service_user"], names),
-                                     host.inner_s / 8)
+    state, errors, reason = in_child(
+        access_as, (host, host["service_user"], names), host.inner_s / 8
+    )
     if state in ("denied", "hung"):
         return found
     for row in found:
@@ -117,5 +145,7 @@ def access_as(host, user, names):
         names = {name: host.path(name) for name in names}
     else:
         raise PermissionError("only root can try what %s may" % user)
-    return {name: None if os.access(path, os.R_OK | os.W_OK) else "permission denied"
-            for name, path in names.items()}
+    return {
+        name: None if os.access(path, os.R_OK | os.W_OK) else "permission denied"
+        for name, path in names.items()
+    }

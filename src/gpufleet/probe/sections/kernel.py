@@ -1,4 +1,5 @@
 """Section `kernel`: running, installed and next kernel, container, Secure Boot."""
+
 import os
 import re
 import shutil
@@ -17,10 +18,51 @@ def section_kernel(host):
     container = container_of(host)
     installed = installed_kernels(host)
     version, source = next_boot(host, [k["version"] for k in installed if k["image"]])
-    return {"running": running_kernel(host), "boot_id": boot_id.strip() if boot_id else None,
-            "uptime_s": int(float(uptime.split()[0])) if uptime else None, "container": container,
-            "next_boot": version, "next_boot_source": source, "installed": installed,
-            "secure_boot": secure_boot(host, container)}
+    return {
+        "running": running_kernel(host),
+        "boot_id": boot_id.strip() if boot_id else None,
+        "uptime_s": int(float(uptime.split()[0])) if uptime else None,
+        "container": container,
+        "next_boot": version,
+        "next_boot_source": source,
+        "installed": installed,
+        "secure_boot": secure_boot(host, container),
+        "frequency": frequencies(host),
+    }
+
+
+CPUS = "/sys/devices/system/cpu"
+
+
+def frequencies(host):
+    """What sets each CPU's frequency; [] where nothing does, None where no CPU is listed."""
+    cpus = [name for name in host.glob(CPUS + "/cpu[0-9]*") if name[len(CPUS) + 4 :].isdigit()]
+    return (
+        [
+            {
+                "cpu": int(name[len(CPUS) + 4 :]),
+                "governor": one_word(host, name + "/cpufreq/scaling_governor"),
+                "driver": one_word(host, name + "/cpufreq/scaling_driver"),
+            }
+            for name in sorted(cpus, key=natural)
+            # A virtual machine has none, nor has a CPU that is offline.
+            if host.exists(name + "/cpufreq")
+        ]
+        if cpus
+        else None
+    )
+
+
+def one_word(host, name):
+    """The content of a file of sysfs; None where it cannot be read."""
+    try:
+        return host.text(name).strip() or None
+    except PermissionError:
+        host.miss(name)
+    except OSError:
+        # A CPU that goes offline meanwhile.
+        pass
+    return None
 
 
 def running_kernel(host):
@@ -43,19 +85,32 @@ def container_of(host):
 
 def installed_kernels(host):
     """Every kernel that has modules or an image, by version."""
-    images = [os.path.basename(name)[len("vmlinuz-"):] for name in host.glob("/boot/vmlinuz-*")]
+    images = [os.path.basename(name)[len("vmlinuz-") :] for name in host.glob("/boot/vmlinuz-*")]
     modules = [os.path.basename(name) for name in host.glob("/lib/modules/*")]
     kernels = []
     for version in sorted(set(images + modules), key=natural):
-        initramfs = [name for name in ("/boot/initrd.img-" + version,
-                                       "/boot/initramfs-%s.img" % version) if host.exists(name)]
+        initramfs = [
+            name
+            for name in ("/boot/initrd.img-" + version, "/boot/initramfs-%s.img" % version)
+            if host.exists(name)
+        ]
         headers = host.realpath("/lib/modules/%s/build" % version) + "/Makefile"
-        kernels.append({
-            "version": version, "image": version in images, "headers": host.exists(headers),
-            "modules": driver_modules(host, version),
-            "initramfs": initramfs[0] if initramfs else None, "initramfs_nouveau": None})
-    for kernel, inside in zip(kernels, await_all([
-            Child(nouveau_in_initramfs, (host, kernel), host.inner_s) for kernel in kernels])):
+        kernels.append(
+            {
+                "version": version,
+                "image": version in images,
+                "headers": host.exists(headers),
+                "modules": driver_modules(host, version),
+                "initramfs": initramfs[0] if initramfs else None,
+                "initramfs_nouveau": None,
+            }
+        )
+    for kernel, inside in zip(
+        kernels,
+        await_all(
+            [Child(nouveau_in_initramfs, (host, kernel), host.inner_s) for kernel in kernels]
+        ),
+    ):
         kernel["initramfs_nouveau"] = inside[1]
     return kernels
 
@@ -86,8 +141,10 @@ def nouveau_listed(listing, forbidding):
 
 def next_boot(host, images):
     """(the kernel of the next boot, the source of that)."""
-    for name, environment in (("/boot/grub/grub.cfg", "/boot/grub/grubenv"),
-                              ("/boot/grub2/grub.cfg", "/boot/grub2/grubenv")):
+    for name, environment in (
+        ("/boot/grub/grub.cfg", "/boot/grub/grubenv"),
+        ("/boot/grub2/grub.cfg", "/boot/grub2/grubenv"),
+    ):
         try:
             text = host.text_or_none(name)
             lines = (host.text_or_none(environment) or "").splitlines()
@@ -99,8 +156,11 @@ def next_boot(host, images):
             continue
         saved = dict(line.split("=", 1) for line in lines if "=" in line and line[:1] != "#")
         entries = loader_entries(host)
-        version = entries.get(saved.get("next_entry") or saved.get("saved_entry")) if entries else \
-            grub_choice(text, saved)
+        version = (
+            entries.get(saved.get("next_entry") or saved.get("saved_entry"))
+            if entries
+            else grub_choice(text, saved)
+        )
         if version:
             return version, "/boot/loader/entries" if entries else name
     for name in ("/vmlinuz", "/boot/vmlinuz"):
@@ -118,14 +178,17 @@ def loader_entries(host):
     for name in host.glob("/boot/loader/entries/*.conf"):
         version = first_match(r"^linux\s+\S*/vmlinuz-(\S+)", host.text(name))
         if version:
-            found[os.path.basename(name)[:-len(".conf")]] = version
+            found[os.path.basename(name)[: -len(".conf")]] = version
     return found
 
 
 def grub_choice(text, saved):
     """The kernel that GRUB's own configuration selects, None if that is unknown."""
-    wanted = [value for value in re.findall(r'^\s*set default="?([^"\n]*)"?', text, re.MULTILINE)
-              if value != "${next_entry}"]
+    wanted = [
+        value
+        for value in re.findall(r'^\s*set default="?([^"\n]*)"?', text, re.MULTILINE)
+        if value != "${next_entry}"
+    ]
     choice = wanted[-1] if wanted else "0"
     if choice == "${saved_entry}":
         choice = saved.get("saved_entry") or "0"
@@ -135,8 +198,12 @@ def grub_choice(text, saved):
     for line in text.splitlines():
         head = re.match(r"\s*(menuentry|submenu) (['\"])(.*?)\2(.*)\{\s*$", line)
         if head:
-            entry = [head.group(3), first_match(r"menuentry_id_option '([^']+)'", head.group(4)),
-                     None, []]
+            entry = [
+                head.group(3),
+                first_match(r"menuentry_id_option '([^']+)'", head.group(4)),
+                None,
+                [],
+            ]
             (open_[-1][3] if open_ else menu).append(entry)
             open_.append(entry)
         elif open_ and line.strip() == "}":
@@ -165,8 +232,11 @@ def secure_boot(host, container):
     for name in host.glob("/sys/firmware/efi/efivars/SecureBoot-8be4df61-*"):
         with open(host.path(name), "rb") as stream:
             found["enabled"] = stream.read(5)[4:] == b"\1"
-    keys = [name for name in ("/var/lib/dkms/mok.pub", "/var/lib/shim-signed/mok/MOK.der")
-            if host.exists(name)]
+    keys = [
+        name
+        for name in ("/var/lib/dkms/mok.pub", "/var/lib/shim-signed/mok/MOK.der")
+        if host.exists(name)
+    ]
     if found["enabled"] and keys and host.real and shutil.which("mokutil"):
         outputs = [run_command(["mokutil", "--test-key", key], host.inner_s / 4) for key in keys]
         found["enrolled"] = any("already enrolled" in out for _, out, _ in outputs)

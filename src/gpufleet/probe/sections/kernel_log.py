@@ -1,102 +1,50 @@
 """Section `kernel_log`: messages of the kernel since boot that concern GPUs and machine."""
+
 import os
 import re
 import time
 
+from ..kernel_messages import (
+    BOOT_LINE,
+    BY_TEXT,
+    EVENTS,
+    FAILED,
+    FIRST_OF_THREE,
+    FURTHER,
+    LATE_LOAD_LINE,
+    LOAD_LINE,
+    MOST_TEXTS,
+    OF_A_FILE,
+    OF_A_PROCESS,
+    OF_THE_CARD,
+    OF_THE_DRIVER,
+    RESET_LINE,
+    TRACE_ENDS,
+    TRACE_IN_DRIVER,
+    WORDS,
+)
 from ..processes import run_command
 from ..programs import find_program
 from ..text import first_match, open_regular
 from .kernel import container_of
 
-# [(kind, pattern)]: the first that matches a line wins. `address`, `pid`, `process` and `code` are
-# taken from its groups of these names. What the kernel says begins its message: further on stand
-# names of files, programs and control groups, which any user may choose.
-BUS_ID = r"(?P<address>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-9a-fA-F])?)"
-# The driver and the device that speak.
-DEVICE = r"^(?:[\w-]+ )?"
-HARDWARE = r"^(?:mce: )?(?:\{\d+\})?(?:\[Hardware Error\]: )?"
-EVENTS = [(kind, re.compile(pattern)) for kind, pattern in (
-    ("xid", r"^NVRM: Xid \((?:PCI:)?" + BUS_ID + r"[^)]*\): (?P<code>\d+)(?:, pid='?(?P<pid>\d+))?"
-            r"(?:[^,]*, name=(?P<process>[^,]+))?"),
-    ("sxid", r"^(?:nvidia-nvswitch\d*: )?SXid \((?:PCI:)?" + BUS_ID
-             + r"[^)]*\): (?P<code>\d+), (?!Data \{)"),
-    ("xid", r"^NVRM: .*?" + BUS_ID + r"\D.*has fallen off the bus"),
-    ("key-rejected", r"^(?:[\w-]+: )?Loading of (?:unsigned module|module with \S+ \S+) is rejected"
-                     r"|^(?:[\w-]+: )?Key was rejected by service"
-                     r"|^Lockdown: modprobe: unsigned module loading"),
-    ("api-mismatch", r"^NVRM: API mismatch"),
-    ("init-failed", r"^NVRM: (?:GPU )?" + BUS_ID + r": (?:RmInitAdapter|rm_init_adapter) failed"),
-    ("init-failed", r"^NVRM: (?:RmInitAdapter|rm_init_adapter) failed"),
-    ("init-failed", r"^nvidia: probe of " + BUS_ID + r" failed|^nvidia " + r"[0-9a-f:.]+: probe"
-                    r" with driver nvidia failed|^NVRM: The NVIDIA probe routine failed"
-                    r"|^NVRM: No NVIDIA (?:GPU|devices) (?:found|probed)"
-                    r"|^NVRM: .* is not supported by the NVIDIA"),
-    # Root ports report for the device behind them, and name it where they know it.
-    ("pcie-error", DEVICE + r"[0-9a-f:.]+: AER: (?:Multiple )?Uncorrect\w+ \((?:Non-)?Fatal\) error"
-                   r" (?:message )?received(?::| from) " + BUS_ID),
-    ("pcie-error", DEVICE + BUS_ID + r": (?:PCIe Bus Error: severity=Uncorrect"
-                   r"|AER: .*Uncorrect|(?:AER: )?can't recover|(?:AER: )?device recovery failed"
-                   r"|DPC: (?:containment event|ERR_FATAL))"),
-    ("machine-check", HARDWARE + r"(?:Uncorrected hardware memory error"
-                      r"|(?:CPU \d+: )?Machine Check Exception"
-                      r"|event severity: (?:fatal|recoverable))"
-                      r"|^EDAC (?:\S+ )?MC\d+: \d+ UE (?!invoked )\w|^Memory failure: 0x"),
-    ("hung-task", r"^INFO: task (?P<process>.+):(?P<pid>\d+) blocked for more than"),
-    ("out-of-memory", r"^(?:Out of memory|Memory cgroup out of memory): Killed process"
-                      r" (?P<pid>\d+) \((?P<process>[^)]+)\)"),
-    ("io-error", r"^(?:\w+: )?I/O error, dev (?!sr\d|fd\d|loop|ram|zram)\S+, |^EXT4-fs error \("
-                 r"|^\S+ \([^)]+\): Remounting filesystem read-only"
-                 r"|^XFS \([^)]+\): .*(?:[Cc]orruption|metadata I/O error)"
-                 r"|^nvme .*timeout, (?:aborting|reset)"),
-)]
-# What the kernel says of a process may begin with its name, which has at most 15 bytes.
-OF_A_PROCESS = re.compile(r".{1,15}(?:\[\d+\]| invoked oom-killer: |: page allocation failure: )",
-                          re.DOTALL)
-# One of them is in every line that counts: after months, a firewall's lines may be a million.
-WORDS = ("NVRM", "nvidia", "10de:", "vfio-pci", "gpufleet", "SXid", "AER", "DPC", "PCIe Bus Error",
-         "recover", "emory", "Machine Check", "EDAC", "Hardware Error", "INFO: task", "I/O error",
-         "EXT4-fs", "Remounting", "XFS", "nvme", "rejected", "Lockdown")
 # How much of the end of a file is read.
 MOST_BYTES = 16 << 20
-BOOT_LINE = "Linux version "
-# The driver's first and last messages; the first comes before it initializes a card. A later line,
-# for logs that have neither, comes after that.
-LOAD_LINE = re.compile(
-    r"^nvidia-nvlink: (?:Nvlink Core is being initialized|Unregistered (?:the )?Nvlink Core)")
-LATE_LOAD_LINE = re.compile(r"^NVRM: loading NVIDIA UNIX")
-# A device was reset or found again: by the kernel, by a virtual machine's driver, by a loaded
-# NVSwitch driver; or the reset was recorded, since NVIDIA's driver logs none.
-RESET_LINE = re.compile("|".join(
-    "^" + before + BUS_ID.replace("address", name) + after for before, name, after in (
-        ("pci ", "found", r": \[10de:[0-9a-f]{4}\] type"), ("vfio-pci ", "given", ": reset done"),
-        (r"nvidia-nvswitch\d*: Probing device ", "switch", ""),
-        # The journal prints the host before what is no message of the kernel's own.
-        (r"(?:[\w.-]+ )?gpufleet: GPU ", "recorded", r" was reset\s*$"))))
-# Of the driver and its cards: messages before its last load belong to the previous driver.
-OF_THE_DRIVER = ("xid", "sxid", "key-rejected", "api-mismatch", "init-failed")
-# What a load clears in a file to which any user can add lines; the next check of such a card finds
-# it again.
-OF_A_FILE = ("key-rejected", "api-mismatch", "init-failed")
 # How long after the boot syslog may write its first line.
 SYSLOG_STARTS_S = 600
-# Of one card: messages before its last reset belong to the past.
-OF_THE_CARD = ("xid", "sxid", "init-failed", "pcie-error")
-# Xids whose text decides what is to be done, and how many texts of each are kept for a card.
-BY_TEXT = (64, 74, 144, 145, 146, 147, 148, 149, 150, 154)
-MOST_TEXTS = 30
-# A message over three lines: the address is in the first, the fault in the third.
-FIRST_OF_THREE = re.compile(r"^NVRM: The NVIDIA GPU " + BUS_ID)
-FURTHER = re.compile(r"^NVRM: (?!Xid|GPU |The |loading)")
 # What kernels with CONFIG_PRINTK_CALLER print behind the time.
 CALLER = r"(?:\[\s*[TC]\d+\]\s)?"
+# A trace is logged at once: further lines are of another failure.
+TRACE_S = 5
 
 
 def section_kernel_log(host):
     """Messages of the kernel since boot about GPUs and machine. Not read in mode facts."""
     found = {"source": None, "error": None, "since_boot": False, "complete": False, "events": []}
     # A container without a card has no log of its own, and another's is not its business.
-    if host["mode"] != "full" or (container_of(host)
-                                  and not host.exists("/proc/driver/nvidia/version")):
+    if host["mode"] != "full" or (
+        container_of(host) and not host.exists("/proc/driver/nvidia/version")
+    ):
         return found
     denied, partly, written = [], [], None
     for source, reader in (("journal", journal_lines), ("dmesg", dmesg_lines), (None, file_lines)):
@@ -114,8 +62,9 @@ def section_kernel_log(host):
     # None reaches back to the boot: the longest one, and what a file has from before it.
     source, lines = max(partly, key=lambda pair: len(pair[1]), default=(None, []))
     if written:
-        before = [line for line in written[1]
-                  if not lines or line[0] is None or line[0] < lines[0][0]]
+        before = [
+            line for line in written[1] if not lines or line[0] is None or line[0] < lines[0][0]
+        ]
         if before or not lines:
             return dict(found, **log_of(host, written[0], lines, before))
     if lines:
@@ -131,18 +80,23 @@ def log_of(host, source, lines, written=()):
     """What the section reports of a log; `written`: lines of a file that come before its own."""
     events = kernel_events(lines, written)
     for event in events:
-        if event["kind"] == "pcie-error":
+        if event["kind"] in ("pcie-error", "link-down"):
             event["below"] = devices_below(host, event["address"])
-    return {"source": source, "since_boot": True, "events": events,
-            "complete": reaches_boot([*written, *lines])}
+    return {
+        "source": source,
+        "since_boot": True,
+        "events": events,
+        "complete": reaches_boot([*written, *lines]),
+    }
 
 
 def parse_stamped(out):
     """[(seconds since boot, or None, text)] of lines as dmesg and journalctl print them."""
     lines = []
     for line in out.splitlines():
-        match = re.match(r"\[\s*(\d+\.\d+)\]\s?" + CALLER
-                         + r"(?:\S+ kernel: )?" + CALLER + "(.*)", line)
+        match = re.match(
+            r"\[\s*(\d+\.\d+)\]\s?" + CALLER + r"(?:\S+ kernel: )?" + CALLER + "(.*)", line
+        )
         if match:
             lines.append((float(match.group(1)), match.group(2)))
         elif lines and line.strip():
@@ -158,7 +112,8 @@ def journal_lines(host):
         return []
     status, out, err = run_command(
         [host.path(program), "-k", "-b", "-a", "-q", "--no-pager", "-o", "short-monotonic"],
-        host.inner_s / 3)
+        host.inner_s / 3,
+    )
     if status != 0 and "insufficient permissions" in err.lower():
         raise PermissionError("journalctl: insufficient permissions")
     return parse_stamped(out) if status == 0 else []
@@ -189,7 +144,9 @@ def file_lines(host):
         for line in text.split("\n"):
             match = " kernel: " in line and re.match(
                 r"(\w{3} [ \d]\d \d\d:\d\d:\d\d|\d{4}-\d\d-\d\dT\S+) \S+ kernel:"
-                r" (?:\[\s*(\d+\.\d+)\] ?" + CALLER + ")?(.*)", line)
+                r" (?:\[\s*(\d+\.\d+)\] ?" + CALLER + ")?(.*)",
+                line,
+            )
             if not match:
                 continue
             if match.group(1) not in times:
@@ -221,9 +178,11 @@ def syslog_time(text, now):
         if not match:
             return None
         zone = (match.group(2) or "Z").replace(":", "")
-        offset = 0 if zone == "Z" else int(zone[0] + "1") * (
-            int(zone[1:3]) * 3600 + int(zone[3:5]) * 60)
+        offset = (
+            0 if zone == "Z" else int(zone[0] + "1") * (int(zone[1:3]) * 3600 + int(zone[3:5]) * 60)
+        )
         import calendar
+
         return calendar.timegm(time.strptime(match.group(1), "%Y-%m-%dT%H:%M:%S")) - offset
     this = time.localtime(now).tm_year
     for year in range(this, this - 5, -1):
@@ -244,8 +203,10 @@ def kernel_events(lines, written=()):
     `written` come before: lines of a file, which any user can add and which clear no card's error.
     """
     found, loading = {}, False
-    for own, seconds, text in (*((False, *line) for line in whole_messages(written)),
-                               *((True, *line) for line in whole_messages(lines))):
+    for own, seconds, text in (
+        *((False, *line) for line in with_traces(whole_messages(written))),
+        *((True, *line) for line in with_traces(whole_messages(lines))),
+    ):
         early = LOAD_LINE.search(text)
         if early or LATE_LOAD_LINE.search(text):
             if early or not loading:
@@ -257,8 +218,11 @@ def kernel_events(lines, written=()):
         if reset:
             address = full_address(next(filter(None, reset.groups())))
             if own:
-                found = {key: event for key, event in found.items()
-                         if key[0] not in OF_THE_CARD or key[2] != address}
+                found = {
+                    key: event
+                    for key, event in found.items()
+                    if key[0] not in OF_THE_CARD or key[2] != address
+                }
             continue
         for kind, pattern in EVENTS:
             match = pattern.search(text)
@@ -270,7 +234,7 @@ def kernel_events(lines, written=()):
 
 def add_event(found, kind, match, seconds, text):
     """Count a message with those of its key, and keep its text if it tells more than the last."""
-    named, rest = match.groupdict(), match.string[match.end():]
+    named, rest = match.groupdict(), match.string[match.end() :]
     address = named.get("address") and full_address(named["address"])
     code = int(named["code"]) if named.get("code") else None
     # The second line of an SXid repeats the first, but for its words.
@@ -283,14 +247,21 @@ def add_event(found, kind, match, seconds, text):
     if kind == "sxid":
         severity = re.match(r"Severity ([01])|(Non-fatal|Fatal|Correctable)", rest)
         variant = severity and {"0": "Non-fatal", "1": "Fatal"}.get(
-            severity.group(1), severity.group(2))
+            severity.group(1), severity.group(2)
+        )
     elif kind == "pcie-error":
         variant = bool(re.search(r"[( ]Fatal\)|DPC: |can't recover|recovery failed", text))
+    elif code == 45:
+        # The Xid that ended the program, which may be logged nowhere else.
+        before = re.search(r"caused by previous Xid (\d+)", rest)
+        variant = before and before.group(1)
     elif code in BY_TEXT:
         # What decides: words of 64, else whether it is fatal, and the first registers.
-        registers = tuple(re.findall(r"0x\w+", rest)[:7 if code == 74 else 2])
-        variant = (re.sub(r"0x\w+", "", rest) if code == 64 else "onfatal" in rest, registers[
-            7 * (code == 64):])
+        registers = tuple(re.findall(r"0x\w+", rest)[: 7 if code == 74 else 2])
+        variant = (
+            re.sub(r"0x\w+", "", rest) if code == 64 else "onfatal" in rest,
+            registers[7 * (code == 64) :],
+        )
         known = sum(key[:3] == (kind, code, address) for key in found)
         if known >= MOST_TEXTS and (kind, code, address, variant) not in found:
             variant = variant[0]
@@ -300,10 +271,16 @@ def add_event(found, kind, match, seconds, text):
         found[key] = dict(last, uptime_s=seconds)
         return
     process = named.get("process")
-    found[key] = {"kind": kind, "code": code, "address": address,
-                  "pid": int(named["pid"]) if named.get("pid") else None,
-                  "process": None if process == "<unknown>" else process, "uptime_s": seconds,
-                  "count": last["count"] + 1 if last else 1, "text": text[:300]}
+    found[key] = {
+        "kind": kind,
+        "code": code,
+        "address": address,
+        "pid": int(named["pid"]) if named.get("pid") else None,
+        "process": None if process == "<unknown>" else process,
+        "uptime_s": seconds,
+        "count": last["count"] + 1 if last else 1,
+        "text": text[:300],
+    }
 
 
 def whole_messages(lines):
@@ -326,6 +303,29 @@ def whole_messages(lines):
                 head, more = (seconds, part), 3
             else:
                 yield seconds, part
+    if head:
+        yield head
+
+
+def with_traces(lines):
+    """The same lines, with the place in NVIDIA's driver behind the message of a kernel that failed.
+
+    The place stands in one of the lines after it, which others may interrupt.
+    """
+    head = None
+    for seconds, text in lines:
+        late = head and None not in (seconds, head[0]) and seconds > head[0] + TRACE_S
+        if head and (late or TRACE_ENDS in text):
+            yield head
+            head = None
+        if head and TRACE_IN_DRIVER.search(text):
+            yield head[0], head[1] + " | " + text.strip()
+            head = None
+        elif FAILED.search(text):
+            # Where several lines report a failure, the first is kept.
+            head = head or (seconds, text)
+        else:
+            yield seconds, text
     if head:
         yield head
 

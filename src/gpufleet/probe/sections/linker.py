@@ -1,7 +1,7 @@
 """Section `linker`: which CUDA and cuDNN libraries the dynamic linker finds."""
+
 import glob
 import os
-import struct
 
 from ..constants import CUDA_FILE
 from ..elf import soname_of
@@ -16,15 +16,27 @@ def section_linker(host):
     cache, cache_error = [], None
     try:
         cache = linker_cache(host.root)
-    except (ValueError, struct.error):
+    except ValueError:
         cache_error = "/etc/ld.so.cache is damaged, or of an unknown format"
-    return {"files": files, "cache": cache, "cache_error": cache_error,
-            "offered": offered_by_linker(host, files), "providers": providers(host, files),
-            "unregistered": [d for d in directories if d and host.realpath(d) not in named]}
+    return {
+        "files": files,
+        "cache": cache,
+        "cache_error": cache_error,
+        "offered": offered_by_linker(host, files),
+        "providers": providers(host, files),
+        "unregistered": [d for d in directories if d and host.realpath(d) not in named],
+    }
+
 
 # Where the linker looks by itself, and what it prefers below each directory.
-LINKER_LOCATIONS = ("/lib", "/usr/lib", "/lib64", "/usr/lib64", "/lib/*-linux-gnu",
-                 "/usr/lib/*-linux-gnu")
+LINKER_LOCATIONS = (
+    "/lib",
+    "/usr/lib",
+    "/lib64",
+    "/usr/lib64",
+    "/lib/*-linux-gnu",
+    "/usr/lib/*-linux-gnu",
+)
 LINKER_SUBDIRECTORIES = ("", "/glibc-hwcaps/*", "/tls", "/haswell", "/x86_64", "/haswell/x86_64")
 
 
@@ -34,8 +46,9 @@ def providers(host, files):
     directories_ += [name for location in LINKER_LOCATIONS for name in host.glob(location)]
     found = {}
     for directory in dict.fromkeys(host.realpath(location) for location in directories_):
-        for below in [d for more in LINKER_SUBDIRECTORIES
-                      for d in host.glob(glob.escape(directory) + more)]:
+        for below in [
+            d for more in LINKER_SUBDIRECTORIES for d in host.glob(glob.escape(directory) + more)
+        ]:
             try:
                 names = sorted(os.listdir(host.path(below)))
             except OSError:
@@ -43,8 +56,10 @@ def providers(host, files):
             for name in [n for n in names if CUDA_FILE.match(n)]:
                 path = below + "/" + name
                 found.setdefault(host.realpath(path), path)
-    rows = [{"soname": soname_of(host, real), "path": path, "realpath": real}
-            for real, path in found.items()]
+    rows = [
+        {"soname": soname_of(host, real), "path": path, "realpath": real}
+        for real, path in found.items()
+    ]
     return [row for row in rows if row["soname"]]
 
 
@@ -56,6 +71,7 @@ def offered_by_linker(host, files):
             if CUDA_FILE.match(os.path.basename(name)):
                 soname = soname_of(host, name)
                 if soname:
-                    first.setdefault(soname, {"soname": soname, "path": name,
-                                              "realpath": host.realpath(name)})
+                    first.setdefault(
+                        soname, {"soname": soname, "path": name, "realpath": host.realpath(name)}
+                    )
     return list(first.values())

@@ -1,11 +1,13 @@
 """Section `os`: distribution, architecture, interpreters."""
+
 import os
 import platform
 import re
 
-from ..processes import NoAnswerError, run_command
+from ..processes import NoAnswer, NoAnswerError, run_command
+from ..python_start import interpreter_code
 from ..text import natural
-from ..trust import RefusedError, interpreter_code
+from ..trust import RefusedError
 
 # Where interpreters usually stand, in the order of preference.
 PYTHON_LOCATIONS = ("/usr/bin", "/usr/local/bin", "/opt/python/*/bin", "/opt/gpufleet/python/*/bin")
@@ -22,17 +24,26 @@ def section_os(host):
     except (AttributeError, OSError, ValueError):
         glibc = None
     pythons = [{"path": name, "version": query_version(host, name)} for name in interpreters(host)]
-    return {"id": release.get("ID"), "version_id": release.get("VERSION_ID"),
-            "codename": release.get("VERSION_CODENAME"), "arch": platform.machine(), "glibc": glibc,
-            "hostname": platform.node(), "pythons": pythons}
+    return {
+        "id": release.get("ID"),
+        "version_id": release.get("VERSION_ID"),
+        "codename": release.get("VERSION_CODENAME"),
+        "arch": platform.machine(),
+        "glibc": glibc,
+        "hostname": platform.node(),
+        "pythons": pythons,
+    }
 
 
 def interpreters(host):
     """Names of the interpreters in the usual directories: the system's, then the requested ones."""
     found = []
     for location in PYTHON_LOCATIONS:
-        names = [name for name in host.glob(location + "/python3.*")
-                 if re.match(r"python3\.\d+$", os.path.basename(name))]
+        names = [
+            name
+            for name in host.glob(location + "/python3.*")
+            if re.match(r"python3\.\d+$", os.path.basename(name))
+        ]
         found += sorted(names, key=natural)
     requested = [name for name in host["pythons"] if host.exists(name)]
     return list(dict.fromkeys(found + requested))
@@ -46,11 +57,15 @@ def query_version(host, name):
     question = "import platform; print(platform.python_version())"
     path = host.path(name)
     try:
-        status, out, err = run_command([path, "-I", "-S", "-c", question], host.inner_s / 2,
-                                       cwd="/", code=interpreter_code(path))
+        status, out, err = run_command(
+            [path, "-I", "-S", "-c", question],
+            host.inner_s / 2,
+            cwd="/",
+            code=lambda: interpreter_code(path, site=False),
+        )
     except RefusedError as error:
         host.miss(name, str(error))
         return None
-    if status is None and err.startswith("no answer"):
+    if isinstance(err, NoAnswer):
         raise NoAnswerError("%s gave %s" % (name, err))
     return out.strip() if status == 0 else None

@@ -1,4 +1,5 @@
 """Section `packages`: the driver's packages, package sources, pins and automatic upgrades."""
+
 import fnmatch
 import os
 import re
@@ -15,7 +16,8 @@ DRIVER_PACKAGE = re.compile(
     r"|lib(egl|gles|glx|gl)\d?-nvidia.*"
     r"|libnvidia-(?!container|egl-|ml-dev).+"
     r"|nvidia-(?!cuda-(?!mps)|cudnn|container|docker|cg-|openjdk|opencl-dev|profiler|visual|fs-"
-    r"|vaapi|prime|primus|gds).+)$")
+    r"|vaapi|prime|primus|gds).+)$"
+)
 # Not (or no longer) installed, as dpkg reports it.
 GONE = ("not-installed", "config-files")
 
@@ -28,19 +30,27 @@ def section_packages(host):
     else:
         packages, manager = [], None
     driver = [row for row in packages if DRIVER_PACKAGE.match(row["name"].partition(":")[0])]
-    return {"manager": manager, "driver": driver,
-            "broken": [{"name": row["name"], "status": row["status"]} for row in packages
-                       if row["status"] != "installed"],
-            "pins": driver_pins(host, driver), "sources": package_sources(host),
-            "unattended": unattended(host, manager, packages, driver)}
+    return {
+        "manager": manager,
+        "driver": driver,
+        "broken": [
+            {"name": row["name"], "status": row["status"]}
+            for row in packages
+            if row["status"] != "installed"
+        ],
+        "pins": driver_pins(host, driver),
+        "sources": package_sources(host),
+        "unattended": unattended(host, manager, packages, driver),
+    }
 
 
 def dpkg_packages(host):
     """[{"name", "version", "status", "held"}] of what is there, from dpkg's own database."""
     found, native = [], None
     for stanza in host.text("/var/lib/dpkg/status").split("\n\n"):
-        fields = dict(re.findall(r"^(Package|Status|Version|Architecture): (.*)$", stanza,
-                                 re.MULTILINE))
+        fields = dict(
+            re.findall(r"^(Package|Status|Version|Architecture): (.*)$", stanza, re.MULTILINE)
+        )
         if len(fields) < 3:
             continue
         wanted, error, status = fields["Status"].split()
@@ -48,9 +58,17 @@ def dpkg_packages(host):
             continue
         name, arch = fields["Package"], fields.get("Architecture")
         native = arch if name == "dpkg" else native
-        found.append((arch, {"name": name, "version": fields.get("Version"),
-                             "status": status if error == "ok" else error,
-                             "held": wanted == "hold"}))
+        found.append(
+            (
+                arch,
+                {
+                    "name": name,
+                    "version": fields.get("Version"),
+                    "status": status if error == "ok" else error,
+                    "held": wanted == "hold",
+                },
+            )
+        )
     for arch, row in found:
         if arch not in ("all", native, None) and native:
             row["name"] += ":" + arch
@@ -61,12 +79,15 @@ def rpm_packages(host):
     """The same from rpm, which knows nothing half-installed; held by dnf's versionlock."""
     if not host.real:
         return []
-    status, out, error = run_command(["rpm", "-qa", "--qf", "%{NAME}\t%{VERSION}-%{RELEASE}\n"],
-                                     host.inner_s * 0.8)
+    status, out, error = run_command(
+        ["rpm", "-qa", "--qf", "%{NAME}\t%{VERSION}-%{RELEASE}\n"], host.inner_s * 0.8
+    )
     if status != 0:
         raise RuntimeError("rpm -qa: " + (error.strip() or "status %s" % status))
-    locks = [line.strip() for line in
-             (host.text_or_none("/etc/dnf/plugins/versionlock.list") or "").splitlines()]
+    locks = [
+        line.strip()
+        for line in (host.text_or_none("/etc/dnf/plugins/versionlock.list") or "").splitlines()
+    ]
     return parse_rpm(out, locks)
 
 
@@ -74,9 +95,19 @@ def parse_rpm(out, locks):
     """From `NAME<tab>VERSION` lines, and patterns such as nvidia-driver-3:535.261.03-1.el9.*."""
     names = [re.sub(r"-(\d+:)?[\d*][^-]*-[^-]+$", "", lock) for lock in locks]
     rows = [line.split("\t") for line in sorted(set(out.splitlines())) if "\t" in line]
-    return [{"name": name, "version": version, "status": "installed",
-             "held": any(fnmatch.fnmatch(name, pattern) for pattern in names
-                         if pattern[:1] not in ("#", "!", ""))} for name, version in rows]
+    return [
+        {
+            "name": name,
+            "version": version,
+            "status": "installed",
+            "held": any(
+                fnmatch.fnmatch(name, pattern)
+                for pattern in names
+                if pattern[:1] not in ("#", "!", "")
+            ),
+        }
+        for name, version in rows
+    ]
 
 
 def driver_pins(host, driver):
@@ -89,12 +120,22 @@ def driver_pins(host, driver):
         for stanza in re.split(r"\n\s*\n", host.text_or_none(path) or ""):
             fields = dict(re.findall(r"^(Package|Pin|Pin-Priority):\s*(.*)$", stanza, re.MULTILINE))
             fields_ = fields.get("Package", "").split()
-            named = [word for word in fields_ if DRIVER_PACKAGE.match(word) or "nvidia" in word
-                     or (word != "*" and any(fnmatch.fnmatch(name, word) for name in names))]
+            named = [
+                word
+                for word in fields_
+                if DRIVER_PACKAGE.match(word)
+                or "nvidia" in word
+                or (word != "*" and any(fnmatch.fnmatch(name, word) for name in names))
+            ]
             if named or (fields_ and "nvidia" in fields.get("Pin", "").lower()):
-                found.append({"path": path, "packages": named or fields_,
-                              "pin": fields.get("Pin", ""),
-                              "priority": first_match(r"^(-?\d+)", fields.get("Pin-Priority"))})
+                found.append(
+                    {
+                        "path": path,
+                        "packages": named or fields_,
+                        "pin": fields.get("Pin", ""),
+                        "priority": first_match(r"^(-?\d+)", fields.get("Pin-Priority")),
+                    }
+                )
     return [dict(row, priority=int(row["priority"]) if row["priority"] else None) for row in found]
 
 
@@ -103,8 +144,10 @@ def unattended(host, manager, packages, driver):
     names = {row["name"] for row in packages}
     if manager != "dpkg":
         # A version lock binds dnf-automatic as well.
-        return {"installed": "dnf-automatic" in names,
-                "excluded": bool(driver) and all(row["held"] for row in driver)}
+        return {
+            "installed": "dnf-automatic" in names,
+            "excluded": bool(driver) and all(row["held"] for row in driver),
+        }
     listed = []
     for path in host.glob("/etc/apt/apt.conf.d/*"):
         text = re.sub(r"^\s*(//|#).*$", "", host.text_or_none(path) or "", flags=re.MULTILINE)
@@ -113,9 +156,10 @@ def unattended(host, manager, packages, driver):
         listed += re.findall(r'Package-Blacklist::\s*"([^"]+)"', text)
     held = [row for row in driver if row["held"]] or driver
     wanted = [row["name"].partition(":")[0] for row in held] or ["nvidia-driver"]
-    return {"installed": "unattended-upgrades" in names,
-            "excluded": all(any(matches_start(pattern, name) for pattern in listed)
-                            for name in wanted)}
+    return {
+        "installed": "unattended-upgrades" in names,
+        "excluded": all(any(matches_start(pattern, name) for pattern in listed) for name in wanted),
+    }
 
 
 def matches_start(pattern, name):
@@ -138,19 +182,41 @@ def package_sources(host):
     for path in host.glob("/etc/apt/sources.list.d/*.sources"):
         for stanza in re.split(r"\n\s*\n", host.text_or_none(path) or ""):
             # A key in the file itself begins on the next line.
-            fields = {key.lower(): " ".join(value.split()) for key, value in re.findall(
-                r"^([\w-]+):((?:.*\n?)(?:[ \t].*\n?)*)", stanza, re.MULTILINE)}
+            fields = {
+                key.lower(): " ".join(value.split())
+                for key, value in re.findall(
+                    r"^([\w-]+):((?:.*\n?)(?:[ \t].*\n?)*)", stanza, re.MULTILINE
+                )
+            }
             if "uris" in fields and fields.get("enabled", "yes").lower() != "no":
-                found.append((path, fields["uris"].split(), fields.get("suites", "").split(),
-                              fields.get("signed-by", "")[:200] or None, "deb822"))
+                found.append(
+                    (
+                        path,
+                        fields["uris"].split(),
+                        fields.get("suites", "").split(),
+                        fields.get("signed-by", "")[:200] or None,
+                        "deb822",
+                    )
+                )
     for path in host.glob("/etc/yum.repos.d/*.repo"):
         for stanza in re.split(r"^\[", host.text_or_none(path) or "", flags=re.MULTILINE)[1:]:
             fields = dict(re.findall(r"^(\w+)\s*=\s*(.*)$", stanza, re.MULTILINE))
             if fields.get("enabled", "1").strip() == "1":
-                found.append((path, fields.get("baseurl", "").split(), [stanza.partition("]")[0]],
-                              fields.get("gpgkey"), "repo"))
+                found.append(
+                    (
+                        path,
+                        fields.get("baseurl", "").split(),
+                        [stanza.partition("]")[0]],
+                        fields.get("gpgkey"),
+                        "repo",
+                    )
+                )
     # An address may carry a password.
-    found = [(row[0], [re.sub(r"//[^/@]*@", "//", uri) for uri in row[1]], *row[2:])
-             for row in found]
-    return [dict(zip(("path", "uris", "suites", "signed_by", "format"), row)) for row in found
-            if re.search("nvidia|docker", " ".join([row[0], *row[1]]), re.IGNORECASE)]
+    found = [
+        (row[0], [re.sub(r"//[^/@]*@", "//", uri) for uri in row[1]], *row[2:]) for row in found
+    ]
+    return [
+        dict(zip(("path", "uris", "suites", "signed_by", "format"), row))
+        for row in found
+        if re.search("nvidia|docker", " ".join([row[0], *row[1]]), re.IGNORECASE)
+    ]

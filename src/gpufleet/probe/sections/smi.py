@@ -1,10 +1,11 @@
 """Section `smi`: what nvidia-smi and NVML report of each GPU."""
+
 import ctypes
 import os
 import re
 
 from ..nvlink import query_nvlink
-from ..processes import NoAnswerError, in_child, open_library, run_command
+from ..processes import NoAnswer, NoAnswerError, in_child, open_library, run_command
 from ..programs import nvidia_smi
 from ..smi_document import parse_smi, pci_address
 from .driver import driver_library, judge_library
@@ -12,11 +13,18 @@ from .driver import driver_library, judge_library
 
 def section_smi(host):
     """What nvidia-smi reports of each GPU, and whether NVML starts. Not run in mode facts."""
-    found = {"asked": host["mode"] == "full", "program": None, "status": None, "error": None,
-             "remarks": None,
-             "driver_version": None, "cuda_version": None,
-             "nvml": {"status": None, "version": None, "count": None}, "nvlink": None,
-             "devices": []}
+    found = {
+        "asked": host["mode"] == "full",
+        "program": None,
+        "status": None,
+        "error": None,
+        "remarks": None,
+        "driver_version": None,
+        "cuda_version": None,
+        "nvml": {"status": None, "version": None, "count": None},
+        "nvlink": None,
+        "devices": [],
+    }
     if not found["asked"]:
         return found
     # Without a loaded driver both fail at once, with the reason.
@@ -31,9 +39,8 @@ def section_smi(host):
         if state == "ok":
             found["nvml"], known, found["nvlink"] = answer
     if found["program"]:
-        status, out, err = run_command([host.path(found["program"]), "-q", "-x"],
-                                       host.inner_s / 2)
-        if status is None and err.startswith("no answer"):
+        status, out, err = run_command([host.path(found["program"]), "-q", "-x"], host.inner_s / 2)
+        if isinstance(err, NoAnswer):
             raise NoAnswerError("nvidia-smi gave %s" % err)
         found["status"] = status
         found.update(parse_smi(out))
@@ -43,8 +50,9 @@ def section_smi(host):
             message = " ".join(((found["remarks"] or "") + " " + err).split())
             found.update(error=message[-300:] or "ended with status %s" % status, remarks=None)
         elif not re.search(r"<nvidia_smi_log\b", out):
-            found.update(error="it printed no document: " + " ".join((out + err).split())[:200],
-                         remarks=None)
+            found.update(
+                error="it printed no document: " + " ".join((out + err).split())[:200], remarks=None
+            )
     return found
 
 
@@ -79,14 +87,19 @@ def query_nvml(name):
         address = capability = None
         try:
             if nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(card)) == 0:
-                if nvml.nvmlDeviceGetCudaComputeCapability(
-                        card, ctypes.byref(major), ctypes.byref(minor)) == 0:
+                if (
+                    nvml.nvmlDeviceGetCudaComputeCapability(
+                        card, ctypes.byref(major), ctypes.byref(minor)
+                    )
+                    == 0
+                ):
                     capability = "%d.%d" % (major.value, minor.value)
                 # nvmlPciInfo_t: a short address, five numbers, the address.
                 place = ctypes.create_string_buffer(128)
                 if nvml.nvmlDeviceGetPciInfo_v3(card, place) == 0:
                     address = pci_address(
-                        place.raw[36:68].split(b"\0")[0].decode("ascii", "replace"))
+                        place.raw[36:68].split(b"\0")[0].decode("ascii", "replace")
+                    )
         except AttributeError:
             # A library without the function.
             pass

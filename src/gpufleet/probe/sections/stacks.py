@@ -1,11 +1,12 @@
 """Section `stacks`: virtual environments with a framework, and whether it computes."""
+
 import concurrent.futures.thread
 import json
 import os
 import threading
 import time
 
-from ..constants import FRAMEWORKS
+from ..frameworks import FRAMEWORKS
 from ..jit_cache import (
     cache_path,
     cache_variables,
@@ -14,12 +15,14 @@ from ..jit_cache import (
     open_cache,
     record_warm,
 )
+from ..login import login_identity
 from ..processes import run_command
+from ..python_start import interpreter_code
 from ..receipts import receipts_of_kind
 from ..settings_files import STEERING_VARIABLES
 from ..text import first_match, last_lines, natural
 from ..trees import foreign_parts, unreadable_by_others, with_unfit_libraries
-from ..trust import RefusedError, interpreter_code
+from ..trust import RefusedError
 from ..venvs import bound_to, framework_of, packages_of, start_hooks, venvs
 from ..workload_run import run_framework
 
@@ -34,20 +37,38 @@ def section_stacks(host):
         python = first_match(r"^version(?:_info)?\s*=\s*(\d+\.\d+(?:\.\d+)?)", settings)
         packages = packages_of(host, venv)
         runs = framework_of(host, venv, packages)
-        stacks.append({"name": received.get(venv, os.path.basename(venv)), "venv": venv,
-                       "python": python, "packages": packages, "runs": runs,
-                       "bound_to": bound_to(host, venv),
-                       "receipt": venv in received, "framework": None,
-                       "exposed": foreign_parts(host, venv, venv in received), "start": None,
-                       "binding": None, "hooks": start_hooks(host, venv),
-                       "realpath": host.realpath(venv), "closed": unreadable_by_others(host, [
-                           venv, venv + "/bin/python",
-                           *host.glob(venv + "/lib/python3*/site-packages"),
-                           *host.glob(venv + "/lib/python3*/site-packages/%s*"
-                                      % FRAMEWORKS[runs][0])])})
+        stacks.append(
+            {
+                "name": received.get(venv, os.path.basename(venv)),
+                "venv": venv,
+                "python": python,
+                "packages": packages,
+                "runs": runs,
+                "bound_to": bound_to(host, venv),
+                "receipt": venv in received,
+                "framework": None,
+                "exposed": foreign_parts(host, venv, venv in received),
+                "start": None,
+                "binding": None,
+                "hooks": start_hooks(host, venv),
+                "realpath": host.realpath(venv),
+                "closed": unreadable_by_others(
+                    host,
+                    [
+                        venv,
+                        venv + "/bin/python",
+                        *host.glob(venv + "/lib/python3*/site-packages"),
+                        *host.glob(
+                            venv + "/lib/python3*/site-packages/%s*" % FRAMEWORKS[runs].module
+                        ),
+                    ],
+                ),
+            }
+        )
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
-        for stack, start in zip(stacks, pool.map(
-                lambda stack: start_interpreter(host, stack["venv"]), stacks)):
+        for stack, start in zip(
+            stacks, pool.map(lambda stack: start_interpreter(host, stack["venv"]), stacks)
+        ):
             stack["start"] = start
     if host["mode"] == "full" and host["matmul"]:
         # Beside each other only where no GPU can be fought for.
@@ -55,17 +76,19 @@ def section_stacks(host):
         shares = Shares(host.inner_s, len(stacks), workers)
         with concurrent.futures.ThreadPoolExecutor(workers) as pool:
             # Newer releases take longer: started last, they would run alone at the end.
-            runs = [(stack, pool.submit(run_stack, host, stack, shares))
-                    for stack in reversed(stacks)]
+            runs = [
+                (stack, pool.submit(run_stack, host, stack, shares)) for stack in reversed(stacks)
+            ]
             tries = [(stack, pool.submit(try_binding, host, stack)) for stack in stacks]
             for stack, run in runs:
                 stack["framework"] = run.result()
             for stack, run in tries:
                 stack["binding"] = run.result()
-    stacks = [with_unfit_libraries(host, stack, (
-        os.path.dirname(stack["bound_to"] or ""), stack["venv"])) for stack in stacks]
-    return {"stacks": stacks,
-            "occupied": sorted(host.glob(host["stack_root"] + "/*"), key=natural)}
+    stacks = [
+        with_unfit_libraries(host, stack, (os.path.dirname(stack["bound_to"] or ""), stack["venv"]))
+        for stack in stacks
+    ]
+    return {"stacks": stacks, "occupied": sorted(host.glob(host["stack_root"] + "/*"), key=natural)}
 
 
 class Shares:
@@ -88,18 +111,25 @@ class Shares:
 
 def compile_times(host, stacks):
     """{venv: seconds} of the stacks whose code the driver has to compile now."""
-    return {stack["venv"]: host["compiles"][stack["venv"]]["seconds"] for stack in stacks
-            if must_compile(host, stack["venv"]) and not is_warm(
-                host, cache_path(stack["name"]), stack["packages"])}
+    return {
+        stack["venv"]: host["compiles"][stack["venv"]]["seconds"]
+        for stack in stacks
+        if must_compile(host, stack["venv"])
+        and not is_warm(host, cache_path(stack["name"]), stack["packages"])
+    }
 
 
 def run_stack(host, stack, shares):
     """Run a stack's framework, with what the driver compiled for it before."""
-    cache = open_cache(host, stack["name"]) if host["expect_gpus"] != 0 and host.exists(
-        "/proc/driver/nvidia/version") else None
+    cache = (
+        open_cache(host, stack["name"])
+        if host["expect_gpus"] != 0 and host.exists("/proc/driver/nvidia/version")
+        else None
+    )
     compiles = compile_times(host, [stack])
-    found = run_framework(host, stack, shares.next(sum(compiles.values())),
-                          cache_variables(host, cache))
+    found = run_framework(
+        host, stack, shares.next(sum(compiles.values())), cache_variables(host, cache)
+    )
     if compiles:
         found["compiled"] = True
     if cache:
@@ -111,19 +141,28 @@ def run_stack(host, stack, shares):
 
 # Where an environment's interpreter searches for modules before its own, beside its Python's.
 START = """
-import json, os, sys
+import sys
+# No module comes from the working directory.
+sys.path = [path for path in sys.path if path]
+import json, os
 NAMES = %r
 real = os.path.realpath
 own, library = real(sys.prefix) + "/", real(os.path.dirname(os.__file__))
 site = [n for n, p in enumerate(sys.path) if real(p).startswith(own) and "-packages" in p]
 # What comes after its own packages cannot shadow any of them.
-strange = [p for p in sys.path[1:min(site or [None])] if not (real(p) + "/").startswith(own)
+strange = [p for p in sys.path[:min(site or [None])] if not (real(p) + "/").startswith(own)
            and not (real(p) + "/").startswith(library + "/") and not p.endswith(".zip")]
 hooks = [getattr(sys.modules.get(n), "__file__", None) for n in ("sitecustomize", "usercustomize")]
 print(json.dumps({"python": "%d.%d.%d" % sys.version_info[:3], "prefix": sys.prefix,
                   "strange": sorted(set(strange)), "error": None,
                   "sets": {n: os.environ[n] for n in NAMES if n in os.environ},
                   "customized": [real(h) for h in hooks if h]}))
+"""
+BINDING = """
+import sys
+sys.path = [path for path in sys.path if path]
+import runpy
+runpy.run_module("_gpufleet_binding", run_name="__main__")
 """
 
 
@@ -135,8 +174,10 @@ def start_interpreter(host, venv):
             [python, "-c", START.replace("%r", repr(STEERING_VARIABLES), 1)],
             # What computes has the time in mode full.
             host.inner_s / (10 if host["mode"] == "full" else 2),
-            env={"PATH": "/usr/bin:/bin", "HOME": os.environ.get("HOME") or "/"}, cwd="/",
-            code=interpreter_code(python))
+            env={"PATH": "/usr/bin:/bin", "HOME": login_identity()["HOME"]},
+            cwd="/",
+            code=lambda: interpreter_code(python),
+        )
     except RefusedError as error:
         return failed_start(str(error))
     try:
@@ -148,8 +189,14 @@ def start_interpreter(host, venv):
 
 
 def failed_start(error):
-    return {"python": None, "prefix": None, "strange": [], "error": error, "sets": {},
-            "customized": []}
+    return {
+        "python": None,
+        "prefix": None,
+        "strange": [],
+        "error": error,
+        "sets": {},
+        "customized": [],
+    }
 
 
 def try_binding(host, stack):
@@ -161,13 +208,19 @@ def try_binding(host, stack):
     try:
         for ordinary in (True, False):
             status, out, err = run_command(
-                [python, "-m", "_gpufleet_binding"], host.inner_s / 10,
-                env={"PATH": "/usr/bin:/bin", "HOME": "/"}, cwd="/", code=interpreter_code(python),
-                ordinary=ordinary)
+                [python, "-c", BINDING],
+                host.inner_s / 10,
+                env={"PATH": "/usr/bin:/bin", "HOME": "/"},
+                cwd="/",
+                code=lambda: interpreter_code(python),
+                ordinary=ordinary,
+            )
             if status == 0:
                 break
             errors.append(last_lines(err or out, 600) or "status %s" % status)
     except RefusedError as error:
         return {"error": str(error), "ordinary": None}
-    return {"error": errors[1] if len(errors) == 2 else None,
-            "ordinary": errors[0] if errors else None}
+    return {
+        "error": errors[1] if len(errors) == 2 else None,
+        "ordinary": errors[0] if errors else None,
+    }

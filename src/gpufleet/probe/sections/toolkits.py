@@ -1,4 +1,5 @@
 """Section `toolkits`: CUDA toolkits under the prefix, and the default link."""
+
 import json
 import os
 
@@ -22,22 +23,47 @@ def section_toolkits(host):
     for tree in toolkit_trees(host):
         version, source = toolkit_version(host, tree)
         nvcc, nvcc_error = query_nvcc(host, tree)
-        cudart = [first_match(r"libcudart\.so\.(\d+\.\d+\.\d+)$", name)
-                  for name in libraries(host, library_directory(host, tree), "cudart")]
-        trees.append({
-            "path": tree, "short": first_match(r"cuda-(\d+\.\d+)", tree) or
-            (".".join(version.split(".")[:2]) if version else None),
-            "version": version, "version_source": source, "nvcc": nvcc, "nvcc_error": nvcc_error,
-            "cudart": [v for v in cudart if v], "receipt": tree in received,
-            "exposed": foreign_parts(host, tree, tree in received),
-            "headers": toolkit_headers(host, tree),
-            "unfit": unfit_libraries(host, toolkit_libraries(
-                host, library_directory(host, tree))),
-            "realpath": host.realpath(tree), "closed": unreadable_by_others(host, [
-                name for name in (tree, tree + "/bin", tree + "/include", *toolkit_libraries(
-                    host, library_directory(host, tree))) if host.exists(name)])})
-    return {"trees": trees, "default": default_link(host),
-            "occupied": sorted(host.glob(host["prefix"] + "/cuda-[0-9]*"), key=natural)}
+        cudart = [
+            first_match(r"libcudart\.so\.(\d+\.\d+\.\d+)$", name)
+            for name in libraries(host, library_directory(host, tree), "cudart")
+        ]
+        trees.append(
+            {
+                "path": tree,
+                "short": first_match(r"cuda-(\d+\.\d+)", tree)
+                or (".".join(version.split(".")[:2]) if version else None),
+                "version": version,
+                "version_source": source,
+                "nvcc": nvcc,
+                "nvcc_error": nvcc_error,
+                "cudart": [v for v in cudart if v],
+                "receipt": tree in received,
+                "exposed": foreign_parts(host, tree, tree in received),
+                "headers": toolkit_headers(host, tree),
+                "unfit": unfit_libraries(
+                    host, toolkit_libraries(host, library_directory(host, tree))
+                ),
+                "realpath": host.realpath(tree),
+                "closed": unreadable_by_others(
+                    host,
+                    [
+                        name
+                        for name in (
+                            tree,
+                            tree + "/bin",
+                            tree + "/include",
+                            *toolkit_libraries(host, library_directory(host, tree)),
+                        )
+                        if host.exists(name)
+                    ],
+                ),
+            }
+        )
+    return {
+        "trees": trees,
+        "default": default_link(host),
+        "occupied": sorted(host.glob(host["prefix"] + "/cuda-[0-9]*"), key=natural),
+    }
 
 
 def toolkit_headers(host, tree):
@@ -48,15 +74,29 @@ def toolkit_headers(host, tree):
         text = host.text_or_none(path)
         if text is not None:
             number = first_match(r"^\s*#\s*define\s+%s\s+(\d+)" % macro, text)
-            found.append({"path": path, "version": number and "%d.%d" % (
-                int(number) // 1000, int(number) % 1000 // 10)})
+            found.append(
+                {
+                    "path": path,
+                    "version": number and "%d.%d" % (int(number) // 1000, int(number) % 1000 // 10),
+                }
+            )
     return found
 
 
 def toolkit_libraries(host, directory):
     """A toolkit's directory of libraries and all in it, but for cuDNN's."""
-    return [directory, *(name for name in libraries(host, directory, "")
-                         if not os.path.basename(name).startswith("libcudnn"))] if directory else []
+    return (
+        [
+            directory,
+            *(
+                name
+                for name in libraries(host, directory, "")
+                if not os.path.basename(name).startswith("libcudnn")
+            ),
+        ]
+        if directory
+        else []
+    )
 
 
 def toolkit_version(host, tree):
@@ -79,8 +119,11 @@ def query_nvcc(host, tree):
     profile = nvcc + ".profile"
     try:
         status, out, err = run_command(
-            [nvcc, "--version"], host.inner_s / 4, env={"PATH": "/usr/bin:/bin", "LANG": "C"},
-            code=[profile] if os.path.exists(profile) else [])
+            [nvcc, "--version"],
+            host.inner_s / 4,
+            env={"PATH": "/usr/bin:/bin", "LANG": "C"},
+            code=[profile] if os.path.exists(profile) else [],
+        )
     except RefusedError as error:
         return None, str(error)
     version = first_match(r"release [\d.]+, V([\d.]+)", out)
@@ -99,5 +142,9 @@ def default_link(host):
     else:
         state = "file" if os.path.lexists(path) else "missing"
     link = state == "link"
-    return {"path": name, "state": state, "target": os.readlink(path) if link else None,
-            "realpath": host.realpath(name) if link and host.exists(name) else None}
+    return {
+        "path": name,
+        "state": state,
+        "target": os.readlink(path) if link else None,
+        "realpath": host.realpath(name) if link and host.exists(name) else None,
+    }

@@ -1,0 +1,217 @@
+# Apache-2.0, see LICENSE
+"""The JSON Schema of the inventory's variables, by which an editor completes and checks them.
+
+Names, types, defaults and descriptions come from the roles' argument specifications, words from the
+parser, releases from the catalog. One schema serves variable files and `hosts.yml`: whatever is not
+a variable of ours may be a group.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from gpufleet import resolver
+from gpufleet.catalog import container_toolkit
+from gpufleet.frameworks import FRAMEWORKS
+from gpufleet.model.json_schema import DRAFT
+from gpufleet.model.spec import KEYS, LOCAL, MODULES, PIP
+from gpufleet.spec.expectation import CHOICES, MOST_GPUS
+from gpufleet.spec.parse_driver import CONTAINER_SOURCES, SOURCES
+
+Schema = dict[str, Any]
+VERSION = {"type": "string", "pattern": r"^\s*[0-9]+(\.[0-9]+)*\s*$"}
+PATH = {"type": "string", "pattern": r"^/[A-Za-z0-9._+-](?!.*/\.\.(/|$))[A-Za-z0-9._+/-]*$"}
+TEXT = {"type": "string", "minLength": 1}
+LOCATION = {"type": "string", "pattern": r"^(|(~?/|https?://[^\s/@]+(/|$))[^\s@]*)$"}
+FLAG = {
+    "anyOf": [
+        {"type": "boolean"},
+        {"type": "string", "pattern": "^([Tt]rue|[Yy]es|[Oo]n|[Ff]alse|[Nn]o|[Oo]ff)$"},
+    ]
+}
+VARIABLES = {
+    "type": "object",
+    "additionalProperties": {"type": ["string", "boolean", "integer", "null"]},
+}
+PROFILES = {
+    "type": "array",
+    "items": {"type": "string", "pattern": r"^[1-9][0-9]*g\.[0-9]+gb([+-](me|gfx|me\.all))?$"},
+}
+# A value that is not set, and one that Ansible computes.
+UNSET = {"$ref": "#/$defs/unset"}
+# By type of the argument specification, where `SHAPES` has no other.
+TYPES: dict[str, Schema] = {
+    "str": TEXT,
+    "path": PATH,
+    "bool": FLAG,
+    "int": {"type": "integer", "minimum": 0},
+    "float": {"type": "number", "exclusiveMinimum": 0},
+    "list": {"type": "array", "items": TEXT},
+    "dict": {"type": "object"},
+    "raw": {},
+}
+
+
+def digest(length: int) -> Schema:
+    """A checksum of `length` hexadecimal digits."""
+    return {"type": "string", "pattern": f"^[0-9a-fA-F]{{{length}}}$"}
+
+
+def mapping(**keys: Schema) -> Schema:
+    """A mapping with these keys only."""
+    return {"type": "object", "properties": keys, "additionalProperties": False}
+
+
+def completed(values: Iterable[str], free: Schema) -> Schema:
+    """Text of its own form, with the values that an editor suggests."""
+    return {"anyOf": [{"enum": list(values)}, free]}
+
+
+# What the argument specifications do not say of a value: its form and its words.
+SHAPES: dict[str, Schema] = {
+    **{
+        f"gpu_stacks.{each.id}": completed(resolver.releases(each.id), TEXT)
+        for each in FRAMEWORKS.values()
+    },
+    "gpu_stacks.cuda": {"anyOf": [VERSION, {"enum": [PIP, LOCAL]}]},
+    "gpu_stacks.cudnn": VERSION,
+    "gpu_stacks.python": {"anyOf": [VERSION, PATH]},
+    "gpu_stacks.name": {"type": "string", "pattern": "^[a-z0-9][a-z0-9._+-]*$"},
+    "gpu_stacks.index": {"type": "string", "pattern": r"^https://[^\s/@]+(/[^\s@]*)?$"},
+    "gpu_stacks.environment": VARIABLES,
+    "gpu_stack_environment": VARIABLES,
+    "gpu_toolkits": {
+        "type": "array",
+        "items": {
+            "anyOf": [
+                VERSION,
+                {
+                    **mapping(
+                        cuda=VERSION,
+                        cudnn={"anyOf": [VERSION, {"type": "array", "items": VERSION}]},
+                    ),
+                    "required": ["cuda"],
+                },
+            ]
+        },
+    },
+    "gpu_cuda_default": VERSION,
+    "gpu_driver.branch": {
+        "anyOf": [
+            {"type": "string", "pattern": r"^R?[0-9]+(\.[0-9]+)*$"},
+            {"type": "integer"},
+        ]
+    },
+    "gpu_driver.source": {"enum": list(SOURCES)},
+    "gpu_driver.module": {"enum": list(MODULES)},
+    "gpu_mig": {
+        "anyOf": [
+            PROFILES,
+            mapping(all=PROFILES),
+            {
+                "type": "object",
+                "patternProperties": {"^[0-9]{1,3}$": PROFILES},
+                "additionalProperties": False,
+            },
+        ]
+    },
+    "gpu_containers.engine": {"enum": ["docker", "podman"]},
+    "gpu_containers.source": {"enum": list(CONTAINER_SOURCES)},
+    "gpu_containers.toolkit": VERSION,
+    "gpu_containers.image": {"type": "string", "pattern": r"^[A-Za-z0-9][\w.:/@-]*$"},
+    "gpu_containers.data_root": PATH,
+    "gpu_containers.accept_cves": {
+        "type": "array",
+        "items": {"enum": [each.cve for each in container_toolkit.known()]},
+    },
+    "gpu_expect.count": {"type": "integer", "minimum": 0, "maximum": MOST_GPUS},
+    "gpu_expect.ecc": {"anyOf": [{"enum": ["on", "off"]}, {"type": "boolean"}]},
+    **{f"gpu_expect.{key}": {"enum": list(values)} for key, values in CHOICES.items()},
+    "gpu_expect.pcie.generation": {"enum": list(range(1, 8))},
+    "gpu_expect.pcie.width": {"enum": [1, 2, 4, 8, 16]},
+    "gpu_artifacts": {
+        "type": "object",
+        "additionalProperties": mapping(
+            sha256=digest(64),
+            sha512=digest(128),
+            md5=digest(32),
+            size_bytes=TYPES["int"],
+            url={"type": "string", "minLength": 1, "not": {"pattern": r"//[^/\s]*@"}},
+            file={"type": "string", "pattern": "^[^./][^/]*$"},
+        ),
+    },
+    "gpu_artifacts_source": LOCATION,
+    "gpu_wheelhouse": LOCATION,
+    # These are evaluated by Ansible, and may be anything that its roles accept.
+    "gpu_pip_index_url": {"type": "string"},
+    "gpu_artifacts_cache": {"type": "string"},
+    "gpu_locks_dir": {"type": "string"},
+}
+
+
+def text(specifications: Iterable[dict[str, Any]], plain: Callable[[str], str]) -> str:
+    """The schema, of all roles' argument specifications; `plain` makes Markdown of their texts."""
+    variables: dict[str, Schema] = {}
+    for specification in specifications:
+        for described in specification["argument_specs"].values():
+            for name, option in described["options"].items():
+                if name.startswith("gpu_") or name in KEYS:
+                    variables.setdefault(name, _variable(name, option, plain))
+    return json.dumps(_whole(dict(sorted(variables.items()))), ensure_ascii=False) + "\n"
+
+
+def _variable(path: str, option: dict[str, Any], plain: Callable[[str], str]) -> Schema:
+    shape = SHAPES.get(path) or TYPES[option.get("type", "str")]
+    if "choices" in option:
+        shape = {"enum": option["choices"]}
+    if "options" in option:
+        keys = option["options"].items()
+        shape = mapping(**{key: _variable(f"{path}.{key}", each, plain) for key, each in keys})
+        if option["type"] == "list":
+            named = [{"required": [each]} for each in FRAMEWORKS]
+            shape = {"type": "array", "items": {**shape, "oneOf": named}}
+    described: Schema = {"description": plain(option["description"])}
+    # A default that Ansible computes is none to suggest.
+    if "default" in option and re.fullmatch(r"auto|true|false|/[a-z/]*", _word(option["default"])):
+        described["default"] = option["default"]
+    if examples := re.findall(r"V\(([^)]*\d[^)]*)\)", option["description"]):
+        described["examples"] = [each.strip('"') for each in examples]
+    return {**described, "anyOf": [*shape.get("anyOf", [shape]), UNSET]}
+
+
+def _word(value: object) -> str:
+    return str(value).lower()
+
+
+def _whole(variables: dict[str, Schema]) -> Schema:
+    names = "|".join(name.removeprefix("gpu_") for name in variables if name.startswith("gpu_"))
+    group = {
+        "properties": {
+            "hosts": {"additionalProperties": {"$ref": "#"}},
+            "children": {"additionalProperties": {"$ref": "#/$defs/group"}},
+            "vars": {"$ref": "#"},
+        }
+    }
+    return {
+        "$schema": DRAFT,
+        "title": "Inventory of gpufleet",
+        "description": "Variables of a group or a host, or the groups of hosts.yml.",
+        "type": ["object", "null"],
+        "properties": variables,
+        "patternProperties": {
+            f"^gpu_(?!({names})$)": {
+                "description": "gpufleet has no variable of this name. A group may have it.",
+                "$ref": "#/$defs/group",
+                "type": "object",
+                "propertyNames": {"enum": list(group["properties"])},
+            }
+        },
+        "additionalProperties": {"$ref": "#/$defs/group"},
+        "$defs": {
+            "group": group,
+            "unset": {"anyOf": [{"type": "null"}, {"type": "string", "pattern": r"\{\{"}]},
+        },
+    }

@@ -1,0 +1,11 @@
+"""The errors of the catalog's tools: each is a message for a person."""
+
+from gpufleet.errors import ConfigurationError
+
+
+class MeasureError(Exception):
+    """A wheel, manifest or index cannot be read."""
+
+
+class ContradictionError(ConfigurationError):
+    """What is published contradicts a figure of the catalog, or lacks what a row needs."""

@@ -1,0 +1,251 @@
+"""Make every lock that the catalog can make, install it once, and import its framework.
+
+A try is a release, where its CUDA comes from, and a Python. Its result is data:
+`locks/FRAMEWORK.yml` has the requirements that were locked, the day, and `ok` or the reason. A try
+whose requirements did not change is not repeated. The import sees no GPU: it proves that the
+packages fit each other.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from ansible_collections.gpufleet.gpu.plugins.module_utils.python_environment import resolved_for
+
+from gpufleet import resolver
+from gpufleet.catalog import facts, lock_results, versions
+from gpufleet.catalog.records import Build
+from gpufleet.frameworks import FRAMEWORKS, FrameworkId
+from gpufleet.model.plan import CudaSource
+from gpufleet.resolver import pythons
+
+from .errors import MeasureError
+
+Row = dict[str, Any]
+
+UV = str(Path(sys.executable).with_name("uv"))
+OK = lock_results.OK
+TIMEOUT_S = 3600
+MOST_TEXT = 300
+# What uv writes where an index did not answer: that says nothing about the lock.
+UNREACHED = re.compile(r"Failed to fetch|Request failed|error sending request|Could not connect")
+HEADER = """\
+# {title}'s locks: each was made by uv, installed, and its framework imported without a GPU
+# Written by 'gpufleet catalog locks'. null: not tried. Where it is not ok, the reason.
+---
+"""
+
+
+@dataclass(frozen=True)
+class Try:
+    """One lock: what it is for, and what it asks for."""
+
+    framework: FrameworkId
+    version: str
+    cuda: str
+    python: str
+    requirements: tuple[str, ...]
+    index: str | None
+
+    @property
+    def name(self) -> str:
+        """The try in messages."""
+        title = FRAMEWORKS[self.framework].title
+        return f"{title} {self.version}, CUDA {self.cuda}, Python {self.python}"
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What tells it apart from the release's other tries."""
+        return (self.cuda, self.python)
+
+
+def tries(
+    framework: FrameworkId, release: str | None = None, python: str | None = None
+) -> Iterator[Try]:
+    """Every lock of a framework, or of one release or Python, oldest first."""
+    for version in facts.build_versions(framework):
+        if release not in {None, version}:
+            continue
+        for build in facts.variants(framework, version):
+            for source in () if build.unavailable else build.cuda_sources:
+                for each in pythons.usable(build):
+                    if python in {None, each}:
+                        yield from _try(build, source, each)
+
+
+def _try(build: Build, source: CudaSource, python: str) -> Iterator[Try]:
+    """The lock of a build, if the resolver accepts it."""
+    answer = resolver.release(
+        build.framework,
+        build.version,
+        cuda=_declared(build, source),
+        python=python,
+        index=build.index,
+        locks=_Every(),  # one that could not be made is tried again
+    )
+    if "problems" not in answer and answer["cuda_source"] == source:
+        yield Try(
+            build.framework,
+            build.version,
+            lock_results.cuda_key(build, source),
+            python,
+            tuple(answer["requirements"]),
+            build.index,
+        )
+
+
+class _Every(frozenset[str]):
+    """The names of all locks: every lock is there."""
+
+    def __contains__(self, name: object) -> bool:
+        return True
+
+    def __bool__(self) -> bool:
+        return True
+
+
+def _declared(build: Build, source: CudaSource) -> str | None:
+    """What a stack declares as its CUDA to get this build and this source; None: nothing."""
+    if build.variant:
+        major = build.about.cuda_plugin and source == "pip"
+        return str(versions.major(build.cuda)) if major else build.cuda
+    if source == build.cuda_sources[0]:
+        return None
+    return "pip" if source == "pip" else "local"
+
+
+# -- what is recorded ------------------------------------------------------------------------------
+
+
+def load(framework: FrameworkId, directory: Path) -> dict[str, list[Row]]:
+    """The results of every release; empty without the file."""
+    path = directory / "locks" / f"{framework}.yml"
+    if not path.exists():
+        return {}
+    found: dict[str, list[Row]] = yaml.load(path.read_text(encoding="utf-8"), Loader=facts.LOADER)
+    return found
+
+
+def is_tried(results: dict[str, list[Row]], each: Try, *, lock_only: bool) -> bool:
+    """Whether a lock of the same requirements has a result, of its import as well."""
+    for row in results.get(each.version, ()):
+        if (row["cuda"], row["python"]) == each.key:
+            complete = row["import"] is not None or row["lock"] != OK
+            return row["requirements"] == [*each.requirements] and (lock_only or complete)
+    return False
+
+
+def save(each: Try, result: Row, directory: Path) -> None:
+    """Add or replace one result, by a rename."""
+    results = load(each.framework, directory)
+    rows = [r for r in results.get(each.version, ()) if (r["cuda"], r["python"]) != each.key]
+    rows.append(
+        {
+            "cuda": each.cuda,
+            "python": each.python,
+            **result,
+            "requirements": [*each.requirements],
+        }
+    )
+    rows.sort(key=lambda row: (row["cuda"], versions.key(row["python"])))
+    results[each.version] = rows
+    ordered = {v: results[v] for v in sorted(results, key=versions.key)}
+    text = yaml.safe_dump(ordered, sort_keys=False, default_flow_style=None, width=98)
+    path = directory / "locks" / f"{each.framework}.yml"
+    path.parent.mkdir(exist_ok=True)
+    partial = path.with_name(f".{path.name}.partial")
+    title = FRAMEWORKS[each.framework].title
+    partial.write_text(HEADER.format(title=title) + text, encoding="utf-8")
+    partial.replace(path)
+
+
+# -- how it is tried -------------------------------------------------------------------------------
+
+
+def attempt(each: Try, today: str, *, lock_only: bool = False) -> Row | None:
+    """Make the lock and import its framework; None where no interpreter of that Python is here."""
+    interpreter = None if lock_only else find_interpreter(each.python)
+    if not lock_only and interpreter is None:
+        return None
+    result: Row = {"date": today, "lock": None, "import": None}
+    with tempfile.TemporaryDirectory(prefix="gpufleet-lock-") as name:
+        folder = Path(name)
+        result["lock"] = make(each, folder / "lock")
+        if result["lock"] == OK and interpreter:
+            result["import"] = _import(each, folder, interpreter)
+    return result
+
+
+def make(each: Try, path: Path) -> str:
+    """Resolve a lock as the module gpu_stack_lock does; `ok`, or why not."""
+    command = [UV, "pip", "compile", "--quiet", "--generate-hashes", "--no-header"]
+    command += ["--python-version", resolved_for(each.python), "--python-platform", "linux"]
+    command += ["--output-file", str(path)]
+    text = "\n".join(each.requirements)
+    return _run([*command, "-"], each, text)
+
+
+def find_interpreter(python: str) -> str | None:
+    """An interpreter of a Python: where gpufleet finds it on hosts, pyenv's, or uv's."""
+    places = [Path(f"/opt/python/{python}/bin/python{python}")]
+    places += sorted((Path.home() / ".pyenv" / "versions").glob(f"{python}.*/bin/python"))
+    if found := next((str(place) for place in places if place.exists()), None):
+        return found
+    command = [UV, "python", "find", "--no-project", python]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False)
+    return answer.stdout.strip() or None
+
+
+def _import(each: Try, folder: Path, interpreter: str) -> str:
+    venv = folder / "venv"
+    python = str(venv / "bin" / "python")
+    install = [UV, "pip", "install", "--quiet", "--require-hashes", "--python", python]
+    steps = (
+        [UV, "venv", "--quiet", "--python", interpreter, str(venv)],
+        [*install, "--requirement", str(folder / "lock")],
+        [python, "-c", f"import {FRAMEWORKS[each.framework].module}"],
+    )
+    for command in steps:
+        if (result := _run(command, each)) != OK:
+            return result
+    return OK
+
+
+def _run(command: Sequence[str], each: Try, text: str | None = None) -> str:
+    """Run a command; `ok`, or why not: uv's reasons, or the last line of a traceback.
+
+    Raises `MeasureError` where it did not come to a result.
+    """
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+    if each.index:
+        environment["UV_INDEX"] = each.index
+    try:
+        done = subprocess.run(
+            command,
+            input=text,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=TIMEOUT_S,
+            env=environment,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise MeasureError(f"{Path(command[0]).name}: not finished after {TIMEOUT_S} s") from error
+    if done.returncode == 0:
+        return OK
+    lines = [line for text in done.stderr.splitlines() if (line := text.strip(" ×╰├│─▶"))]
+    reasons = [line for line in lines if not line.startswith("hint:")]
+    shown = " ".join(reasons if command[0] == UV else reasons[-1:])
+    reason = re.sub(r"//[^/@\s]*@", "//", shown or f"exit status {done.returncode}")[:MOST_TEXT]
+    if command[0] == UV and UNREACHED.search(done.stderr):
+        raise MeasureError(reason)
+    return reason

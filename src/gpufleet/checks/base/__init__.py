@@ -1,0 +1,1 @@
+"""The registry of checks, and what several rooms of checks share."""

@@ -1,0 +1,115 @@
+"""What a finding is about, in a form that two checks share, so that one can explain the other.
+
+A subject is a word, a word with parts, or a path. It covers everything below it, `@` adds by whom
+it was observed:
+
+    driver          the driver that runs, its version included
+    smi             what nvidia-smi reports of all GPUs; `smi/rest`: of those after an error
+    nodes           the device files
+    gpus            a program sees no GPU at all
+    gpu/7           a program sees 7 GPUs (0 to 6) of more: number 7 is not there
+    gpus@NAME       the stack NAME uses no GPU; likewise `gpu/7@NAME`
+    card/ADDRESS    the card at this PCI address does not answer; `card/ADDRESS/ecc`: one value
+    memory/ADDRESS  its memory has errors that were not corrected
+    slow/ADDRESS    it computes too slowly
+    busy/0          other processes hold GPU 0
+    tflops/0        the throughput of GPU 0 was not measured
+    unchecked/0     not every product of GPU 0 was checked
+    result/0@NAME   the stack has no right result of GPU 0
+    nothing/0@NAME  the stack cannot multiply on GPU 0, not even in float32
+    build@NAME      the stack's framework is another build than planned
+    numpy@NAME      numpy and the stack's framework exchange no arrays
+    run@NAME        the run of a stack or toolkit stopped before its end
+    section/NAME    a section of the snapshot was not read
+    libcuda         the driver's library for programs; `fabric`, `nouveau`: the others that
+                    keep it from working; `key`: that of the modules' signature
+    pending         a restart for the driver
+    kernel-log      the kernel log as a whole
+    container       no container was started
+    container-toolkit  another container toolkit than planned, or none
+    /PATH           this file or directory is not there
+    noexec/PATH     nothing below this path can be executed
+
+`gpus` does not cover `gpu/7`: where every GPU is refused, none is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+
+Subjects = tuple[str, ...]
+
+DRIVER, SMI, NODES, GPUS, BUSY, TFLOPS = "driver", "smi", "nodes", "gpus", "busy", "tflops"
+CONTAINER = "container"
+CONTAINER_TOOLKIT = "container-toolkit"
+
+
+def missing_gpus(seen: int, wanted: int | None, by: str = "") -> Subjects:
+    """The GPUs that a program does not see; CUDA numbers those that it sees from 0."""
+    at = f"@{by}" if by else ""
+    if not wanted or seen >= wanted:
+        return ()
+    return tuple(f"gpu/{number}{at}" for number in range(seen, wanted)) if seen else (f"gpus{at}",)
+
+
+def missing_numbers(missing: Collection[int], wanted: int | None, by: str = "") -> Subjects:
+    """The same where each GPU has a result of its own: only the last ones can be missing."""
+    seen = max(0, (wanted or 0) - len(missing))
+    return missing_gpus(seen, wanted, by) if set(missing) == set(range(seen, wanted or 0)) else ()
+
+
+def gone_since(extra: int, present: int, wanted: int | None) -> Subjects:
+    """GPUs that a program saw and that the PCI bus no longer has, if just these are missing."""
+    return missing_gpus(present, wanted) if extra == (wanted or 0) - present else ()
+
+
+def card(address: str | None, value: str = "") -> Subjects:
+    """A card, or one value of it, if its address is known."""
+    return (f"card/{address}{'/' if value else ''}{value}",) if address else ()
+
+
+def memory(address: str | None) -> Subjects:
+    """A card whose memory has errors."""
+    return (f"memory/{address}",) if address else ()
+
+
+def slow(address: str | None) -> Subjects:
+    """A card that computes too slowly."""
+    return (f"slow/{address}",) if address else ()
+
+
+def noexec(path: str) -> str:
+    """A mount point from which nothing can be executed, or what is below it."""
+    return f"noexec{path.rstrip('/')}"
+
+
+def stopped(name: str) -> str:
+    """A run that stopped before its end."""
+    return f"run@{name}"
+
+
+def section(name: str) -> str:
+    """A section of the snapshot."""
+    return f"section/{name}"
+
+
+def library(tree: str, path: str) -> str:
+    """A library of a tree by its name alone: it may be in `lib64` or below `targets`."""
+    return f"{tree}/{path.rpartition('/')[2]}"
+
+
+def covered(about: Collection[str], by: Iterable[str]) -> bool:
+    """Whether the one is about something, and the other about all of it."""
+    # A set is not copied: a check may have a thousand findings.
+    causes = by if isinstance(by, set) else set(by)
+    return bool(about) and all(not causes.isdisjoint(_coverers(subject)) for subject in about)
+
+
+def _coverers(subject: str) -> Iterator[str]:
+    """The subjects that cover this one: itself, those above it, and those of any observer."""
+    # A path may contain an @.
+    what, at, observer = (subject, "", "") if subject.startswith("/") else subject.partition("@")
+    while what:
+        yield what
+        yield f"{what}{at}{observer}"
+        what = what.rpartition("/")[0]

@@ -1,0 +1,88 @@
+"""Exact results beyond the float32 product: other number formats, copies from and to the host."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from gpufleet.checks.base.items import for_each
+from gpufleet.checks.base.registry import HARDWARE, Evidence, Finding, check
+from gpufleet.checks.base.sections import Sections
+from gpufleet.model.plan import Plan
+from gpufleet.model.sections.compute import FormatResult
+from gpufleet.model.verdict import Verdict
+
+from .toolkits import ToolkitRun, about_runs, gpu_results, no_gpus, not_reported, runs
+
+# What every probe must report, be it that a GPU or its cuBLAS does not have it.
+FORMATS = ("fp64", "fp16", "int8", "tf32", "bf16", "fp8-e4m3", "fp8-e5m2")
+# What cuBLAS returns where it has no algorithm for a GPU: no fault of the GPU, and no proof either.
+UNSUPPORTED = re.compile(r"CUBLAS_STATUS_(NOT_SUPPORTED|ARCH_MISMATCH|INVALID_VALUE)|no algorithm")
+
+
+@check("gpu.formats", reads=("compute",), repair=HARDWARE, skip_reason=no_gpus)
+@for_each(runs)
+def formats(plan: Plan, observed: Sections, tested: ToolkitRun) -> Iterator[Finding | Evidence]:
+    """cuBLAS is exact on each GPU in FP64, FP16, INT8, TF32, BF16 and FP8, where both have it."""
+    toolkit, run = tested
+    entries = run.get("formats") or []
+    if not entries:
+        yield not_reported(toolkit, run, "A product in each format", Verdict.INCONCLUSIVE)
+        return
+    for name in FORMATS:
+        where = f"{name} by cuBLAS of CUDA {toolkit['short']}"
+        tried = []
+        for entry in entries:
+            if entry["format"] == name:
+                result, about = _in_format(where, entry)
+                tried.append(result)
+                yield about
+        yield from gpu_results(plan, observed, where, tried, run=run, unit="numbers")
+
+
+def _in_format(where: str, entry: FormatResult) -> tuple[FormatResult, Finding | Evidence]:
+    """The result of one GPU, to be judged as others are, and what is said of it beside that."""
+    on = f"{where} on GPU {entry['gpu']}"
+    excused: FormatResult = {**entry, "wrong": 0, "error": None}
+    # Each GPU has FP64.
+    if entry["not_applicable"] and entry["format"] != "fp64":
+        return excused, Evidence(f"{on}: not applicable, {entry['not_applicable']}")
+    if entry["error"] and UNSUPPORTED.search(entry["error"]):
+        return excused, Finding(
+            f"{on} was not tested: {entry['error']}",
+            "use a toolkit that supports the GPU: see toolkit.device-query",
+            verdict=Verdict.INCONCLUSIVE,
+        )
+    return entry, Evidence(f"{on}: {entry['checked']} products")
+
+
+@check("gpu.host-copies", reads=("compute",), repair=HARDWARE, skip_reason=no_gpus)
+def host_copies(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
+    """Numbers arrive unchanged when they are copied from the host to each GPU, and back."""
+    reasons, copied = [], False
+    for found in runs(plan, observed):
+        if isinstance(found, Finding):
+            reasons.append(found.cause)
+            continue
+        run = found.run
+        entries = run.get("host_copies")
+        if entries is None:
+            reasons.append(run["error"] or "it was not reported")
+            continue
+        copied = True
+        yield from gpu_results(
+            plan, observed, "Copying between host and GPU", entries, run=run, unit="numbers"
+        )
+        for device in run["devices"]:
+            if rates := device.get("copies"):
+                yield Evidence(
+                    f"GPU {device['index']}: {rates['to_device_gib_s']} GiB/s to it,"
+                    f" {rates['from_device_gib_s']} GiB/s from it"
+                )
+    if not copied:
+        yield Finding(
+            f"Nothing was copied between the host and its GPUs: {'; '.join(reasons)}",
+            "see toolkit.device-query and toolkit.cublas; then ./gpufleet verify",
+            verdict=Verdict.INCONCLUSIVE,
+            about=about_runs(runs(plan, observed)),
+        )

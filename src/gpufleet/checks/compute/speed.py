@@ -1,0 +1,436 @@
+"""GPU speed: throughput, and with --deep sustained load, memory bandwidth and peer copies."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeVar
+
+from gpufleet.catalog import fabric
+from gpufleet.checks.base import subjects
+from gpufleet.checks.base.holders import busy_finding
+from gpufleet.checks.base.items import for_each
+from gpufleet.checks.base.registry import (
+    HARDWARE,
+    INVENTORY,
+    Evidence,
+    Finding,
+    check,
+    required,
+    shortened,
+    visible_gpus,
+)
+from gpufleet.checks.base.sections import Sections
+from gpufleet.checks.gpu.rates import Measured, measured, too_slow
+from gpufleet.model.plan import Plan
+from gpufleet.model.sections.compute import (
+    BandwidthResult,
+    ComputeDevice,
+    ComputeRun,
+    PeerResult,
+    SustainedResult,
+)
+from gpufleet.model.text import brief
+from gpufleet.model.verdict import Verdict
+
+from .toolkits import about_runs, checked_products, gpu_results, no_gpus, run_error, runs
+
+T = TypeVar("T")
+
+# Throttle reasons by which the hardware itself slows a GPU down.
+FORCED = {"hw-slowdown", "hw-thermal", "hw-power-brake"}
+# The driver slows a GPU down because it, or its memory, is hot: in more than this share of the
+# samples its cooling does not do.
+THERMAL, OFTEN = "sw-thermal", 0.1
+# A GPU that keeps less than this share of its best throughput cannot sustain load; one that keeps
+# less than the usual share needs a reason: its power limit or its clocks' settings, in more than
+# this share of the samples.
+LEAST_KEPT, USUALLY_KEPT, MOSTLY = 0.6, 0.8, 0.5
+REASONS = {"sw-power-cap", "application-clocks"}
+
+
+@check("gpu.throughput", reads=("compute",), repair=HARDWARE, severity="major", skip_reason=no_gpus)
+def throughput(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
+    """Each GPU has the declared throughput or its model's minimum, and is as fast as others."""
+    best: dict[int, float] = {}
+    devices: dict[int, ComputeDevice] = {}
+    unknown = False
+    for found in runs(plan, observed):
+        if isinstance(found, Finding):
+            yield found
+            unknown = True
+            continue
+        devices |= _devices(found.run)
+        for entry in found.run["cublas"]:
+            if finding := busy_finding(
+                f"GPU {entry['gpu']}",
+                entry["error"],
+                observed,
+                device=entry["gpu"],
+                busy=entry["busy"],
+            ):
+                yield finding
+                unknown = True
+            else:
+                # The fastest of several toolkits: an old one may not support the GPU well.
+                best[entry["gpu"]] = max(best.get(entry["gpu"], 0), entry["tflops"] or 0)
+    if not best and not unknown:
+        yield Finding(
+            "No GPU has a measured throughput",
+            "see toolkit.cublas",
+            verdict=Verdict.INCONCLUSIVE,
+            about=(subjects.TFLOPS,),
+        )
+    rates = [
+        measured(observed, gpu, devices.get(gpu), speed) for gpu, speed in sorted(best.items())
+    ]
+    known = 0
+    for each in rates:
+        least, because = each.least_tflops(plan)
+        known += least is not None
+        figures = f"GPU {each.gpu} ({each.name or 'without a name'}): {each.rate} TFLOP/s"
+        if each.rate <= 0:
+            yield Finding(
+                f"GPU {each.gpu} has no measured throughput: nothing was computed",
+                "see toolkit.cublas",
+                figures,
+                about=(f"tflops/{each.gpu}",),
+            )
+        else:
+            yield from too_slow(
+                each,
+                rates,
+                "multiplies float32 at",
+                "TFLOP/s",
+                least=least,
+                because=because,
+                remedy="see gpu.throttle, gpu.settings and gpu.pcie; ./gpufleet verify --deep shows"
+                " temperatures and clocks under load",
+            )
+        yield Evidence(
+            f"{figures}, minimum {least if least is not None else 'unknown'}"
+            f"{f' ({because})' if because else ''}"
+            f"{f', beside {each.others}' if each.others else ''}"
+        )
+    if best and not known:
+        yield Finding(
+            "gpu_expect.tflops: not set, and no minimum of the model is known",
+            "set gpu_expect: {tflops: ...} to have the throughput judged",
+            verdict=Verdict.NOT_DECLARED,
+            evidence=", ".join(
+                f"GPU {gpu}: {speed} TFLOP/s" for gpu, speed in sorted(best.items())
+            ),
+        )
+
+
+# -- --deep ----------------------------------------------------------------------------------------
+
+DEEP_NOT_REQUESTED = Finding(
+    "--deep: not requested", "./gpufleet verify --deep", verdict=Verdict.NOT_DECLARED
+)
+
+
+def deep(
+    part: Callable[[ComputeRun], list[T] | None],
+) -> Callable[[Plan, Sections], Iterator[tuple[ComputeRun, list[T]] | Finding]]:
+    """The deep run (of the newest toolkit) and one of its parts, or why that cannot be judged."""
+
+    def parts(plan: Plan, observed: Sections) -> Iterator[tuple[ComputeRun, list[T]] | Finding]:
+        if not observed.data["compute"]["deep"]:
+            yield DEEP_NOT_REQUESTED
+            return
+        planned = list(runs(plan, observed))
+        found = [
+            (each.run, entries)
+            for each in planned
+            if not isinstance(each, Finding) and (entries := part(each.run)) is not None
+        ]
+        if not found:
+            reasons = "; ".join(
+                each.cause if isinstance(each, Finding) else str(each.run["error"])
+                for each in planned
+            )
+            yield Finding(
+                f"The deep run stopped before this step: {reasons}",
+                "see toolkit.cublas; ./gpufleet verify --deep --deadline 900",
+                verdict=Verdict.INCONCLUSIVE,
+                about=about_runs(planned),
+            )
+        yield from found
+
+    return parts
+
+
+def _devices(run: ComputeRun) -> dict[int, ComputeDevice]:
+    return {device["index"]: device for device in run["devices"]}
+
+
+@check(
+    "gpu.sustained",
+    reads=("compute",),
+    repair=HARDWARE,
+    severity="major",
+    deep=True,
+    skip_reason=no_gpus,
+)
+@for_each(deep(lambda run: run["sustained"]))
+def sustained(
+    plan: Plan, observed: Sections, part: tuple[ComputeRun, list[SustainedResult]]
+) -> Iterator[Finding | Evidence]:
+    """Under minutes of load each GPU stays exact, keeps its speed, and cools down again."""
+    run, entries = part
+    yield from gpu_results(plan, observed, "Sustained load", entries, run=run, unit="products")
+    yield from checked_products("Sustained load", entries)
+    sound = [entry for entry in entries if not entry["error"] and not entry["busy"]]
+    rates = [
+        measured(observed, entry["gpu"], _devices(run).get(entry["gpu"]), _kept(entry))
+        for entry in sound
+    ]
+    for entry, each in zip(sound, rates, strict=True):
+        yield from _under_load(plan, entry, each, rates)
+
+
+def _speeds(entry: SustainedResult) -> list[float]:
+    return [required(sample["tflops"], "a sample's tflops") for sample in entry["samples"]]
+
+
+def _kept(entry: SustainedResult) -> float:
+    """The throughput at the end: the median of the last quarter."""
+    speeds = _speeds(entry)
+    last = sorted(speeds[-max(1, len(speeds) // 4) :])
+    return last[len(last) // 2] if last else 0
+
+
+def _under_load(
+    plan: Plan, entry: SustainedResult, each: Measured, rates: Sequence[Measured]
+) -> Iterator[Finding | Evidence]:
+    gpu, samples, slow = f"GPU {entry['gpu']}", entry["samples"], subjects.slow(each.address)
+    speeds, kept = _speeds(entry), each.rate
+    hottest = max(
+        (s["temperature_c"] for s in samples if s["temperature_c"] is not None), default=None
+    )
+    if not speeds or max(speeds) <= 0:
+        yield Finding(f"{gpu} has no measured throughput under load", "see toolkit.cublas")
+        return
+    result = Counter(reason for s in samples for reason in set(s["throttle"] or []) & FORCED)
+    # A single sample may be the moment in which the clocks rise.
+    forced = sorted(reason for reason, times in result.items() if times > 1)
+    slowed = sum(THERMAL in (s["throttle"] or []) for s in samples)
+    if forced:
+        yield Finding(
+            f"{gpu} is throttled by its hardware under load ({', '.join(forced)}), at"
+            f" {hottest} degrees",
+            "check fans, airflow, dust and the power cables; see gpu.throttle",
+            about=slow,
+        )
+    elif slowed > max(1, OFTEN * len(samples)):
+        yield Finding(
+            f"{gpu} is slowed by heat ({THERMAL}) in {slowed} of {len(samples)} samples under load,"
+            f" at {hottest} degrees, to {kept} of {max(speeds)} TFLOP/s",
+            "check fans, airflow, dust and the room's temperature; see gpu.throttle",
+            about=slow,
+        )
+    elif kept < USUALLY_KEPT * max(speeds):
+        explained = sum(bool(REASONS & {*(s["throttle"] or [])}) for s in samples)
+        fell = f"{gpu} fell from {max(speeds)} to {kept} TFLOP/s under load, at {hottest} degrees"
+        if each.others:
+            yield Finding(
+                f"{fell}, beside {each.others}",
+                "./gpufleet verify --deep when nobody else uses the GPU",
+                verdict=Verdict.INCONCLUSIVE,
+            )
+        elif kept < LEAST_KEPT * max(speeds):
+            yield Finding(fell, "check fans, airflow and the power limit; see gpu.settings")
+        elif explained <= MOSTLY * len(samples):
+            yield Finding(
+                f"{fell}, and reports no reason for it",
+                "./gpufleet verify --deep again; if it stays, check fans, airflow and power"
+                " supply, and compare with another GPU of this model",
+                verdict=Verdict.INCONCLUSIVE,
+                about=slow,
+            )
+    least, because = each.least_tflops(plan)
+    yield from too_slow(
+        each,
+        rates,
+        "keeps",
+        "TFLOP/s under load",
+        least=least,
+        because=because,
+        remedy="see gpu.throttle and gpu.settings; compare the cooling of the GPUs",
+    )
+    if entry["settled_s"] is None:
+        yield Finding(
+            f"{gpu} was still hot when the run ended: later measurements are not reliable",
+            "wait until it is cool; then ./gpufleet verify",
+            verdict=Verdict.INCONCLUSIVE,
+        )
+    yield Evidence(
+        f"{gpu}: {entry['seconds']} s, {entry.get('checked', 0)} products exact,"
+        f" {max(speeds)} to {kept} TFLOP/s, up to {hottest}"
+        f" degrees, cool again after {entry['settled_s']} s"
+    )
+
+
+@check(
+    "gpu.bandwidth",
+    reads=("compute",),
+    repair=HARDWARE,
+    severity="major",
+    deep=True,
+    skip_reason=no_gpus,
+)
+@for_each(deep(lambda run: run["bandwidth"]))
+def bandwidth(
+    plan: Plan, observed: Sections, part: tuple[ComputeRun, list[BandwidthResult]]
+) -> Iterator[Finding | Evidence]:
+    """Each GPU copies and keeps its memory's content, at its model's minimum speed or more."""
+    run, entries = part
+    yield from gpu_results(plan, observed, "Copying memory", entries, run=run, unit="blocks")
+    rates = [
+        measured(observed, entry["gpu"], _devices(run).get(entry["gpu"]), entry["gib_s"] or 0)
+        for entry in entries
+        if not entry["error"] and not entry["busy"]
+    ]
+    for each in rates:
+        floors = each.floors()
+        if each.rate <= 0:
+            yield Finding(
+                f"GPU {each.gpu} copies its memory at 0 GiB/s: nothing was copied",
+                "see gpu.memory-errors and gpu.throttle",
+            )
+        else:
+            yield from too_slow(
+                each,
+                rates,
+                "copies its memory at",
+                "GiB/s",
+                least=floors.gib_s if floors else None,
+                because=floors.gib_s_because if floors else "",
+                remedy="see gpu.memory-errors and gpu.throttle",
+            )
+        yield Evidence(f"GPU {each.gpu}: {each.rate} GiB/s")
+    for entry in entries:
+        filled = entry.get("filled_mib")
+        yield Evidence(
+            f"GPU {entry['gpu']}: {filled} MiB of its memory keep what is written"
+            if filled
+            else f"GPU {entry['gpu']}: its free memory was not filled with patterns"
+        )
+
+
+@check(
+    "gpu.peer",
+    reads=("compute",),
+    repair=INVENTORY,
+    severity="major",
+    deep=True,
+    skip_reason=no_gpus,
+)
+@for_each(deep(lambda run: run["peer"]))
+def peer(
+    plan: Plan, observed: Sections, part: tuple[ComputeRun, list[PeerResult]]
+) -> Iterator[Finding | Evidence]:
+    """Copies from one GPU to another arrive unchanged, as fast as their connection allows."""
+    run, entries = part
+    if not entries and (visible_gpus(plan) or 0) < 2:
+        yield Evidence("one GPU has no peer")
+    elif not entries:
+        yield Finding(
+            "Nothing was copied between GPUs",
+            "see toolkit.device-query",
+            verdict=Verdict.INCONCLUSIVE,
+            about=subjects.missing_gpus(len(run["devices"]), visible_gpus(plan)),
+        )
+    copied = {(entry["from"], entry["to"]) for entry in entries}
+    numbers = range(max(visible_gpus(plan) or 0, len(run["devices"])))
+    missing = [
+        f"GPU {a} to GPU {b}"
+        for a in numbers
+        for b in numbers
+        if entries and a != b and (a, b) not in copied
+    ]
+    if missing:
+        yield Finding(
+            f"Nothing was copied from {shortened(missing, 8)}",
+            "see toolkit.device-query; ./gpufleet verify --deep",
+            "\n".join(missing),
+            Verdict.INCONCLUSIVE,
+            subjects.missing_gpus(len(run["devices"]), visible_gpus(plan)),
+        )
+    for entry in entries:
+        pair = f"GPU {entry['from']} to GPU {entry['to']}"
+        if finding := busy_finding(f"Copying from {pair}", entry["error"], observed):
+            yield finding
+        elif entry["error"]:
+            yield run_error(f"Copying from {pair}", entry["error"])
+        elif entry["wrong"] != 0:
+            yield Finding(
+                f"{entry['wrong']} numbers changed on the way from {pair}",
+                "disable ACS and IOMMU translation for the PCI bridges between them, or"
+                " check NVLink's errors (nvidia-smi nvlink -e)",
+                brief(entry),
+            )
+        else:
+            yield from _peer_rate(observed, _devices(run), entry)
+        yield Evidence(
+            f"{pair}: {entry['gib_s']} GiB/s, {'direct' if entry['access'] else 'through the host'}"
+        )
+
+
+# Copies between two GPUs whose links were not read; slower than any PCIe slot of theirs.
+LEAST_PEER_GIB_S = 0.5
+
+
+def _peer_rate(
+    observed: Sections, devices: Mapping[int, ComputeDevice], entry: PeerResult
+) -> Iterator[Finding]:
+    """GPUs that NVLink connects address each other; every copy has a minimum rate."""
+    ends = [
+        measured(observed, gpu, devices.get(gpu), entry["gib_s"] or 0)
+        for gpu in (entry["from"], entry["to"])
+    ]
+    pair = f"GPU {entry['from']} to GPU {entry['to']}"
+    models = [fabric.nvlinks(end.name or "") for end in ends]
+    nvlink = models[0] if models[0] and models[0].wired and models[0] == models[1] else None
+    if nvlink and not entry["access"]:
+        yield Finding(
+            f"GPU {entry['from']} and GPU {entry['to']} cannot address each other's memory, though"
+            " NVLink connects them",
+            "see gpu.nvlink, driver.fabric and kernel.log; on the host: nvidia-smi topo -p2p r",
+        )
+        return
+    least, because = (
+        (nvlink.gib_s, f"of {nvlink.links} NVLinks")
+        if nvlink
+        else _pcie_rate([devices.get(end.gpu) for end in ends], direct=bool(entry["access"]))
+    )
+    if ends[0].rate >= least:
+        return
+    cause = f"Copies from {pair} reach {ends[0].rate} GiB/s, the minimum is {least} ({because})"
+    if others := next((end.others for end in ends if end.others), None):
+        yield Finding(
+            f"{cause}, beside {others}",
+            "./gpufleet verify when nobody else uses the GPUs",
+            verdict=Verdict.INCONCLUSIVE,
+        )
+    else:
+        yield Finding(
+            cause,
+            "see gpu.pcie, gpu.nvlink and kernel.log; disable ACS and IOMMU"
+            " translation for the PCI bridges between them",
+        )
+
+
+def _pcie_rate(ends: Sequence[ComputeDevice | None], *, direct: bool) -> tuple[float, str]:
+    """The minimum of copies over the PCIe links of two GPUs, by the slower one."""
+    links = [link for end in ends if end and (link := end.get("link"))]
+    carried = [
+        rate for link in links if (rate := fabric.pcie_gib_s(link["generation"], link["width"]))
+    ]
+    if len(carried) < len(ends):
+        return LEAST_PEER_GIB_S, "of any PCIe slot"
+    share = fabric.share("peer_pcie" if direct else "peer_host")
+    return round(share * min(carried), 1), (
+        f"{share:.0%} of the slower PCIe link{'' if direct else ', through the host'}"
+    )

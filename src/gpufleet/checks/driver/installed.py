@@ -1,0 +1,294 @@
+"""The driver: installed, held, built for every kernel, loaded, and served by its daemons.
+
+Faults come from `host_state.driver_*`, which `provision` uses as well. Checks that need a GPU are
+skipped by `gpu_expect: {count: 0}`, those of a driver that gpufleet installs where it does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from gpufleet.checks.base import subjects
+from gpufleet.checks.base.registry import (
+    INSPECT,
+    REBOOT,
+    Evidence,
+    Finding,
+    check,
+    driver_findings,
+    files_unchanged,
+    no_gpus,
+    no_gpus_declared,
+    required,
+    shortened,
+)
+from gpufleet.checks.base.remedies import DRIVER
+from gpufleet.checks.base.sections import Sections
+from gpufleet.host_state import driver_kernels, driver_packages, driver_running, driver_state
+from gpufleet.host_state.host import Host
+from gpufleet.model.plan import Plan, PlannedDriver
+from gpufleet.model.verdict import Verdict
+
+# -- skip reasons ---------------------------------------------------------------------------------
+
+
+def _not_managed(plan: Plan) -> str | None:
+    if driver_state.managed(plan):
+        return None
+    return _source(plan) if _preinstalled(plan) else "gpu_driver: not set"
+
+
+def _not_installed_by_packages(plan: Plan) -> str | None:
+    skip_reason = _not_managed(plan)
+    packaged = skip_reason or _declared(plan)["source"] in driver_state.PACKAGED
+    return skip_reason if packaged else _source(plan)
+
+
+def _not_declared(plan: Plan) -> str | None:
+    return None if _preinstalled(plan) else _not_managed(plan)
+
+
+def _preinstalled(plan: Plan) -> bool:
+    driver = plan["driver"]
+    return driver is not None and driver.get("source") == "preinstalled"
+
+
+def _source(plan: Plan) -> str:
+    return f"gpu_driver: {{source: {_declared(plan)['source']}}}"
+
+
+def _declared(plan: Plan) -> PlannedDriver:
+    return required(plan["driver"], "the plan's driver")
+
+
+def card_not_expected(plan: Plan) -> str | None:
+    """The skip reason of checks that need a GPU: neither a GPU nor a driver is declared."""
+    if skip_reason := no_gpus(plan):
+        return skip_reason
+    return "gpu_driver: not set" if not plan["driver"] and no_gpus_declared(plan) else None
+
+
+def _managed_without_gpu(plan: Plan) -> str | None:
+    return _not_managed(plan) or no_gpus(plan)
+
+
+def _no_persistence(plan: Plan) -> str | None:
+    if skip_reason := _managed_without_gpu(plan):
+        return skip_reason
+    return None if _declared(plan)["persistence"] else "gpu_driver: {persistence: false}"
+
+
+# -- the installed driver -------------------------------------------------------------------------
+
+
+@check("driver.packages", reads=("packages", "driver", "receipts"), skip_reason=_not_managed)
+def packages(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
+    """The planned driver is installed completely, in one version and from one repository."""
+    section = observed.data["driver"]
+    entails: subjects.Subjects = ("libcuda",) if section["library"] is None else ()
+    if section["loaded"] is None and section["on_disk"] is None:
+        entails += (subjects.DRIVER,)
+    for finding in driver_findings(driver_packages.packages, plan, observed):
+        yield replace(finding, entails=entails)
+    core = driver_state.core(Host(observed.snapshot))
+    versions = shortened(sorted(set(core.values()))) or "none"
+    yield Evidence(f"{len(core)} packages of version {versions}, libraries {section['library']}")
+
+
+@check(
+    "driver.files",
+    reads=("receipts",),
+    severity="major",
+    deep=True,
+    skip_reason=_not_installed_by_packages,
+)
+def files(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
+    """Every file that gpufleet wrote for the driver is unchanged."""
+    yield from files_unchanged(plan, observed.data["receipts"], *DRIVER, "/")
+
+
+@check(
+    "driver.held",
+    reads=("packages", "receipts"),
+    severity="major",
+    skip_reason=_not_installed_by_packages,
+)
+def held(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
+    """The driver's packages are held and pinned, and unattended upgrades skip them."""
+    yield from driver_findings(driver_packages.holds, plan, observed)
+    rows = observed.data["packages"]["driver"]
+    yield Evidence(
+        f"{sum(row['held'] for row in rows)} of {len(rows)} packages are held, pinned by"
+        f" {shortened([row['path'] for row in observed.data['packages']['pins']]) or 'nothing'}"
+    )
+
+
+@check("driver.modules", reads=("kernel", "driver", "packages"), skip_reason=_not_declared)
+def modules(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
+    """Every bootable kernel has the driver's module, and the headers to build it again."""
+    kernels = driver_kernels.judged_kernels(Host(observed.snapshot))
+    found = [row["path"] for kernel in kernels for row in kernel["modules"]]
+    if not driver_state.managed(plan) and not found:
+        yield Finding(
+            "It is unknown whether each kernel has the preinstalled driver's module: none is in the"
+            " usual directories",
+            "on the host: modinfo -F filename nvidia",
+            verdict=Verdict.INCONCLUSIVE,
+        )
+        return
+    running = [
+        kernel for kernel in kernels if kernel["version"] == observed.data["kernel"]["running"]
+    ]
+    absent = observed.data["driver"]["loaded"] is None and any(
+        not kernel["modules"] for kernel in running
+    )
+    for finding in driver_findings(driver_kernels.modules, plan, observed):
+        yield replace(finding, entails=(subjects.DRIVER,) if absent else ())
+    names = [kernel["version"] for kernel in kernels]
+    yield Evidence(
+        f"{shortened(names) or 'no kernel of its own'}; next boot:"
+        f" {observed.data['kernel']['next_boot']} ({observed.data['kernel']['next_boot_source']})"
+    )
+
+
+@check("driver.nouveau", reads=("driver", "kernel", "gpus"), skip_reason=_not_managed)
+def nouveau(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
+    """nouveau is not loaded, is blacklisted, and no initramfs loads it before the blacklist."""
+    state = observed.data["driver"]["nouveau"]
+    entails: subjects.Subjects = ("nouveau",) if state and state["loaded"] else ()
+    if entails and observed.data["driver"]["loaded"] is None:
+        entails += (subjects.DRIVER,)
+    for finding in driver_findings(driver_kernels.nouveau, plan, observed):
+        yield replace(finding, entails=entails)
+    yield Evidence(str(observed.data["driver"]["nouveau"]))
+
+
+@check(
+    "driver.secure-boot",
+    reads=("kernel", "driver"),
+    repair=INSPECT,
+    skip_reason=_managed_without_gpu,
+)
+def secure_boot(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
+    """Where Secure Boot is on, the key that signs the driver's modules is enrolled."""
+    entails = ("key",) if observed.data["driver"]["loaded"] else ("key", subjects.DRIVER)
+    for finding in driver_findings(driver_kernels.secure_boot, plan, observed):
+        yield replace(finding, entails=entails)
+    yield Evidence(str(observed.data["kernel"]["secure_boot"]))
+
+
+# -- the running driver ---------------------------------------------------------------------------
+
+
+@check("driver.loaded", reads=("driver", "gpus"), repair=REBOOT, skip_reason=card_not_expected)
+def loaded(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
+    """The driver is loaded, in the same version as its user-space libraries."""
+    section = observed.data["driver"]
+    version, library = section["loaded"], section["library"]
+    cards = [
+        card["address"] for card in observed.data["gpus"]["pci"] if card["driver"] == "nouveau"
+    ]
+    if cards:
+        others = len(observed.data["gpus"]["pci"]) - len(cards)
+        yield Finding(
+            f"nouveau is bound to {', '.join(cards)}: CUDA cannot use these GPUs",
+            "blacklist nouveau, rebuild the initramfs, reboot",
+            about=("nouveau",),
+            entails=(
+                "pending",
+                *(f"card/{address}" for address in cards),
+                *subjects.missing_gpus(others, others + len(cards)),
+            ),
+        )
+    about: subjects.Subjects = (subjects.DRIVER,)
+    entails: subjects.Subjects = ("pending", subjects.SMI)
+    # Where CUDA starts, a program that sees no GPU has another cause.
+    if section["cuinit"] != 0:
+        entails += (subjects.GPUS,)
+    if version is None:
+        entails += (subjects.NODES, *(("libcuda",) if library is None else ()))
+    elif library is None:
+        about = ("libcuda",)
+    for finding in driver_findings(driver_running.mismatch, plan, observed):
+        yield replace(finding, about=about, entails=entails)
+    yield Evidence(
+        f"loaded {version}, on disk {section['on_disk']}, libraries {library}, modules:"
+        f" {', '.join(section['modules']) or 'none'}"
+    )
+
+
+@check("driver.nodes", reads=("gpus", "driver"), repair=INSPECT, skip_reason=card_not_expected)
+def nodes(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
+    """Each GPU of the loaded driver has a device file."""
+    missing = list(driver_findings(driver_running.nodes, plan, observed))
+    if observed.data["driver"]["cuinit"] is None:
+        # The first program that starts CUDA creates them, and none may have since the boot.
+        missing = [
+            Finding(
+                f"{finding.cause}; CUDA was not started, which creates them",
+                f"see driver.cuda; {finding.remedy}",
+                verdict=Verdict.INCONCLUSIVE,
+            )
+            for finding in missing
+        ]
+    count = sum(
+        card["driver"] != driver_running.GIVEN_AWAY for card in observed.data["gpus"]["pci"]
+    )
+    there = set(observed.data["gpus"]["nodes"])
+    numbered = sum(name.removeprefix("/dev/nvidia").isdigit() for name in there)
+    # CUDA starts only with both, and creates the second one.
+    starts = (
+        observed.data["driver"]["cuinit"] == 0 or {"/dev/nvidiactl", "/dev/nvidia-uvm"} <= there
+    )
+    entails = subjects.missing_gpus(numbered, count) if starts else (subjects.GPUS,)
+    for finding in missing:
+        yield replace(finding, about=(subjects.NODES,), entails=entails)
+    yield Evidence(shortened(observed.data["gpus"]["nodes"], 12) or "no device file")
+
+
+@check(
+    "driver.persistence", reads=("driver", "gpus"), severity="major", skip_reason=_no_persistence
+)
+def persistence(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
+    """The persistence daemon runs, and starts at boot."""
+    yield from driver_findings(driver_running.persistence, plan, observed)
+    yield Evidence(str(observed.data["driver"]["persistence"]))
+
+
+@check("driver.fabric", reads=("driver", "gpus", "packages"), skip_reason=card_not_expected)
+def fabric(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
+    """The fabric manager runs, in the driver's version, exactly where there is an NVSwitch."""
+    for finding in driver_findings(driver_running.fabric, plan, observed):
+        yield replace(finding, entails=("fabric",))
+    if driver_running.behind_hidden_nvswitch(Host(observed.snapshot)):
+        yield from _subnet_manager(observed)
+    driver, switches = observed.data["driver"], observed.data["gpus"]["nvswitches"]
+    yield Evidence(
+        f"{len(switches)} NVSwitches, {driver['fabric']}, subnet manager: {driver.get('nvlsm')}"
+    )
+
+
+def _subnet_manager(observed: Sections) -> Iterator[Finding]:
+    """The NVLink subnet manager runs beside the fabric manager, which starts it."""
+    section = observed.data["driver"]
+    state = section.get("nvlsm")
+    if section["fabric"]["active"] is not True or (state and state["running"]):
+        return  # without the fabric manager that is the finding
+    if state is None or state["running"] is None:
+        yield Finding(
+            "It is unknown whether the NVLink subnet manager (nvlsm) runs",
+            "take a new snapshot, as root and outside containers",
+            verdict=Verdict.INCONCLUSIVE,
+        )
+        return
+    yield Finding(
+        "The NVLink subnet manager (nvlsm), by which the fabric manager reaches the NVSwitches of"
+        f" these GPUs, {'does not run' if state['program'] else 'is not installed'}",
+        f"on the host{'' if state['program'] else ', install the package nvlsm;'} load the module"
+        " ib_umad, and when no job runs: systemctl restart nvidia-fabricmanager; journalctl -u"
+        " nvidia-fabricmanager shows why it fails",
+        # Where CUDA starts, the fabric has been set up.
+        verdict=Verdict.INCONCLUSIVE if section["cuinit"] == 0 else Verdict.FAIL,
+        entails=("fabric",),
+    )

@@ -1,0 +1,1 @@
+"""Checks of the stacks: what is installed, and what each framework computes."""

@@ -1,0 +1,183 @@
+"""What each stack's framework multiplies on each device, and the sum of all devices' results."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+from gpufleet.checks.base import subjects
+from gpufleet.checks.base.holders import busy_finding
+from gpufleet.checks.base.items import for_each
+from gpufleet.checks.base.registry import Evidence, Finding, check, no_stacks
+from gpufleet.checks.base.remedies import Component, otherwise, provision, see
+from gpufleet.checks.base.remedies import stack as parts_of
+from gpufleet.checks.base.sections import Sections
+from gpufleet.model.plan import Plan
+from gpufleet.model.sections.stacks import Framework, Product, TowerSum
+from gpufleet.model.text import brief
+
+from .framework_runs import (
+    LISTED,
+    NotRun,
+    Ran,
+    ended_in,
+    gpu_number,
+    is_on_requested_device,
+    library_subject,
+    named,
+    runs,
+    stopped_before,
+)
+from .installed import installed
+
+# What a loader reports of a library that it does not find.
+ABSENT = re.compile(r"(lib[\w.+-]+\.so[\d.]*): cannot open shared object file")
+# Where to look if a framework uses no GPU at all.
+NO_GPU = (
+    "see stack.build, stack.libraries, driver.loaded, driver.cuda, driver.nodes and"
+    " gpu.count; if all of them pass: reboot the host"
+)
+
+
+def _does_not_run(plan: Plan, observed: Sections, run: NotRun) -> Finding:
+    if run.framework is None or run.framework["state"] != "failed":
+        return run.finding
+    name, error = run.stack["name"], run.framework["error"]
+    starts = {stack["name"]: found["start"] for stack, found in installed(plan, observed)}
+    absent, start = ABSENT.search(error or ""), starts[name]
+    # Without its Python no framework runs: stack.python reports it.
+    about = (
+        (library_subject(run.stack, absent[1]),)
+        if absent and not (start and start["error"])
+        else (subjects.stopped(name),)
+    )
+    finding = busy_finding(name, error, observed) or Finding(
+        f"{named(run.stack)} does not run: {error}",
+        otherwise(
+            provision(plan, *parts_of(plan, run.stack)),
+            "if stack.files and toolkit.files pass, the host prevents it: check"
+            " noexec in findmnt, ulimit -a, free",
+        ),
+        about=about,
+    )
+    return replace(finding, entails=(subjects.stopped(name),))
+
+
+@check("stack.matmul", reads=("stacks",), skip_reason=no_stacks)
+@for_each(runs(lambda framework: framework["matmul"], not_run=_does_not_run))
+def matmul(plan: Plan, observed: Sections, run: Ran[list[Product]]) -> Iterator[Finding | Evidence]:
+    """Matrices are multiplied on the declared devices only, with exact results."""
+    stack, framework, results = run
+    # What came after the products has checks of its own.
+    if (
+        framework["state"] != "ok"
+        and "convolution" not in framework
+        and not ended_in(stack, framework)
+    ):
+        yield stopped_before(plan, stack, framework)
+    yield from _without_numpy(
+        products(plan, observed, stack["name"], results), stack["name"], framework
+    )
+    total: TowerSum = framework["tower_sum"] or {
+        "error": "it was not computed",
+        "wrong": None,
+        "devices": [],
+    }
+    busy = busy_finding(f"{stack['name']} on all devices together", total["error"], observed)
+    # A busy GPU has no result to add.
+    lacking = any(busy_device("", entry, observed) for entry in results)
+    if total["error"] and not total["wrong"] and (busy or lacking):
+        yield from [busy] if busy else []
+    elif total["error"] or total["wrong"] != 0:
+        yield Finding(
+            f"{stack['name']}: the sum of all devices' results is wrong or missing"
+            f" ({total['error'] or total['wrong']})",
+            "see the devices' own results above",
+            about=()
+            if total["devices"]
+            else (exchanged(stack["name"], framework) or f"gpus@{stack['name']}",),
+        )
+
+
+def exchanged(name: str, framework: Framework) -> str | None:
+    """The subject of arrays that numpy and the framework do not exchange; None where they do."""
+    exchange = framework.get("numpy")
+    return f"numpy@{name}" if exchange and exchange["error"] else None
+
+
+def _without_numpy(
+    found: Iterator[Finding | Evidence], stack: str, framework: Framework
+) -> Iterator[Finding | Evidence]:
+    """The same findings; nothing computes where numpy's arrays do not reach the framework."""
+    subject = exchanged(stack, framework)
+    for item in found:
+        yield replace(item, about=(subject,)) if subject and isinstance(item, Finding) else item
+
+
+def busy_device(where: str, entry: Product, observed: Sections) -> Finding | None:
+    return busy_finding(where, entry["error"], observed, device=entry["requested"])
+
+
+def products(
+    plan: Plan, observed: Sections, name: str, entries: list[Product]
+) -> Iterator[Finding | Evidence]:
+    """The product of each device, or that other processes use the device."""
+    for entry in entries:
+        busy = busy_device(_where(name, entry), entry, observed)
+        device = f"{gpu_number(entry)}@{name}"
+        entails = [f"result/{device}"]
+        if entry["error"] and not busy and "precision" not in entry:
+            entails.append(f"nothing/{device}")
+        for finding in [busy] if busy else product(plan, name, entry):
+            yield (
+                replace(finding, entails=tuple(entails))
+                if isinstance(finding, Finding)
+                else finding
+            )
+
+
+def _where(name: str, entry: Product) -> str:
+    precision = f" in {entry['precision']}" if "precision" in entry else ""
+    return f"{name} on {entry['requested']}{precision}"
+
+
+def product(plan: Plan, name: str, entry: Product) -> Iterator[Finding | Evidence]:
+    """One device's product."""
+    where = _where(name, entry)
+    if reason := entry.get("not_applicable"):
+        yield Evidence(f"{where}: not applicable, {reason}")
+    elif entry["error"]:
+        listed = LISTED.match(entry["error"])
+        none = listed and listed[1] == "0"
+        yield Finding(
+            f"{where} could not multiply: {entry['error']}",
+            "see gpu.count, driver.loaded and stack.libraries" if not none else NO_GPU,
+            brief(entry),
+            about=()
+            if not listed
+            else (f"gpus@{name}",)
+            if none
+            else (f"gpu/{gpu_number(entry)}@{name}",),
+        )
+    elif not is_on_requested_device(entry):
+        yield Finding(
+            f"{where} was computed on {entry['device'] or 'an unknown device'} instead",
+            see("stack.libraries", provision(plan, Component("stack", name))),
+            brief(entry),
+        )
+    elif entry["wrong"] != 0:
+        yield Finding(
+            f"{where} gave {entry['wrong'] if entry['wrong'] is not None else 'unchecked'} wrong"
+            f" rows of {entry['n']}",
+            "take the device out of service: wrong numbers from exact operands are a hardware"
+            " or library fault",
+            brief(entry),
+        )
+    elif not entry["tflops"]:
+        yield Finding(f"{where} has no measured throughput", "see gpu.throughput", brief(entry))
+    else:
+        yield Evidence(
+            f"{where}: {entry['n']}x{entry['n']} exact on {entry['device']},"
+            f" {entry['tflops']} TFLOP/s, first {entry['first_s']} s"
+        )

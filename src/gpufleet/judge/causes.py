@@ -1,0 +1,249 @@
+"""Which findings explain which: one cause is shown once, with its consequences under it.
+
+`RELATIONS` says which checks the findings of a check can explain. It alone explains nothing: a
+check is explained only if each of its own findings is about what the cause is about or entails
+(`Finding.about`, in the vocabulary of `subjects`). An INCONCLUSIVE cause explains no failure.
+So a finding about another card, another stack or a wrong number stays one of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
+
+from gpufleet.checks.base.registry import CHECKS, Finding
+from gpufleet.checks.base.subjects import covered
+from gpufleet.model.verdict import HEALTHY_VERDICTS, Verdict
+
+
+class Relation(NamedTuple):
+    """A check and those that it can explain; with `words` only of findings about these.
+
+    `hangs`: also of one that hangs.
+    """
+
+    cause: str
+    consequences: tuple[str, ...]
+    words: tuple[str, ...] = ()
+    hangs: bool = True
+
+
+def _reading(*sections: str, but: Collection[str] = ()) -> tuple[str, ...]:
+    """The checks that read one of these sections, in their order, without some of them."""
+    return tuple(
+        check.id
+        for check in CHECKS.values()
+        if not set(sections).isdisjoint(check.reads) and check.id not in but
+    )
+
+
+# What computes by a toolkit's libraries, by a stack's framework, and in a container.
+COMPUTE = _reading("compute", but=("stack.capability",))
+FRAMEWORK = _reading(
+    "stacks", but=("install.owned", "stack.release", "stack.python", "stack.readable")
+)
+CONTAINERS = _reading("containers", but=("containers.vulnerable",))
+PROGRAMS = (*COMPUTE, *FRAMEWORK, *CONTAINERS)
+# What nvidia-smi reports of the GPUs.
+REPORTED = _reading("smi", "smi_after", but=("gpu.smi",))
+SMALL = ("stack.hello", "stack.local-devices", "stack.gpu-device-name", "stack.device-placement")
+BEYOND = ("stack.numpy", "stack.convolution", "stack.routines", "stack.workers", "stack.compile")
+LATER = ("stack.convolution", "stack.routines", "stack.libraries", "stack.workers", "stack.compile")
+# What finds no GPU where the framework uses none.
+USES_GPUS = (
+    "stack.mapped",
+    "stack.matmul",
+    "stack.gpu",
+    "stack.local-devices",
+    "stack.gpu-device-name",
+    "stack.device-placement",
+    "stack.convolution",
+    "stack.capability",
+)
+# Every check that reads a section.
+EVERY = tuple(check.id for check in CHECKS.values() if check.reads)
+INSTALLED_CUDNN = ("cudnn.files", "cudnn.present", "cudnn.links", "cudnn.readable")
+
+# The first cause that covers a finding is taken: the most fundamental ones come first.
+RELATIONS = (
+    # A section that was not read.
+    Relation("host.probe", EVERY),
+    # An installation that was not finished, a tree that is gone, a mount that executes nothing.
+    Relation(
+        "install.complete",
+        (
+            "toolkit.present",
+            "toolkit.files",
+            "toolkit.readable",
+            "toolkit.default-link",
+            *INSTALLED_CUDNN,
+            "linker.cache",
+            "stack.release",
+            "stack.files",
+            "stack.readable",
+            *PROGRAMS,
+        ),
+    ),
+    Relation(
+        "toolkit.readable",
+        ("toolkit.present", "cudnn.present", "stack.readable", "stack.python"),
+        ("noexec",),
+    ),
+    Relation(
+        "toolkit.present",
+        (
+            "toolkit.files",
+            "toolkit.readable",
+            "toolkit.default-link",
+            *INSTALLED_CUDNN,
+            "linker.cache",
+            *COMPUTE,
+            *FRAMEWORK,
+        ),
+        ("/",),
+    ),
+    Relation("toolkit.files", ("linker.cache", "stack.libraries", "stack.matmul")),
+    Relation(
+        "cudnn.files",
+        (
+            "cudnn.present",
+            "cudnn.links",
+            "cudnn.readable",
+            "linker.cache",
+            "stack.libraries",
+            "stack.matmul",
+        ),
+    ),
+    Relation(
+        "cudnn.present",
+        ("cudnn.links", "cudnn.readable", "linker.cache", "stack.libraries", "stack.matmul"),
+    ),
+    Relation("cudnn.links", ("linker.cache", "stack.libraries", "stack.matmul")),
+    Relation("linker.cache", ("stack.libraries", "stack.matmul")),
+    Relation("stack.release", ("stack.files", "stack.readable", *FRAMEWORK, "containers.matmul")),
+    # A changed library ends a program; what hangs is the GPU.
+    Relation("stack.files", FRAMEWORK, ("run", "/"), hangs=False),
+    Relation("stack.readable", ("stack.python",), ("noexec",)),
+    Relation("stack.python", FRAMEWORK, ("run",)),
+    # A driver that does not run, from what is installed to what programs see of it.
+    Relation("driver.secure-boot", ("kernel.log", "driver.loaded")),
+    Relation("driver.packages", ("driver.loaded", "stack.libraries")),
+    Relation("driver.modules", ("driver.loaded",)),
+    Relation("driver.nouveau", ("driver.loaded",)),
+    Relation(
+        "driver.loaded",
+        (
+            "driver.pending",
+            "driver.nodes",
+            "driver.access",
+            "driver.cuda",
+            "gpu.mig",
+            "gpu.smi",
+            *REPORTED,
+            *PROGRAMS,
+        ),
+    ),
+    # A card that is gone.
+    Relation(
+        "kernel.log",
+        (
+            "kernel.application-errors",
+            "kernel.after-load",
+            "gpu.count",
+            "gpu.smi",
+            "gpu.visible",
+            "gpu.after-load",
+            *PROGRAMS,
+        ),
+    ),
+    Relation("gpu.count", ("gpu.mig", "gpu.smi", *REPORTED, "driver.cuda", *PROGRAMS)),
+    Relation("driver.nodes", ("driver.access", "driver.cuda", *PROGRAMS)),
+    Relation("driver.fabric", ("driver.cuda",)),
+    Relation("driver.cuda", PROGRAMS),
+    Relation("gpu.smi", REPORTED),
+    Relation("gpu.visible", ("gpu.identity", "gpu.mig", *PROGRAMS)),
+    Relation("gpu.after-load", ("kernel.after-load",)),
+    # A card that is slow, and values that it does not report.
+    Relation("kernel.log", ("gpu.memory-errors",), ("memory",)),
+    Relation("gpu.memory-errors", ("gpu.settings",)),
+    Relation("gpu.throttle", ("gpu.throughput", "gpu.sustained"), ("slow",)),
+    Relation("gpu.throughput", ("gpu.sustained",), ("slow",)),
+    # A run that stopped, a GPU that others hold or on which nothing was computed.
+    Relation("toolkit.device-query", COMPUTE[1:]),
+    Relation("toolkit.cublas", COMPUTE[2:]),
+    Relation("gpu.sustained", ("gpu.bandwidth", "gpu.peer")),
+    Relation(
+        "toolkit.cublas",
+        ("stack.matmul", "stack.gpu", *SMALL, *BEYOND, "containers.matmul"),
+        ("busy",),
+    ),
+    Relation("stack.numpy", ("stack.matmul", "stack.convolution"), ("numpy",)),
+    Relation("stack.build", ("stack.libraries", *USES_GPUS), ("gpus",)),
+    Relation("stack.libraries", USES_GPUS, ("gpus",)),
+    Relation(
+        "stack.matmul", tuple(check for check in FRAMEWORK if check != "stack.matmul"), ("run",)
+    ),
+    # In the order of the stages: what stopped in one has nothing of those after it.
+    *(Relation(LATER[at], LATER[at + 1 :], ("run",)) for at in range(len(LATER) - 1)),
+    Relation("stack.matmul", ("stack.gpu",), ("result",)),
+    Relation("stack.matmul", ("stack.convolution",), ("gpus", "gpu", "nothing")),
+    Relation("stack.matmul", ("stack.gpu", *SMALL, *BEYOND, "containers.matmul"), ("busy",)),
+    Relation("stack.hello", SMALL[1:], ("busy",)),
+    # An engine that starts no container.
+    Relation(
+        "containers.runtime",
+        ("containers.vulnerable", "containers.gpus", "containers.reload", "containers.matmul"),
+    ),
+    Relation("containers.gpus", ("containers.reload", "containers.matmul")),
+)
+
+
+class Judged(NamedTuple):
+    """A check's verdict and its findings; `shown` are those that its cause states."""
+
+    verdict: Verdict
+    findings: Sequence[Finding]
+    shown: Sequence[Finding]
+
+
+def explained(judged: Mapping[str, Judged]) -> dict[str, str]:
+    """{check: the check that explains it}; a check that explains is not explained itself."""
+    direct: dict[str, str] = {}
+    for name, result in judged.items():
+        if result.verdict not in HEALTHY_VERDICTS and (cause := _cause(name, judged, direct)):
+            direct[name] = cause
+    return {name: _first(name, direct) for name in direct}
+
+
+def _cause(name: str, judged: Mapping[str, Judged], direct: Mapping[str, str]) -> str | None:
+    result = judged[name]
+    about = [one.about for one in result.findings if one.verdict not in HEALTHY_VERDICTS]
+    words = {
+        subject.partition("/")[0].partition("@")[0] or "/"
+        for subjects in about
+        for subject in subjects
+    }
+    for relation in RELATIONS:
+        cause = judged.get(relation.cause)
+        if (
+            name not in relation.consequences
+            or cause is None
+            or cause.verdict in HEALTHY_VERDICTS
+            or (relation.words and not words <= set(relation.words))
+            or (result.verdict is Verdict.HUNG and not relation.hangs)
+            or (cause.verdict is Verdict.INCONCLUSIVE and result.verdict is not cause.verdict)
+        ):
+            continue
+        subjects = {
+            subject for finding in cause.shown for subject in (*finding.about, *finding.entails)
+        }
+        if all(covered(one, subjects) for one in about) and (
+            _first(relation.cause, direct) != name
+        ):
+            return relation.cause
+    return None
+
+
+def _first(name: str, direct: Mapping[str, str]) -> str:
+    """The first cause of a chain."""
+    return _first(direct[name], direct) if name in direct else name

@@ -1,0 +1,138 @@
+"""Write a run into the file of the history: results, measured values, and the texts of both."""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from gpufleet.model.sections.cuda import ContentsRead
+from gpufleet.model.verdict import CheckResult, Verdict
+
+from . import database
+
+if TYPE_CHECKING:
+    from gpufleet.verification.session import HostRun, Session
+
+# The flag of a host that holds how far its contents were read.
+SCRUB = "scrub"
+
+# The numbers in the file: never reorder. Verdicts below 4 are unhealthy.
+CODES = (
+    Verdict.FAIL,
+    Verdict.HUNG,
+    Verdict.UNREACHABLE,
+    Verdict.INCONCLUSIVE,
+    Verdict.PASS,
+    Verdict.NOT_DECLARED,
+)
+_CODE = {verdict.value: code for code, verdict in enumerate(CODES)}
+
+
+def write_run(
+    base: sqlite3.Connection,
+    session: Session,
+    kind: str,
+    measured: Mapping[str, Mapping[str, float | str]],
+    contents: Mapping[str, list[ContentsRead]],
+) -> int:
+    """Write a session's results and measured values in one transaction; return the run's id."""
+    with database.transaction(base):
+        row = base.execute(
+            "INSERT INTO nights (started, finished, kind) VALUES (?, ?, ?)",
+            (session.started, session.finished, kind),
+        )
+        night = int(row.lastrowid or 0)
+        hosts = _ids(base, "hosts", (host.name for host in session.hosts))
+        checks = _ids(base, "checks", (check["id"] for _, check in _checks(session.hosts)))
+        rows = [
+            (name, measure, value)
+            for name, values in measured.items()
+            for measure, value in values.items()
+        ]
+        split = {measure: split_measure(measure) for _, measure, _ in rows}
+        names = _ids(base, "measures", (name for _, name in split.values()))
+        devices = _ids(base, "devices", (device for device, _ in split.values()))
+        texts = _ids(
+            base,
+            "texts",
+            (
+                *(
+                    check[part]
+                    for _, check in _checks(session.hosts)
+                    for part in ("cause", "remedy")
+                    if check[part]
+                ),
+                *(value for *_, value in rows if isinstance(value, str)),
+            ),
+        )
+        base.executemany(
+            "INSERT INTO looks VALUES (?, ?, ?)",
+            ((night, hosts[host.name], _CODE[host.result["verdict"]]) for host in session.hosts),
+        )
+        base.executemany(
+            "INSERT INTO verdicts VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (
+                (
+                    night,
+                    checks[check["id"]],
+                    hosts[name],
+                    _CODE[check["verdict"]],
+                    texts.get(check["cause"]),
+                    texts.get(check["remedy"]),
+                    checks.get(check.get("explained_by", "")),
+                )
+                for name, check in _checks(session.hosts)
+            ),
+        )
+        base.executemany(
+            "INSERT INTO numbers VALUES (?, ?, ?, ?, ?)",
+            (
+                (
+                    night,
+                    names[split[measure][1]],
+                    hosts[name],
+                    devices[split[measure][0]],
+                    value,
+                )
+                for name, measure, value in rows
+                if not isinstance(value, str)
+            ),
+        )
+        base.executemany(
+            "INSERT INTO words VALUES (?, ?, ?, ?)",
+            (
+                (night, hosts[name], names[split[measure][1]], texts[value])
+                for name, measure, value in rows
+                if isinstance(value, str)
+            ),
+        )
+        base.executemany(
+            "INSERT OR REPLACE INTO flags VALUES (?, ?, ?)",
+            ((name, SCRUB, json.dumps(states)) for name, states in contents.items()),
+        )
+    return night
+
+
+def _ids(base: sqlite3.Connection, table: str, texts: Iterable[str]) -> dict[str, int]:
+    """{text: id}; each text is stored once."""
+    column = "text" if table == "texts" else "name"
+    # Text from a host may not be valid Unicode.
+    stored = {text: (text.encode("utf-8", "backslashreplace").decode(),) for text in set(texts)}
+    base.executemany(
+        f"INSERT OR IGNORE INTO {table} ({column}) VALUES (?)", sorted(stored.values())
+    )
+    query = f"SELECT id FROM {table} WHERE {column} = ?"
+    return {text: base.execute(query, clean).fetchone()[0] for text, clean in stored.items()}
+
+
+def split_measure(measure: str) -> tuple[str, str]:
+    """Split a measure's name into device (`gpu.GPU-<uuid>`, or empty) and the rest."""
+    found = re.fullmatch(r"(gpu\.[^.]+)\.(.+)", measure)
+    return (found[1], found[2]) if found else ("", measure)
+
+
+def _checks(hosts: Iterable[HostRun]) -> Iterator[tuple[str, CheckResult]]:
+    return ((host.name, check) for host in hosts for check in host.result["checks"])

@@ -1,0 +1,197 @@
+"""The forms of the kernel's messages that concern GPUs and machine."""
+
+import re
+
+# [(kind, pattern)]: the first that matches a line wins. `address`, `pid`, `process` and `code` are
+# taken from its groups of these names. What the kernel says begins its message: further on stand
+# names of files, programs and control groups, which any user may choose.
+BUS_ID = r"(?P<address>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-9a-fA-F])?)"
+# The driver and the device that speak.
+DEVICE = r"^(?:[\w-]+ )?"
+HARDWARE = r"^(?:mce: )?(?:\{\d+\})?(?:\[Hardware Error\]: )?"
+# The kernel failed, or a processor of it was stuck; where in its code stands in a later line.
+OOPS = (
+    r"^(?:BUG: unable to handle |BUG: kernel NULL pointer |kernel BUG at |Unable to handle kernel "
+    r"|(?:Internal error: )?[A-Za-z][\w ,.:-]* \[#\d+\])"
+)
+LOCKUP = r"^(?:NMI )?(?:watchdog: )?(?:BUG: soft lockup|Watchdog detected hard LOCKUP)"
+FAILED = re.compile(OOPS + "|" + LOCKUP)
+TRACE_ENDS = "---[ end trace"
+# The instruction, or a function that called it; with a question mark the kernel only guesses it.
+TRACE_IN_DRIVER = re.compile(
+    r"^(?:RIP: |pc : ).*\[nvidia|^\s*(?!\? )[\w.]+\+0x[0-9a-f]+/0x[0-9a-f]+ \[nvidia"
+)
+# How `with_traces` joins the two lines.
+IN_DRIVER = r" \| .*\[nvidia"
+EVENTS = [
+    (kind, re.compile(pattern))
+    for kind, pattern in (
+        (
+            "xid",
+            r"^NVRM: Xid \((?:PCI:)?" + BUS_ID + r"[^)]*\): (?P<code>\d+)(?:, pid='?(?P<pid>\d+))?"
+            r"(?:[^,]*, name=(?P<process>[^,]+))?",
+        ),
+        (
+            "sxid",
+            r"^(?:nvidia-nvswitch\d*: )?SXid \((?:PCI:)?"
+            + BUS_ID
+            + r"[^)]*\): (?P<code>\d+), (?!Data \{)",
+        ),
+        ("xid", r"^NVRM: .*?" + BUS_ID + r"\D.*has fallen off the bus"),
+        (
+            "key-rejected",
+            r"^(?:[\w-]+: )?Loading of (?:unsigned module|module with \S+ \S+) is rejected"
+            r"|^(?:[\w-]+: )?Key was rejected by service"
+            r"|^Lockdown: modprobe: unsigned module loading",
+        ),
+        ("api-mismatch", r"^NVRM: API mismatch"),
+        (
+            "init-failed",
+            r"^NVRM: (?:GPU )?" + BUS_ID + r": (?:RmInitAdapter|rm_init_adapter) failed",
+        ),
+        ("init-failed", r"^NVRM: (?:RmInitAdapter|rm_init_adapter) failed"),
+        (
+            "init-failed",
+            r"^nvidia: probe of " + BUS_ID + r" failed|^nvidia " + r"[0-9a-f:.]+: probe"
+            r" with driver nvidia failed|^NVRM: The NVIDIA probe routine failed"
+            r"|^NVRM: No NVIDIA (?:GPU|devices) (?:found|probed)"
+            r"|^NVRM: .* is not supported by the NVIDIA",
+        ),
+        # Root ports report for the device behind them, and name it where they know it.
+        (
+            "pcie-error",
+            DEVICE + r"[0-9a-f:.]+: AER: (?:Multiple )?Uncorrect\w+ \((?:Non-)?Fatal\) error"
+            r" (?:message )?received(?::| from) " + BUS_ID,
+        ),
+        (
+            "pcie-error",
+            DEVICE + BUS_ID + r": (?:PCIe Bus Error: severity=Uncorrect"
+            r"|AER: .*Uncorrect|(?:AER: )?can't recover|(?:AER: )?device recovery failed"
+            r"|DPC: (?:containment event|ERR_FATAL))",
+        ),
+        (
+            "machine-check",
+            HARDWARE + r"(?:Uncorrected hardware memory error"
+            r"|(?:CPU \d+: )?Machine Check Exception"
+            r"|event severity: (?:fatal|recoverable))"
+            r"|^EDAC (?:\S+ )?MC\d+: \d+ UE (?!invoked )\w|^Memory failure: 0x",
+        ),
+        # The kernel itself failed, in NVIDIA's driver (`with_traces`) or elsewhere.
+        ("driver-oops", OOPS + r".*" + IN_DRIVER),
+        ("oops", OOPS),
+        (
+            "driver-lockup",
+            LOCKUP + r".*(?:\[(?P<process>nvidia[^\]]*|nv_\w+):(?P<pid>\d+)\]|" + IN_DRIVER + ")",
+        ),
+        ("lockup", LOCKUP),
+        # What the driver logs beside an Xid, or instead of one.
+        (
+            "driver-error",
+            r"^NVRM: .*(?:\[NV_ERR_(?:RESET_REQUIRED|GPU_IS_LOST)\]"
+            r"|\(the GPU is likely in a bad state)",
+        ),
+        (
+            "link-training",
+            r"^NVRM: (?:.*postRxDetLinkMask failed|knvlinkUpdatePostRxDetectLinkMask\w*: Failed)",
+        ),
+        (
+            "power-state",
+            r"^nvidia " + BUS_ID + r": (?:Unable to|can't) change power state from D3cold to D0",
+        ),
+        (
+            "link-down",
+            DEVICE + BUS_ID + r": pciehp: Slot\([^)]*\): (?:Link Down|Card not present)",
+        ),
+        ("hung-task", r"^INFO: task (?P<process>.+):(?P<pid>\d+) blocked for more than"),
+        (
+            "out-of-memory",
+            r"^(?:Out of memory|Memory cgroup out of memory): Killed process"
+            r" (?P<pid>\d+) \((?P<process>[^)]+)\)",
+        ),
+        (
+            "io-error",
+            r"^(?:\w+: )?I/O error, dev (?!sr\d|fd\d|loop|ram|zram)\S+, |^EXT4-fs error \("
+            r"|^\S+ \([^)]+\): Remounting filesystem read-only"
+            r"|^XFS \([^)]+\): .*(?:[Cc]orruption|metadata I/O error)"
+            r"|^nvme .*timeout, (?:aborting|reset)",
+        ),
+    )
+]
+# What the kernel says of a process may begin with its name, which has at most 15 bytes.
+OF_A_PROCESS = re.compile(
+    r".{1,15}(?:\[\d+\]| invoked oom-killer: |: page allocation failure: )", re.DOTALL
+)
+# One of them is in every line that counts: after months, a firewall's lines may be a million.
+WORDS = (
+    "NVRM",
+    "nvidia",
+    "10de:",
+    "vfio-pci",
+    "gpufleet",
+    "SXid",
+    "AER",
+    "DPC",
+    "PCIe Bus Error",
+    "recover",
+    "emory",
+    "Machine Check",
+    "EDAC",
+    "Hardware Error",
+    "INFO: task",
+    "I/O error",
+    "EXT4-fs",
+    "Remounting",
+    "XFS",
+    "nvme",
+    "rejected",
+    "Lockdown",
+    "BUG",
+    "Unable to handle kernel",
+    " [#",
+    "LOCKUP",
+    TRACE_ENDS,
+    "pciehp",
+)
+BOOT_LINE = "Linux version "
+# The driver's first and last messages; the first comes before it initializes a card. A later line,
+# for logs that have neither, comes after that.
+LOAD_LINE = re.compile(
+    r"^nvidia-nvlink: (?:Nvlink Core is being initialized|Unregistered (?:the )?Nvlink Core)"
+)
+LATE_LOAD_LINE = re.compile(r"^NVRM: loading NVIDIA UNIX")
+# A device was reset or found again: by the kernel, by a virtual machine's driver, by a loaded
+# NVSwitch driver; or the reset was recorded, since NVIDIA's driver logs none.
+RESET_LINE = re.compile(
+    "|".join(
+        "^" + before + BUS_ID.replace("address", name) + after
+        for before, name, after in (
+            ("pci ", "found", r": \[10de:[0-9a-f]{4}\] type"),
+            ("vfio-pci ", "given", ": reset done"),
+            (r"nvidia-nvswitch\d*: Probing device ", "switch", ""),
+            # The journal prints the host before what is no message of the kernel's own.
+            (r"(?:[\w.-]+ )?gpufleet: GPU ", "recorded", r" was reset\s*$"),
+        )
+    )
+)
+# Messages about the driver and its cards: those before its last load belong to the previous one.
+OF_THE_DRIVER = (
+    "xid",
+    "sxid",
+    "key-rejected",
+    "api-mismatch",
+    "init-failed",
+    "driver-error",
+    "link-training",
+    "power-state",
+)
+# What a load clears in a file to which any user can add lines; the next check of such a card finds
+# it again.
+OF_A_FILE = ("key-rejected", "api-mismatch", "init-failed")
+# Messages about one card: those before its last reset belong to the past.
+OF_THE_CARD = ("xid", "sxid", "init-failed", "pcie-error", "power-state")
+# Xids whose text decides what is to be done, and how many texts of each are kept for a card.
+BY_TEXT = (64, 74, 144, 145, 146, 147, 148, 149, 150, 154)
+MOST_TEXTS = 30
+# A message over three lines: the address is in the first, the fault in the third.
+FIRST_OF_THREE = re.compile(r"^NVRM: The NVIDIA GPU " + BUS_ID)
+FURTHER = re.compile(r"^NVRM: (?!Xid|GPU |The |loading)")

@@ -1,0 +1,192 @@
+"""End what a command has started, whatever ends the command itself.
+
+Each process that a command starts carries the command's mark, an environment variable. On SIGTERM,
+SIGHUP and Ctrl-C the command ends the marked processes, and then itself. A guard, a process in a
+session of its own, does it for a command that was killed, and shows the terminal's cursor again.
+
+Works on Linux's /proc. Signals processes; writes to the terminal alone.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import secrets
+import signal
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+
+# The marks of a command and of those that started it, separated by colons.
+MARK = "GPUFLEET_RUN"
+STOPPING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+# How long an interrupted process may clean up, and how long a killed one may take to end: one that
+# waits for a dead disk never does.
+GRACE_S, KILLED_S = 6.0, 2.0
+# A stopped command that has not ended by then hangs.
+END_S = 8
+SHOW_CURSOR = b"\x1b[?25h"
+PR_SET_PDEATHSIG = 1
+
+
+class Stopped(KeyboardInterrupt):
+    """A signal stopped the command: handled wherever Ctrl-C is."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+def status_of(stopped: KeyboardInterrupt) -> int:
+    """The exit status of a stopped command, as a shell reports it."""
+    return 128 + getattr(stopped, "number", signal.SIGINT)
+
+
+def reason_of(stopped: KeyboardInterrupt) -> str:
+    """What stopped the command, as the beginning of a sentence."""
+    number = getattr(stopped, "number", signal.SIGINT)
+    return "interrupted" if number == signal.SIGINT else f"stopped by {signal.Signals(number).name}"
+
+
+def guarded(command: Callable[[], int]) -> int:
+    """Run a command; end what it started where it is stopped, or killed."""
+    if not Path("/proc/self/environ").exists():
+        return command()
+    mark = f"{os.getpid()}-{secrets.token_hex(4)}"
+    os.environ[MARK] = ":".join(filter(None, (os.environ.get(MARK, ""), mark)))
+    guard = _start_guard(mark)
+    for number in STOPPING:
+        # Who ignores a signal, as nohup does, means it.
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, _stop)
+    try:
+        return command()
+    finally:
+        # What a finished command leaves behind, such as a shared ssh connection, is meant to stay.
+        os.kill(guard, signal.SIGKILL)
+        with suppress(ChildProcessError):
+            os.waitpid(guard, 0)
+
+
+def end_started(*, interrupt: Callable[[int], bool] = lambda pid: True) -> None:
+    """Interrupt what this command has started, and kill what does not end by that.
+
+    `interrupt`: whether a process is still to be interrupted.
+    """
+    if mark := os.environ.get(MARK, "").rpartition(":")[2]:
+        _end(mark, GRACE_S, interrupt)
+
+
+def marked(mark: str) -> set[int]:
+    """The processes that carry a mark, and all that these have started."""
+    wanted, parents, found = mark.encode(), {}, set[int]()
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError, ValueError):
+            # The command's name may contain blanks and brackets.
+            state, parent = (entry / "stat").read_bytes().rpartition(b")")[2].split()[:2]
+            if state != b"Z":
+                parents[int(entry.name)] = int(parent)
+                if _has_mark((entry / "environ").read_bytes(), wanted):
+                    found.add(int(entry.name))
+    while more := {pid for pid, parent in parents.items() if parent in found} - found:
+        found |= more
+    return found
+
+
+def _has_mark(environment: bytes, mark: bytes) -> bool:
+    name = f"{MARK}=".encode()
+    return any(
+        mark in line.removeprefix(name).split(b":")
+        for line in environment.split(b"\0")
+        if line.startswith(name)
+    )
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    """The handler: end what was started, then raise `Stopped`."""
+    for each in STOPPING:
+        signal.signal(each, _at_once)
+    # Ctrl-C at a terminal has reached the processes of this group, and a second one disturbs them.
+    group = os.getpgrp() if number == signal.SIGINT else None
+    end_started(interrupt=lambda pid: _group(pid) != group)
+    signal.signal(signal.SIGALRM, lambda *_: _exit(128 + number))
+    signal.alarm(END_S)
+    raise Stopped(number)
+
+
+def _at_once(number: int, frame: FrameType | None) -> None:
+    """The handler of a second signal: no more patience."""
+    _signal(marked(os.environ.get(MARK, "").rpartition(":")[2]), signal.SIGKILL)
+
+
+def _exit(status: int) -> None:
+    _show_cursor(2)
+    os._exit(status)
+
+
+def _group(pid: int) -> int | None:
+    with suppress(OSError):
+        return os.getpgid(pid)
+    return None
+
+
+def _end(mark: str, grace_s: float, interrupt: Callable[[int], bool]) -> None:
+    begin, interrupted = time.monotonic(), set[int]()
+    while (found := marked(mark)) and (spent := time.monotonic() - begin) < grace_s + KILLED_S:
+        if spent < grace_s:
+            _signal(filter(interrupt, found - interrupted), signal.SIGINT)
+            interrupted |= found
+        else:
+            _signal(found, signal.SIGKILL)
+        time.sleep(0.02)
+
+
+def _signal(pids: Iterable[int], number: int) -> None:
+    for pid in pids:
+        with suppress(OSError):
+            os.kill(pid, number)
+
+
+def _start_guard(mark: str) -> int:
+    parent = os.getpid()
+    guard = os.fork()
+    if guard == 0:
+        try:
+            _guard(parent, mark)
+        finally:
+            os._exit(0)
+    return guard
+
+
+def _guard(parent: int, mark: str) -> None:
+    """Wait for the command's end, and end what it left behind."""
+    # No signal of a terminal or of a process group reaches it.
+    os.setsid()
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    # It holds none of the command's files and pipes open, except the terminal.
+    terminal = next((number for number in (2, 1) if _is_terminal(number)), None)
+    null = os.open(os.devnull, os.O_RDWR)
+    for number in {0, 1, 2} - {terminal}:
+        os.dup2(null, number)
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    # The kernel sends this signal when the command's process ends, by whatever cause.
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGUSR1, 0, 0, 0)
+    while os.getppid() == parent:
+        signal.sigwait({signal.SIGUSR1})
+    _end(mark, GRACE_S, lambda pid: True)
+    if terminal is not None:
+        _show_cursor(terminal)
+
+
+def _is_terminal(number: int) -> bool:
+    with suppress(OSError):
+        return os.isatty(number)
+    return False
+
+
+def _show_cursor(number: int) -> None:
+    if _is_terminal(number):
+        with suppress(OSError):
+            os.write(number, SHOW_CURSOR)

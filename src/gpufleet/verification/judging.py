@@ -1,0 +1,98 @@
+"""Plan one host by its variables and its snapshot, and judge it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import cast
+
+from gpufleet.errors import Defect, guarded
+from gpufleet.inventory import InventoryHost
+from gpufleet.judge import judge
+from gpufleet.model.pairs import PlannedMeeting
+from gpufleet.model.plan import Plan
+from gpufleet.model.snapshot import Snapshot
+from gpufleet.model.spec import Declaration
+from gpufleet.model.verdict import HostResult
+from gpufleet.transport.compression import Compressed
+from gpufleet.transport.fanout import Outcome
+
+from .host_versions import versions_of
+from .session import HostRun
+
+Resolver = Callable[[Declaration, Snapshot | None, str, Collection[str]], Plan]
+Planner = Callable[[InventoryHost, Snapshot | None, Resolver | None], Plan]
+
+
+def plan_of(
+    host: InventoryHost, snapshot: Snapshot | None, resolve: Resolver | None = None
+) -> Plan:
+    """A host's plan, with its locks."""
+    from gpufleet import resolver  # noqa: PLC0415 (judging documents does not need it)
+
+    resolve = resolve or resolver.resolve_declaration
+    plan = resolve(host.declaration, snapshot, host.name, host.locks)
+    for problem in plan["problems"]:
+        if origin := host.origin(problem["where"]):
+            problem["file"] = origin
+    return cast(Plan, resolver.with_locks(plan, host.locks))
+
+
+def undeclared(name: str) -> Plan:
+    """A plan that declares nothing, for a host whose own plan cannot be made."""
+    from gpufleet import resolver  # noqa: PLC0415 (as in plan_of)
+
+    return resolver.resolve({}, None, name)
+
+
+def judged(
+    host: InventoryHost,
+    snapshot: Snapshot | None,
+    reason: HostResult,
+    *,
+    planner: Planner = plan_of,
+    resolve: Resolver | None = None,
+    host_pairs: Sequence[PlannedMeeting] = (),
+    kept: Compressed | None = None,
+) -> HostRun:
+    """Plan and judge one host; without a snapshot, `reason` is its result.
+
+    The snapshot came through `model.received`; `kept` is the same, if it is already compressed.
+    A defect of gpufleet costs this host its verdict; it is planned without its snapshot then.
+    """
+    defects: list[Defect] = []
+
+    def planned(known: Snapshot | None, otherwise: Callable[[], Plan]) -> Plan:
+        def failed(defect: Defect) -> Plan:
+            defects.append(defect)
+            return otherwise()
+
+        return guarded("planned this host", lambda: planner(host, known, resolve), failed)
+
+    plan = planned(snapshot, lambda: planned(None, lambda: undeclared(host.name)))
+    if host_pairs:
+        plan["pairs"] = [*host_pairs]
+    if defects:
+        result = judge.defective(defects[0], host.name)
+    else:
+        result = result_of(plan, snapshot, reason)
+    versions = guarded(
+        "read the versions of this host", lambda: versions_of(snapshot, plan), lambda defect: None
+    )
+    return HostRun(host.name, cast(Snapshot, kept or snapshot), plan, result, versions)
+
+
+def result_of(plan: Plan, snapshot: Snapshot | None, reason: HostResult) -> HostResult:
+    """The result of a host by its plan; without a snapshot it is the `reason`."""
+    if snapshot is None:
+        return reason
+    return guarded(
+        "judged this host",
+        lambda: judge.judge_typed(plan, snapshot),
+        lambda defect: judge.defective(defect, plan["host"]),
+    )
+
+
+def reason_of(outcome: Outcome) -> HostResult:
+    """The result of a host without a snapshot: it was not reached, or sent what may not be read."""
+    result = judge.not_judged if outcome.refused else judge.unreachable
+    return result(outcome.cause, outcome.remedy, outcome.evidence)

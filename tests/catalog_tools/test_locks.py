@@ -1,0 +1,127 @@
+"""`gpufleet catalog locks`: every lock of the catalog is tried once, and its result kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpufleet.catalog import facts, versions
+from gpufleet.catalog_tools import locks
+from gpufleet.cli.main import main
+from gpufleet.frameworks import FRAMEWORKS
+from tests.support import published
+
+
+def one(**changes: Any) -> locks.Try:
+    found = {
+        "framework": "tensorflow",
+        "version": "2.7.0",
+        "cuda": "toolkit",
+        "python": "3.9",
+        "requirements": ("tensorflow==2.7.0", "protobuf<3.21"),
+        "index": None,
+    }
+    return locks.Try(**{**found, **changes})
+
+
+def test_each_source_of_cuda_and_each_python_is_a_try() -> None:
+    found = {each.key for each in locks.tries("tensorflow", "2.17.1")}
+    assert found == {
+        (cuda, python) for cuda in ("toolkit", "pip") for python in ("3.9", "3.10", "3.11", "3.12")
+    }
+    plugins = {each.cuda for each in locks.tries("jax", "0.12.0.1")}
+    assert plugins == {"pip", "toolkit", "cuda13 pip", "cuda13 toolkit"}
+    (torch, *_) = locks.tries("pytorch", "2.6.0", "3.11")
+    assert torch.requirements[0] == "torch==2.6.0"
+    variant = next(each for each in locks.tries("pytorch", "2.6.0") if each.index)
+    assert variant.requirements[0].startswith("torch==2.6.0+cu")
+
+
+def test_a_result_is_kept_and_replaced(tmp_path: Path) -> None:
+    result = {"date": "2026-11-24", "lock": "ok", "import": None}
+    locks.save(one(), result, tmp_path)
+    locks.save(one(python="3.10"), {**result, "import": "ok"}, tmp_path)
+    known = locks.load("tensorflow", tmp_path)
+    assert [row["python"] for row in known["2.7.0"]] == ["3.9", "3.10"]
+    assert locks.is_tried(known, one(), lock_only=True)
+    assert not locks.is_tried(known, one(), lock_only=False)
+    locks.save(one(), {**result, "lock": "no solution"}, tmp_path)
+    known = locks.load("tensorflow", tmp_path)
+    assert locks.is_tried(known, one(), lock_only=False)
+    assert not locks.is_tried(known, one(requirements=("tensorflow==2.7.0",)), lock_only=True)
+
+
+def test_a_lock_that_cannot_be_made_is_a_result_with_its_reason() -> None:
+    found = locks.attempt(
+        one(requirements=("no such requirement ==",)), "2026-11-24", lock_only=True
+    )
+    assert found is not None
+    assert "no such requirement" in found["lock"]
+    assert found["import"] is None
+
+
+def test_an_index_that_does_not_answer_is_no_result(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = published.copy_of_data(tmp_path)
+    monkeypatch.setattr(facts, "DATA", data)
+    monkeypatch.setenv("UV_DEFAULT_INDEX", "http://127.0.0.1:9/simple")
+    monkeypatch.setenv("UV_HTTP_RETRIES", "0")
+    monkeypatch.setenv("UV_NO_CACHE", "1")
+    before = locks.load("tensorflow", data)
+    command = ["catalog", "locks", "--all", "--lock-only", "--tensorflow", "2.8.0"]
+    assert main([*command, "--python", "3.9"]) == 3
+    assert "Python 3.9: not tried: " in capsys.readouterr().out
+    assert locks.load("tensorflow", data) == before
+
+
+def test_a_lock_for_python_3_6_is_for_one_that_hosts_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[str]] = []
+    monkeypatch.setattr(locks, "_run", lambda command, *_: asked.append(command) or locks.OK)
+    for python in ("3.6", "3.7"):
+        locks.attempt(one(python=python), "2026-11-24", lock_only=True)
+    assert [each[each.index("--python-version") + 1] for each in asked] == ["3.6.8", "3.7"]
+
+
+def test_an_interpreter_that_is_not_here_leaves_the_lock_untried() -> None:
+    assert locks.attempt(one(python="3.999"), "2026-11-24") is None
+
+
+def test_the_command_tries_what_has_no_result(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(facts, "DATA", published.copy_of_data(tmp_path))
+    asked: list[str] = []
+
+    def attempt(each: locks.Try, today: str, *, lock_only: bool = False) -> Any:
+        asked.append(each.python)
+        failed = each.python == "3.8"
+        return {"date": today, "lock": "ok", "import": "no module" if failed else "ok"}
+
+    monkeypatch.setattr(locks, "attempt", attempt)
+    command = ["catalog", "locks", "--tensorflow", "2.8.0"]
+    assert main([*command, "--python", "3.9"]) == 0
+    assert main(command) == 1
+    assert asked == ["3.9", "3.7", "3.8", "3.10"]
+    assert "TensorFlow 2.8.0, CUDA toolkit, Python 3.8: no module" in capsys.readouterr().out
+    assert main(command) == 0
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_each_result_is_of_a_lock_that_the_catalog_makes_today(framework: Any) -> None:
+    for version, rows in locks.load(framework, facts.DATA).items():
+        known = {each.key: [*each.requirements] for each in locks.tries(framework, version)}
+        for row in rows:
+            assert known[row["cuda"], row["python"]] == row["requirements"], (version, row)
+
+
+def test_no_lock_of_tensorflow_2_2_to_2_11_failed() -> None:
+    results = locks.load("tensorflow", facts.DATA)
+    assert len(results) >= 6
+    for version, rows in results.items():
+        if versions.key("2.2") <= versions.key(version) < versions.key("2.12"):
+            for row in rows:
+                assert row["lock"] == locks.OK, (version, row)
+                assert row["import"] in {locks.OK, None}, (version, row)

@@ -1,0 +1,197 @@
+"""The role's order: what refuses comes first, who needs the runtime is named, nothing dangles."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROLE = Path(__file__).resolve().parents[2] / "roles" / "nvidia_docker"
+
+
+def test_running_containers_are_seen_to_before_any_package_changes() -> None:
+    """Packages reload systemd from 1.18 on: what comes after them comes too late."""
+    for name, changing in (("install", "packages_"), ("remove", "apt")):
+        tasks = yaml.safe_load((ROLE / f"tasks/{name}.yml").read_text())
+        texts = [str(task) for task in tasks]
+        first = next(at for at, text in enumerate(texts) if "running.yml" in text)
+        assert first < next(
+            at for at, text in enumerate(texts) if changing in text and "running.yml" not in text
+        )
+
+
+@pytest.mark.parametrize("name", ["install", "remove"])
+def test_whatever_refuses_comes_before_the_journal_entry(name: str) -> None:
+    """A journal entry of a run that was refused is an unfinished installation."""
+    tasks = yaml.safe_load((ROLE / f"tasks/{name}.yml").read_text())
+    journal = next(
+        at for at, task in enumerate(tasks) if "gpufleet.gpu.gpu_installation_record" in task
+    )
+    before = [str(task) for task in tasks[:journal]]
+    refuse = {
+        "install": ("preflight.yml", "running.yml"),
+        "remove": ("gpu_docker_daemon", "running.yml", "dependent.yml"),
+    }
+    for part in refuse[name]:
+        assert [text for text in before if part in text], part
+    for task in tasks[:journal]:
+        # Nothing before it changes the host's packages or files.
+        assert {"ansible.builtin.apt", "ansible.builtin.dnf", "ansible.builtin.file"}.isdisjoint(
+            task
+        )
+        assert "gpufleet.gpu.gpu_docker_daemon" not in task or task["check_mode"] is True
+
+
+def test_the_engine_is_never_purged() -> None:
+    """Debian's docker.io takes all images with it when it is purged."""
+    tasks = yaml.safe_load((ROLE / "tasks/remove.yml").read_text())
+    purging = [task for task in tasks if (task.get("ansible.builtin.apt") or {}).get("purge")]
+    assert [task["ansible.builtin.apt"]["name"] for task in purging] == [
+        "{{ __nvidia_docker_toolkit }}"
+    ]
+
+
+def played(tmp_path: Path, tasks: list[dict[str, Any]], status: int = 0, **environment: str) -> str:
+    """What tasks of the role print on this machine, in one line."""
+    book = tmp_path / "book.yml"
+    play = {
+        "hosts": "localhost", "connection": "local", "gather_facts": False, "tasks": tasks,
+        "vars": {"ansible_python_interpreter": sys.executable},
+    }  # fmt: skip
+    book.write_text(yaml.safe_dump([play], width=1000))
+    done = subprocess.run(
+        [Path(sys.executable).parent / "ansible-playbook", "-i", "localhost,", book],
+        env={**os.environ, **environment}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == status, done.stdout + done.stderr
+    return " ".join(done.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("ps", "inspect", "report"),
+    [
+        (
+            "echo 1a; echo 2b; echo 3c",
+            "echo nvidia /train; echo runc /web; echo nvidia /infer",
+            "is removed: train, infer. They go on running",
+        ),
+        # One has ended meanwhile.
+        ("echo 1a; echo 2b", "echo nvidia /train; exit 1", "is removed: train. They"),
+        ("echo 1a", "echo nvidia-experimental /train", None),
+        ("true", "echo never asked >&2; exit 1", None),
+        ("exit 1", "true", "Docker does not answer"),
+        ("echo 1a", "exit 1", "Docker does not answer"),
+    ],
+)
+def test_containers_that_need_the_runtime_are_named_before_it_goes(
+    tmp_path: Path, ps: str, inspect: str, report: str | None
+) -> None:
+    engine = tmp_path / "docker"
+    engine.write_text(f"#!/bin/sh\ncase $1 in ps) {ps} ;; inspect) {inspect} ;; esac\n")
+    engine.chmod(0o755)
+    tasks = yaml.safe_load((ROLE / "tasks/dependent.yml").read_text())
+    text = played(tmp_path, tasks, PATH=f"{tmp_path}:{os.environ['PATH']}")
+    assert ("use the runtime nvidia" in text) is (report is not None)
+    assert (report or "") in text
+
+
+@pytest.mark.parametrize("present", [(), ("path",), ("path", "service")])
+def test_links_to_units_that_are_gone_are_removed_and_others_stay(
+    tmp_path: Path, present: tuple[str, ...]
+) -> None:
+    """A toolkit before 1.18 takes the units' files away, and leaves them enabled."""
+    wants, units = tmp_path / "multi-user.target.wants", tmp_path / "lib"
+    wants.mkdir()
+    units.mkdir()
+    for kind in ("path", "service"):
+        (wants / f"nvidia-cdi-refresh.{kind}").symlink_to(units / f"nvidia-cdi-refresh.{kind}")
+        if kind in present:
+            (units / f"nvidia-cdi-refresh.{kind}").touch()
+    (wants / "theirs.service").symlink_to("/nowhere")
+    systemctl = tmp_path / "systemctl"
+    systemctl.write_text(f'#!/bin/sh\necho "$*" >>{tmp_path}/stopped; exit 5\n')
+    systemctl.chmod(0o755)
+    tasks = yaml.safe_load((ROLE / "tasks/units.yml").read_text())
+    tasks[0]["ansible.builtin.find"]["paths"] = str(tmp_path)
+    played(tmp_path, tasks, PATH=f"{tmp_path}:{os.environ['PATH']}")
+    left = {f"nvidia-cdi-refresh.{kind}" for kind in present} | {"theirs.service"}
+    assert {path.name for path in wants.iterdir()} == left
+    assert (tmp_path / "stopped").exists() is (len(present) < 2)
+
+
+def reported(tmp_path: Path, packages: list[str]) -> str:
+    """What the removal's own tasks say of this directory in the place of a host."""
+    wanted = ("Check for Docker", "Find the repository that stays with Docker", "Report what stays")
+    tasks = [
+        task
+        for task in yaml.safe_load((ROLE / "tasks/remove.yml").read_text())
+        if task["name"] in wanted
+    ]
+    assert len(tasks) == len(wanted)
+    tasks[0]["ansible.builtin.find"]["paths"] = [str(tmp_path / "bin")]
+    given = {
+        "__nvidia_docker_sources": str(tmp_path / "sources"),
+        "__nvidia_docker_keys": str(tmp_path / "keys"),
+        "__nvidia_docker_suffix": ".sources",
+        "__nvidia_docker_record": {"receipt": {"engine_packages": packages}},
+    }
+    return played(tmp_path, [{**task, "vars": {**given, **task.get("vars", {})}} for task in tasks])
+
+
+@pytest.mark.parametrize(
+    ("docker", "packages", "reported_now"),
+    [
+        ("file", ["docker-ce"], True),
+        ("link", ["docker-ce"], True),
+        ("file", [], True),
+        (None, ["podman"], False),
+    ],
+)
+def test_the_repository_that_stays_with_docker_is_named(
+    tmp_path: Path, docker: str | None, packages: list[str], reported_now: bool
+) -> None:
+    left = [tmp_path / "sources" / "gpufleet-docker.sources", tmp_path / "keys/gpufleet-docker.asc"]
+    for path in (*left, tmp_path / "bin" / "docker", tmp_path / "sources" / "docker.sources"):
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+    if docker == "file":
+        (tmp_path / "bin" / "dockerd").touch()
+    elif docker:
+        (tmp_path / "bin" / "dockerd").symlink_to(tmp_path / "bin" / "docker")
+    text = reported(tmp_path, packages)
+    assert all((str(path) in text) is reported_now for path in left)
+    assert "sources/docker.sources" not in text
+    assert all(f"installed, stays: {name}" in text for name in packages)
+    assert ("container engine" in text) is bool(packages)
+
+
+# -- the engine's own process ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("option", ["--live-restore", "--data-root=/srv/docker", "--debug"])
+@pytest.mark.parametrize("main", [True, False])
+def test_only_options_of_the_engine_itself_are_refused(
+    tmp_path: Path, option: str, main: bool
+) -> None:
+    """Any account can run a process of the engine's name."""
+    names = ("Query Docker's main process", "Read its options", "Refuse conflicting Docker options")
+    tasks = yaml.safe_load((ROLE / "tasks/preflight.yml").read_text())
+    tasks = [task for task in tasks if task["name"] in names]
+    assert len(tasks) == len(names)
+    del tasks[0]["when"]
+    with subprocess.Popen(
+        ["sh", "-c", "read wait", "dockerd", option], stdin=subprocess.PIPE
+    ) as it:
+        systemctl = tmp_path / "systemctl"
+        systemctl.write_text(f"#!/bin/sh\necho MainPID={it.pid if main else 0}\n")
+        systemctl.chmod(0o755)
+        path = f"{tmp_path}:{os.environ['PATH']}"
+        conflict = main and option != "--debug"
+        text = played(tmp_path, tasks, status=2 if conflict else 0, PATH=path)
+        it.communicate()
+    assert (f"dockerd runs with {option}, and" in text) is conflict

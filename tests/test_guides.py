@@ -1,0 +1,173 @@
+"""Every command that README, the tutorial and the guides print is one that gpufleet accepts.
+
+Nothing runs: the verb exists, its parser accepts the options, ansible-playbook accepts the options
+that go on to it, and named files of the repository exist.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import benchmarks.__main__ as benchmarks
+import lab.__main__ as lab
+from docs import generate
+from gpufleet import resolver
+from gpufleet.checks.base.registry import CHECKS
+from gpufleet.cli import playbook
+from gpufleet.cli.arguments import check_playbook_args
+from gpufleet.cli.main import parsers
+from gpufleet.cli.parser import Parser
+from gpufleet.cli.verbs import VERBS
+from gpufleet.errors import ConfigurationError
+from gpufleet.inventory import HostSelector, inventory_hosts
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = (ROOT / "README.md", ROOT / "docs/tutorial.md", *sorted(ROOT.glob("docs/how-to/*.md")))
+# Names that a reader replaces, and what the tests put there.
+PLACEHOLDERS = {
+    "INVENTORY": "inventory/example",
+    "inventory/yours": "inventory/example",
+    "inventory/fleet": "inventory/example",
+    "inventory/yours/.": "inventory/example",
+    "~/fleet": "inventory/example",
+    "site-tests": "examples",
+}
+# What a command of a guide writes.
+WRITTEN = {"contrib/awx/dist"}
+PROGRAMS: dict[str, ModuleType] = {"bench": benchmarks, "docs": generate, "lab": lab}
+PARSERS = parsers()
+STATEMENTS = {check.id: check.statement for check in CHECKS.values()}
+COMMAND = re.compile(r"(?:\$ )?(?:sudo (?:-u \w+ -H )?)?(?:\./|/\S+/)?(gpufleet [a-z-]+(?: .*)?|"
+                     r"ansible-playbook .*)")  # fmt: skip
+
+
+def code(text: str) -> Iterator[str]:
+    """The lines of a page's fenced and indented code, and code spans that are whole commands.
+
+    A span without an option, such as `./gpufleet resolve`, is the name of a verb.
+    """
+    fenced = False
+    for line in re.sub(r"\\\n\s*", "", text).splitlines():
+        if line.lstrip().startswith("```"):
+            fenced = not fenced
+        elif fenced or line.startswith("    "):
+            yield line.strip()
+    outside = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    spans = (" ".join(span.split()) for span in re.findall(r"`([^`]+)`", outside))
+    yield from (span for span in spans if " -" in span)
+
+
+def replaced(line: str) -> str:
+    """The line with what a reader puts in the place of its placeholders, and its options in [ ]."""
+    for name, value in PLACEHOLDERS.items():
+        line = re.sub(rf"(?<!\S){re.escape(name)}(?!\S)", value, line)
+    return re.sub(r"\[(-[^\]]*)\]", r"\1", line)
+
+
+def commands() -> list[tuple[str, str]]:
+    """Each page's name and one of its commands."""
+    return [
+        (page.stem, found[1])
+        for page in PAGES
+        for line in code(page.read_text())
+        if (found := COMMAND.fullmatch(replaced(line)))
+    ]
+
+
+def accept(command: str) -> None:
+    """Raise `ConfigurationError` or exit where a command line is not accepted."""
+    program, *words = shlex.split(command, comments=True)
+    if program == "ansible-playbook":
+        assert (ROOT / words[0]).is_file(), words[0]
+        check_playbook_args(playbook.parser(), words[1:])
+        return
+    verb, *args = words
+    assert verb in VERBS, f"there is no verb {verb}"
+    if verb in PROGRAMS:
+        PROGRAMS[verb].parser().parse_args(args)
+        return
+    parser: Parser = PARSERS[verb]
+    options, rest = parser.parse(args)
+    accept_values(parser, options, rest)
+
+
+def accept_values(parser: Parser, options: argparse.Namespace, rest: list[str]) -> None:
+    """Check what the parser leaves open: passed options, a playbook's name, variables."""
+    if parser.passes_to == "ansible-playbook":
+        check_playbook_args(parser, rest)
+    else:
+        assert [word for word in rest if not (ROOT / word).exists()] == []
+    if parser.prog == "gpufleet playbook":
+        assert options.name in playbook.names()
+    variables = getattr(options, "extra_vars", [])
+    if variables:
+        where = HostSelector([str(ROOT / "inventory/example")], None, variables)
+        host = inventory_hosts(where)[0]
+        problems = resolver.resolve(host.variables, None, host.name)["problems"]
+        named = {variable.partition("=")[0] for variable in variables}
+        assert not [each for each in problems if each["where"].partition(".")[0] in named]
+
+
+@pytest.mark.parametrize(("page", "command"), sorted(set(commands())))
+def test_a_printed_command_is_accepted(page: str, command: str) -> None:
+    accept(command)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "gpufleet verfy",
+        "gpufleet verify --depp",
+        "gpufleet provision --limitt gpu07",
+        "gpufleet playbook rolback",
+        "gpufleet lab up --hostz lab1",
+        "gpufleet provision -e gpu_prune=maybe",
+        "ansible-playbook playbooks/no.yml",
+    ],
+)
+def test_a_command_with_a_mistake_is_not_accepted(command: str) -> None:
+    with pytest.raises((ConfigurationError, AssertionError, SystemExit)):
+        accept(command)
+
+
+def test_printed_findings_state_what_their_checks_state() -> None:
+    shown = [
+        found.groups()
+        for page in sorted(ROOT.glob("docs/**/*.md"))
+        for found in re.finditer(r"^ +FAIL +([a-z.-]+): (.+)$", page.read_text(), re.MULTILINE)
+    ]
+    assert len(shown) > 2
+    assert shown == [(check, STATEMENTS[check]) for check, _ in shown]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)
+def test_files_of_the_repository_that_a_page_names_exist(page: Path) -> None:
+    lines = map(replaced, code(page.read_text()))
+    named = {
+        path
+        for line in lines
+        for path in re.findall(r"(?<![\w/.~-])(?:inventory|playbooks|contrib)/[\w./-]+", line)
+        if path not in WRITTEN
+    }
+    assert sorted(path for path in named if not (ROOT / path).exists()) == []
+
+
+@pytest.mark.parametrize("name", ["add-a-check", "add-a-framework", "add-a-distribution"])
+def test_paths_that_a_guide_for_contributors_names_exist(name: str) -> None:
+    text = (ROOT / f"docs/how-to/{name}.md").read_text()
+    rooms = r"(?:src|roles|plugins|lab|tests|docs|changelogs)"
+    named = set(re.findall(rf"(?<![\w/.-]){rooms}/[\w./-]*\w", text))
+    assert len(named) > 8
+    assert sorted(path for path in named if not (ROOT / path).exists()) == []
+
+
+def test_every_page_with_commands_is_read() -> None:
+    assert len(commands()) > 100
+    assert len({page for page, _ in commands()}) > 20
