@@ -27,15 +27,16 @@ ROOT = Path(__file__).resolve().parents[2]
 # Beyond the time in which interrupted processes may clean up, on a busy machine.
 LIMIT_S = 30
 HIDE, SHOW = b"\x1b[?25l", b"\x1b[?25h"
-# A stand-in that starts a worker in a session of its own, and reports that it runs.
+# A stand-in that starts a worker in a session of its own, and reports that it runs. A shell's
+# background processes ignore SIGINT unless `env` says otherwise.
 STAND_IN = """#!/bin/sh
 {trap}
-setsid sh -c '{trap}; sleep 600 & sleep 600; :' &
-sleep 600 &
+setsid {env} sh -c '{trap}; {env} sleep 600 & sleep 600; :' &
+{env} sleep 600 &
 touch {running}
 {last}
 """
-GENTLE, STUBBORN = "", 'trap "" INT TERM HUP'
+STUBBORN = 'trap "" INT TERM HUP'
 INVENTORY = """
 gpu_hosts:
   hosts:
@@ -115,12 +116,15 @@ class Site:
         return time.monotonic() - begin
 
 
-def site_of(directory: Path, trap: str = GENTLE) -> Site:
+def site_of(directory: Path, trap: str = "") -> Site:
+    env = "" if trap else "env --default-signal=INT"
     programs, running = directory / "bin", directory / "running"
     programs.mkdir()
     for name in ("ansible-playbook", "ssh", "pytest"):
         stand_in = programs / name
-        stand_in.write_text(STAND_IN.format(trap=trap, running=running, last="sleep 600; :"))
+        stand_in.write_text(
+            STAND_IN.format(trap=trap, env=env, running=running, last="sleep 600; :")
+        )
         stand_in.chmod(0o755)
     python = programs / "python"
     python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
