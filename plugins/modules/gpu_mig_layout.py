@@ -38,6 +38,10 @@ gpus:
   type: list
   elements: int
   returned: always
+instances:
+  description: The declared profiles of each GPU that has any, by index.
+  type: dict
+  returned: always
 """
 
 from ansible.module_utils.basic import AnsibleModule
@@ -88,11 +92,16 @@ class Gpus:
         return out
 
 
+def declared(rows, layout):
+    """{index: profiles} that the layout has for each GPU; None for one that it does not name."""
+    return {row["gpu"]: layout.get(str(row["gpu"]), layout.get("all")) for row in rows}
+
+
 def differing(rows, layout):
     """[(row, wanted)] of the GPUs that are not as the layout says."""
-    found = []
+    found, profiles = [], declared(rows, layout)
     for row in rows:
-        wanted = layout.get(str(row["gpu"]), layout.get("all"))
+        wanted = profiles[row["gpu"]]
         if wanted is None:
             continue
         if wanted and row["mode"] is None:
@@ -122,7 +131,8 @@ def main():
     layout = module.params["layout"]
     try:
         gpus = Gpus(module)
-        todo = differing(gpus.probe(), layout)
+        rows = gpus.probe()
+        todo = differing(rows, layout)
         if not module.check_mode:
             for row, wanted in todo:
                 gpus.split(row, wanted)
@@ -135,6 +145,7 @@ def main():
         module.exit_json(
             changed=bool(todo),
             gpus=[row["gpu"] for row, _ in todo],
+            instances={str(gpu): names for gpu, names in declared(rows, layout).items() if names},
             diff={
                 "before": as_text([(row, row["instances"]) for row, _ in todo]),
                 "after": as_text(todo),

@@ -92,14 +92,17 @@ def gpu(mode: str = "Disabled", instances: list[str] | None = None, **more: Any)
 
 def test_mig_is_switched_on_and_instances_made(cards: Cards) -> None:
     cards.have(gpu(), gpu())
-    assert cards.split({"all": HALVES})["gpus"] == [0, 1]
+    answer = cards.split({"all": HALVES})
+    assert answer["gpus"] == [0, 1]
+    assert answer["instances"] == {"0": HALVES, "1": HALVES}
     assert cards.state == [("Enabled", HALVES)] * 2
     assert cards.changes[:2] == ["-i 0 -mig 1", "mig -i 0 -cgi 3g.40gb,3g.40gb -C"]
 
 
 def test_a_second_run_changes_nothing(cards: Cards) -> None:
     cards.have(gpu("Enabled", HALVES))
-    assert not cards.split({"all": HALVES})["changed"]
+    answer = cards.split({"all": HALVES})
+    assert (answer["changed"], answer["instances"]) == (False, {"0": HALVES})
     assert cards.changes == []
 
 
@@ -112,7 +115,7 @@ def test_other_instances_are_removed_first(cards: Cards) -> None:
 
 def test_none_switches_mig_off(cards: Cards) -> None:
     cards.have(gpu("Enabled", HALVES))
-    cards.split({"all": []})
+    assert cards.split({"all": []})["instances"] == {}
     assert cards.state == [("Disabled", [])]
 
 

@@ -12,8 +12,11 @@ from ansible.template import Templar
 
 from gpufleet.catalog import facts
 from gpufleet.diff import changes
+from gpufleet.host_state import driver_running
+from gpufleet.host_state.host import Host
 from gpufleet.resolver import resolve
 from tests.support.host_documents import KERNEL, declaration, gpu_host
+from tests.support.planted_host import probe_tree, put
 from tests.support.role_variables import trusted, variables
 
 TASKS = Path(__file__).resolve().parents[2] / "roles" / "nvidia_driver" / "tasks"
@@ -149,3 +152,25 @@ def test_the_role_knows_every_system_of_which_an_offer_is_made() -> None:
 
 def test_a_runfile_needs_nothing_of_the_distribution() -> None:
     assert tasks("install")[0]["when"] == "gpu_plan.driver.source != 'runfile'"
+
+
+def test_the_probe_reads_from_the_boot_unit_what_the_role_wrote(tmp_path: Path) -> None:
+    layout = {"0": ["3g.40gb", "3g.40gb"], "10": ["1g.10gb+me"]}
+    template = TASKS.parent / "templates" / "gpufleet-mig.service.j2"
+    text = Templar(
+        loader=DataLoader(), variables={"__nvidia_driver_mig": {"instances": layout}}
+    ).template(trusted(template.read_text()))
+    put(tmp_path, "etc/systemd/system/gpufleet-mig.service", text)
+    boot = probe_tree(tmp_path)["driver"]["mig_boot"]
+    assert (boot["layout"], boot["enabled"]) == (layout, False)
+    put(tmp_path, "etc/systemd/system/multi-user.target.wants/gpufleet-mig.service")
+    assert probe_tree(tmp_path)["driver"]["mig_boot"]["enabled"]
+
+
+def test_a_mig_layout_that_is_no_longer_declared_is_not_created_at_boot() -> None:
+    boot = {"unit": "gpufleet-mig.service", "enabled": True, "layout": {"0": ["7g.80gb"]}}
+    host = gpu_host("debian-12", driver={"mig_boot": boot})
+    plan = {**resolve(declaration(gpu_driver={"branch": "535"}), host), "host": "gpu01"}
+    [fault] = driver_running.mig_boot(plan, Host(host))
+    assert "no longer declared" in fault.cause
+    assert fault.action == "repair"

@@ -230,6 +230,7 @@ def with_cards(plan: Document, snapshot: Document, count: int = 2) -> None:
     driver = data(snapshot, "driver")
     driver.update(loaded=DRIVER, cuinit=0, cuda_version="12.2", modules=["nvidia", "nvidia_uvm"])
     driver["persistence"]["active"] = True
+    driver["mig_boot"] = {"unit": None, "enabled": None, "active": None, "layout": None}
     with_computing(plan, snapshot, count)
     # After all work everything is as before.
     for name in ("smi", "kernel_log"):

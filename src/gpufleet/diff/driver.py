@@ -24,6 +24,7 @@ DRIVER: tuple[driver_state.Judge, ...] = (
     driver_running.persistence,
     driver_running.fabric,
     driver_running.mig,
+    driver_running.mig_boot,
 )
 
 

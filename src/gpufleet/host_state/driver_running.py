@@ -18,6 +18,7 @@ MODE_OFF = "--no-persistence-mode"
 # Of Windows' subsystem for Linux, where Windows has the kernel module.
 WINDOWS_LIBRARIES = "/usr/lib/wsl/"
 FABRIC = "nvidia-fabricmanager.service"
+MIG_BOOT = "gpufleet-mig.service"
 
 
 def nodes(plan: Plan, host: Host) -> Iterator[Fault]:
@@ -178,3 +179,40 @@ def mig(plan: Plan, host: Host) -> Iterator[Fault]:
             yield Fault(
                 f"GPU {index} has {there}, declared is {', '.join(wanted) or 'no MIG'}", again
             )
+
+
+def mig_boot(plan: Plan, host: Host) -> Iterator[Fault]:
+    """The declared MIG instances, which no reboot keeps, are created at boot, and no others."""
+    layout, observed = mapping(mapping(plan["driver"]).get("mig")), part(host, "gpus").get("mig")
+    state = part(host, "driver").get("mig_boot")
+    # Whoever installs an undeclared driver creates its instances too.
+    if not isinstance(state, dict) or managed(plan) is None:
+        return
+    at_boot = {
+        gpu: sorted(texts(names))
+        for gpu, names in mapping(state.get("layout")).items()
+        if state.get("enabled")
+    }
+    if not layout:
+        if state.get("unit"):
+            yield Fault(
+                f"service {MIG_BOOT} creates MIG instances at boot that are no longer declared",
+                provision(plan),
+            )
+        return
+    if observed is None or without_card(plan, host):
+        return
+    by_gpu = {
+        index: sorted(map(str, wanted))
+        for row in mappings(observed)
+        if (wanted := layout.get(index := str(row.get("gpu")), layout.get("all")))
+    }
+    if by_gpu != at_boot:
+        different = sorted(
+            gpu for gpu in {*by_gpu, *at_boot} if by_gpu.get(gpu) != at_boot.get(gpu)
+        )
+        yield Fault(
+            f"no reboot keeps MIG instances, and service {MIG_BOOT} does not create those that are"
+            f" declared for GPU {', '.join(different)}",
+            provision(plan),
+        )

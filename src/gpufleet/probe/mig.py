@@ -6,6 +6,9 @@ from .processes import run_command
 from .programs import nvidia_smi
 from .text import first_match
 
+# The unit that creates the declared instances at boot, written by the role nvidia_driver.
+BOOT_UNIT = "gpufleet-mig.service"
+BOOT_DIRECTORY = "/etc/systemd/system/"
 KNOWN_MODE = re.compile(r"^\[?(enabled|disabled|n/a|not supported)\]?$", re.IGNORECASE)
 
 
@@ -29,6 +32,15 @@ def mig_of(host):
         if status != 0:
             return None
     return parse_mig(modes, listing)
+
+
+def boot_layout(host):
+    """{GPU: its profiles} that the boot unit creates; None without the unit."""
+    text = host.text_or_none(BOOT_DIRECTORY + BOOT_UNIT)
+    if text is None:
+        return None
+    rows = re.findall(r"^ExecStart=\S+ mig -i (\d+) -cgi (\S+) -C$", text, re.MULTILINE)
+    return {gpu: profiles.split(",") for gpu, profiles in rows}
 
 
 def parse_mig(modes, listing):

@@ -204,6 +204,36 @@ def mig_on_a_card_that_knows_none(plan: Document, snapshot: Document) -> None:
     data(snapshot, "gpus")["mig"][0]["mode"] = None
 
 
+def _split(plan: Document, snapshot: Document, **boot: object) -> None:
+    """GPU 0 has the instances that are declared for it; `boot` is what creates them at boot."""
+    plan["driver"]["mig"] = {"0": ["4g.40gb", "3g.40gb"]}
+    data(snapshot, "gpus")["mig"][0].update(mode="on", instances=["4g.40gb", "3g.40gb"])
+    data(snapshot, "driver")["mig_boot"].update(boot)
+
+
+@fault("gpu.mig", cause="No reboot keeps MIG instances", remedy=PROVISION)
+def mig_that_no_unit_creates_at_boot(plan: Document, snapshot: Document) -> None:
+    _split(plan, snapshot)
+
+
+@fault("gpu.mig", cause="does not create those that are declared for GPU 0", remedy=PROVISION)
+def mig_that_a_disabled_unit_creates(plan: Document, snapshot: Document) -> None:
+    layout = {"0": ["3g.40gb", "4g.40gb"]}
+    _split(plan, snapshot, unit="gpufleet-mig.service", enabled=False, layout=layout)
+
+
+@fault("gpu.mig", cause="does not create those that are declared for GPU 0", remedy=PROVISION)
+def mig_of_an_earlier_declaration_at_boot(plan: Document, snapshot: Document) -> None:
+    layout = {"0": ["7g.80gb"]}
+    _split(plan, snapshot, unit="gpufleet-mig.service", enabled=True, layout=layout)
+
+
+@harmless
+def mig_that_a_unit_creates_at_boot(plan: Document, snapshot: Document) -> None:
+    layout = {"0": ["3g.40gb", "4g.40gb"]}
+    _split(plan, snapshot, unit="gpufleet-mig.service", enabled=True, layout=layout)
+
+
 @fault("gpu.mig", cause="There is no GPU 7", remedy=PROVISION)
 def mig_of_a_card_that_is_not_there(plan: Document, snapshot: Document) -> None:
     plan["driver"]["mig"] = {"7": []}

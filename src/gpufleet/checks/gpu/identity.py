@@ -110,7 +110,7 @@ def _no_layout(plan: Plan) -> str | None:
 
 @check("gpu.mig", reads=("gpus", "driver"), skip_reason=_no_layout)
 def mig(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
-    """Each GPU has exactly the MIG instances that are declared for it."""
+    """Each GPU has exactly the MIG instances that are declared for it, also after a reboot."""
     if observed.data["gpus"]["mig"] is None:
         yield Finding(
             "The MIG instances are unknown: no driver could be queried",
@@ -129,6 +129,7 @@ def mig(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
             about=subjects.missing_gpus(min(cards, len(known)), max(cards, len(known))),
         )
     yield from driver_findings(driver_running.mig, plan, observed)
+    yield from driver_findings(driver_running.mig_boot, plan, observed)
     yield Evidence(
         "; ".join(
             f"GPU {row['gpu']}: MIG {row['mode'] or 'not supported'}"

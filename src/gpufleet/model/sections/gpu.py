@@ -110,6 +110,14 @@ class Unit(TypedDict):
     command: NotRequired[Annotated[Text | None, "what systemd starts, with its options"]]
 
 
+class MigBoot(Unit):
+    """The systemd unit that creates the declared MIG instances at boot."""
+
+    layout: Annotated[
+        dict[str, list[Text]] | None, "the profiles of each GPU, by index; null without the unit"
+    ]
+
+
 class FabricManager(Unit):
     """The fabric manager's systemd unit."""
 
@@ -147,6 +155,7 @@ class Driver(TypedDict):
     persistence: Annotated[Unit, "the persistence daemon"]
     fabric: Annotated[FabricManager, "the fabric manager"]
     nvlsm: NotRequired[Annotated[SubnetManager, "the NVLink subnet manager"]]
+    mig_boot: NotRequired[Annotated[MigBoot, "the unit that creates MIG instances at boot"]]
     holders: Annotated[list[Holder] | None, "null for everybody but root"]
     reboot_pending: Annotated[RestartMarker | None, "the marker of a pending restart"]
 

@@ -7,6 +7,7 @@ import re
 
 from ..holders import holders_of
 from ..kernel_modules import driver_modules, forbids_nouveau, modprobe_files
+from ..mig import BOOT_UNIT, boot_layout
 from ..nvlink import subnet_manager
 from ..processes import NoAnswerError, in_child, open_library, run_command
 from ..text import first_match
@@ -96,6 +97,7 @@ def section_driver(host):
         "persistence": unit_state(host, "nvidia-persistenced.service"),
         "fabric": fabric,
         "nvlsm": subnet_manager(host),
+        "mig_boot": dict(unit_state(host, BOOT_UNIT), layout=boot_layout(host)),
         "holders": holders_of(host),
         "reboot_pending": pending_reboot(host),
     }
