@@ -189,7 +189,15 @@ def test_a_section_that_hung_never_counts_as_converged(plan: Row, host: Row, nam
 
 def test_a_mangled_snapshot_never_raises(plan: Row, host: Row) -> None:
     with_cards(plan, host)
-    plan["driver"].update(fabric_manager=True, mig={"all": ["1g.10gb"]})
+    plan["driver"].update(
+        fabric_manager=True,
+        mig={"all": ["1g.10gb"]},
+        subnet_manager={"packages": ["nvlsm"], "modules": ["ib_umad"]},
+    )
+    section(host, "driver").update(
+        nvlsm={"program": None, "running": False, "modules": []},
+        mig_boot={"unit": "x", "enabled": True, "active": False, "layout": {"0": ["1g.10gb"]}},
+    )
     section(host, "gpus")["mig"] = [{"gpu": 0, "mode": "on", "instances": ["1g.10gb"]}]
     section(host, "packages").update(
         broken=[{"name": "dkms", "status": "unpacked"}],
@@ -197,6 +205,30 @@ def test_a_mangled_snapshot_never_raises(plan: Row, host: Row) -> None:
     )
     for each in mangled(host):
         assert isinstance(changes(plan, each), list)
+
+
+@pytest.mark.parametrize(
+    ("packages", "state", "because"),
+    [
+        (["nvlsm"], {}, None),
+        (["nvlsm"], {"running": True, "program": None, "modules": []}, None),
+        (["nvlsm"], {"program": None}, "nvlsm) is not installed"),
+        ([], {"program": None}, None),
+        (["nvlsm"], {"modules": ["mlx5_ib"]}, "are not loaded: ib_umad"),
+        (["nvlsm"], {"modules": None}, "are not loaded: ib_umad, mlx5_ib"),
+    ],
+)
+def test_what_the_subnet_manager_of_a_b200_needs(
+    plan: Row, host: Row, packages: list[str], state: Row, because: str | None
+) -> None:
+    modules = ["mlx5_ib", "ib_umad"]
+    plan["driver"]["subnet_manager"] = {"packages": packages, "modules": modules}
+    program = "/opt/nvidia/nvlsm/sbin/nvlsm"
+    healthy = {"program": program, "running": False, "modules": modules}
+    section(host, "driver")["nvlsm"] = {**healthy, **state}
+    faults = list(driver_running.subnet_manager(plan, Host(host)))
+    assert [because in fault.cause for fault in faults if because] == [True] * len(faults)
+    assert len(faults) == (because is not None)
 
 
 def test_a_managed_driver_brings_its_own_library() -> None:

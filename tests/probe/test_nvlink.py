@@ -133,6 +133,7 @@ def test_the_port_above_a_gpu_and_the_subnet_manager_are_read(host: GpuHost) -> 
     host.put("proc/cpuinfo", "processor : 0\nflags\t\t: fpu vme hypervisor avx\n")
     host.put("proc/812/comm", "nvlsm\n")
     host.put("opt/nvidia/nvlsm/sbin/nvlsm", mode=0o755)
+    host.put("sys/module/ib_umad/version", "1.0\n")
     found = host.snapshot()["sections"]
     assert [card["port"] for card in found["gpus"]["data"]["pci"]] == [
         {"address": "0000:00:01.0", **port},
@@ -142,6 +143,7 @@ def test_the_port_above_a_gpu_and_the_subnet_manager_are_read(host: GpuHost) -> 
     assert found["driver"]["data"]["nvlsm"] == {
         "program": "/opt/nvidia/nvlsm/sbin/nvlsm",
         "running": True,
+        "modules": ["ib_umad"],
     }
 
 
@@ -161,4 +163,4 @@ def test_a_process_that_ends_while_processes_are_listed_is_none(
 
     monkeypatch.setattr(Host, "text", text)
     host = Host({"root": str(tmp_path)}, 20)
-    assert subnet_manager(host) == {"program": None, "running": True}
+    assert subnet_manager(host) == {"program": None, "running": True, "modules": []}

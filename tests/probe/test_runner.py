@@ -72,7 +72,7 @@ def test_cards_and_driver_from_planted_kernel_trees(root: Path) -> None:
         "cuda_version": None,
         "cuinit": None,
         "capabilities": None,
-        "nvlsm": {"program": None, "running": None},
+        "nvlsm": {"program": None, "running": None, "modules": []},
         "mig_boot": {**absent, "layout": None},
         "modules": ["nvidia_uvm", "nvidia", "nouveau"],
         "on_disk": None,

@@ -31,6 +31,7 @@ ROW = {
     "module_because",
     "persistence",
     "fabric_manager",
+    "subnet_manager",
     "mig",
     "reboot",
 }
@@ -259,7 +260,13 @@ def test_transitional_packages_are_no_offer() -> None:
 def test_boards_whose_nvswitches_no_pci_bus_shows() -> None:
     found = plan("ubuntu-24.04", "2901")
     assert (found["problems"], found["driver"]["fabric_manager"]) == ([], True)
-    assert plan("ubuntu-24.04", "2bb5")["driver"]["fabric_manager"] is False
+    # Ubuntu's own repository is not known to have the subnet manager.
+    assert found["driver"]["subnet_manager"] == {"packages": [], "modules": ["mlx5_ib", "ib_umad"]}
+    declared = {"source": "nvidia_repo"}
+    nvidia = plan("ubuntu-24.04", "2901", gpu_driver=declared)["driver"]["subnet_manager"]
+    assert nvidia == {"packages": ["nvlsm"], "modules": ["mlx5_ib", "ib_umad"]}
+    other = plan("ubuntu-24.04", "2bb5")["driver"]
+    assert (other["fabric_manager"], other["subnet_manager"]) == (False, None)
     # Those of H100 are on the bus, and a board of four has none.
     assert plan("ubuntu-24.04", "2330")["driver"]["fabric_manager"] is False
 

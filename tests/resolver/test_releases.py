@@ -127,6 +127,7 @@ def test_the_documented_example() -> None:
         "module_because": None,
         "persistence": False,
         "fabric_manager": False,
+        "subnet_manager": None,
         "mig": None,
         "reboot": "auto",
     }

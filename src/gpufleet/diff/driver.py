@@ -23,6 +23,7 @@ DRIVER: tuple[driver_state.Judge, ...] = (
     driver_kernels.nouveau,
     driver_running.persistence,
     driver_running.fabric,
+    driver_running.subnet_manager,
     driver_running.mig,
     driver_running.mig_boot,
 )

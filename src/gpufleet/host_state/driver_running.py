@@ -86,6 +86,24 @@ def fabric(plan: Plan, host: Host) -> Iterator[Fault]:
         )
 
 
+def subnet_manager(plan: Plan, host: Host) -> Iterator[Fault]:
+    """The subnet manager that a fabric manager needs is installed, and its modules are loaded."""
+    planned = mapping(mapping(plan["driver"]).get("subnet_manager"))
+    state = part(host, "driver").get("nvlsm")
+    # One that runs has all that it needs.
+    if not planned or not isinstance(state, dict) or state.get("running"):
+        return
+    if planned["packages"] and not state.get("program"):
+        yield Fault("the NVLink subnet manager (nvlsm) is not installed", provision(plan))
+    loaded = texts(state.get("modules"))
+    if "modules" in state and (missing := [x for x in planned["modules"] if x not in loaded]):
+        yield Fault(
+            f"kernel modules that the NVLink subnet manager (nvlsm) needs are not loaded:"
+            f" {listed(missing)}",
+            provision(plan),
+        )
+
+
 def behind_hidden_nvswitch(host: Host) -> bool:
     """Whether a GPU is always behind NVSwitches that no PCI bus shows (HGX B200 and B300)."""
     return any(pci.behind_nvswitch(pci.digits(str(card.get("device")))) for card in host.gpus)

@@ -51,6 +51,13 @@ class PlannedOs(TypedDict):
     family: Annotated[Text | None, "debian or redhat; null: not supported for drivers"]
 
 
+class PlannedSubnetManager(TypedDict):
+    """What the NVLink subnet manager needs, without which the fabric manager cannot start."""
+
+    packages: Annotated[list[Text], "empty: the declared source does not have it"]
+    modules: Annotated[list[Text], "kernel modules, loaded at boot"]
+
+
 class PlannedDriver(TypedDict):
     """The driver. With `managed` false it is only checked."""
 
@@ -67,6 +74,12 @@ class PlannedDriver(TypedDict):
     module_because: Text | None
     persistence: Annotated[bool, "the persistence daemon runs"]
     fabric_manager: Annotated[bool, "the GPUs are behind an NVSwitch"]
+    subnet_manager: NotRequired[
+        Annotated[
+            PlannedSubnetManager | None,
+            "null: no GPU is behind an NVSwitch that is an InfiniBand device (HGX B200 and B300)",
+        ]
+    ]
     mig: Annotated[
         dict[str, list[Text]] | None,
         "MIG profiles by GPU index, or of `all`; empty: MIG off; null: not declared",

@@ -164,10 +164,17 @@ def address_by(nvml, function, *arguments):
 
 # The subnet manager runs beside the fabric manager, which starts it.
 SUBNET_MANAGER = ("/opt/nvidia/nvlsm/sbin/nvlsm", "/usr/bin/nvlsm", "/usr/sbin/nvlsm")
+# The kernel modules by which it reaches the NVSwitches. One that is built in has a directory too.
+SUBNET_MODULES = ("mlx5_ib", "ib_umad")
 
 
 def subnet_manager(host):
-    """{"program", "running"} of nvlsm; `running` None where processes cannot be listed."""
+    """{"program", "running", "modules"} of nvlsm and of the modules that it needs; `running` None
+    where processes cannot be listed."""
     found = [name for name in SUBNET_MANAGER if host.exists(name)]
     names = [name for _, name in process_names(host)]
-    return {"program": found[0] if found else None, "running": "nvlsm" in names if names else None}
+    return {
+        "program": found[0] if found else None,
+        "running": "nvlsm" in names if names else None,
+        "modules": [name for name in SUBNET_MODULES if host.exists("/sys/module/" + name)],
+    }

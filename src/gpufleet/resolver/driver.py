@@ -41,6 +41,7 @@ def plan(context: ResolveContext, need: DriverMinimum | None) -> Row | None:
         "module_because": because,
         "persistence": spec.persistence if spec else False,
         "fabric_manager": bool(driver_constraints.fabric(context)),
+        "subnet_manager": driver_constraints.subnet_manager(context, spec),
         "mig": layout,
         "reboot": context.spec.driver_reboot,
     }

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gpufleet.catalog import gpus, pci, versions
+from gpufleet.catalog import facts, gpus, pci, versions
 from gpufleet.catalog.records import Branch, DriverMinimum
+from gpufleet.model.plan import PlannedSubnetManager
 from gpufleet.model.problems import Code
 from gpufleet.model.spec import DriverSpec
 
@@ -97,8 +98,23 @@ def fabric(context: ResolveContext) -> str:
     """The addresses of the host's NVSwitches, or a GPU that implies one; empty without any."""
     if context.spec.without_gpu:
         return ""
+    return ", ".join(context.host.nvswitches or _behind_hidden_nvswitch(context)[:1])
+
+
+def subnet_manager(context: ResolveContext, spec: DriverSpec | None) -> PlannedSubnetManager | None:
+    """What the subnet manager of the host's NVSwitches needs; None where they need none."""
+    if spec is None or context.spec.without_gpu or not _behind_hidden_nvswitch(context):
+        return None
+    needed = facts.document("driver_offers.yml")["subnet_manager"]
+    return {
+        "packages": needed["packages"] if spec.source in needed["sources"] else [],
+        "modules": needed["modules"],
+    }
+
+
+def _behind_hidden_nvswitch(context: ResolveContext) -> list[str]:
+    """The names of the GPUs that are behind NVSwitches which no PCI bus shows."""
     found = [pci.digits(str(row.get("device"))) for row in context.host.gpus]
-    hidden = [
+    return [
         card.label for each in found if pci.behind_nvswitch(each) and (card := pci.device(each))
     ]
-    return ", ".join(context.host.nvswitches or hidden[:1])

@@ -262,14 +262,14 @@ def fabric(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     for finding in driver_findings(driver_running.fabric, plan, observed):
         yield replace(finding, entails=("fabric",))
     if driver_running.behind_hidden_nvswitch(Host(observed.snapshot)):
-        yield from _subnet_manager(observed)
+        yield from _subnet_manager(plan, observed)
     driver, switches = observed.data["driver"], observed.data["gpus"]["nvswitches"]
     yield Evidence(
         f"{len(switches)} NVSwitches, {driver['fabric']}, subnet manager: {driver.get('nvlsm')}"
     )
 
 
-def _subnet_manager(observed: Sections) -> Iterator[Finding]:
+def _subnet_manager(plan: Plan, observed: Sections) -> Iterator[Finding]:
     """The NVLink subnet manager runs beside the fabric manager, which starts it."""
     section = observed.data["driver"]
     state = section.get("nvlsm")
@@ -282,12 +282,16 @@ def _subnet_manager(observed: Sections) -> Iterator[Finding]:
             verdict=Verdict.INCONCLUSIVE,
         )
         return
+    faults = list(driver_running.subnet_manager(plan, Host(observed.snapshot)))
+    by_hand = (
+        f"on the host{'' if state['program'] else ', install the package nvlsm;'} load the modules"
+        " mlx5_ib and ib_umad, and when no job runs: systemctl restart nvidia-fabricmanager;"
+        " journalctl -u nvidia-fabricmanager shows why it fails"
+    )
     yield Finding(
         "The NVLink subnet manager (nvlsm), by which the fabric manager reaches the NVSwitches of"
         f" these GPUs, {'does not run' if state['program'] else 'is not installed'}",
-        f"on the host{'' if state['program'] else ', install the package nvlsm;'} load the module"
-        " ib_umad, and when no job runs: systemctl restart nvidia-fabricmanager; journalctl -u"
-        " nvidia-fabricmanager shows why it fails",
+        f"{faults[0].remedy}; if it stays so, {by_hand}" if faults else by_hand,
         # Where CUDA starts, the fabric has been set up.
         verdict=Verdict.INCONCLUSIVE if section["cuinit"] == 0 else Verdict.FAIL,
         entails=("fabric",),

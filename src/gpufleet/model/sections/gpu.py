@@ -284,6 +284,7 @@ class SubnetManager(TypedDict):
 
     program: Annotated[Path | None, "the installed program"]
     running: Annotated[bool | None, "null where processes cannot be listed"]
+    modules: NotRequired[Annotated[list[Text], "the loaded ones of mlx5_ib and ib_umad"]]
 
 
 class Smi(TypedDict):
