@@ -83,6 +83,18 @@ def test_every_system_and_every_branch_that_is_offered_is_written_down() -> None
                     assert bool(fabric) == offer.fabric_manager, f"{name} {source}: {fabric}"
 
 
+def test_the_subnet_manager_is_installed_beside_the_fabric_manager() -> None:
+    found = rendered(
+        "ubuntu-24.04",
+        source="nvidia_repo",
+        branch="580",
+        module="open",
+        fabric_manager=True,
+        subnet_manager={"packages": ["nvlsm"], "modules": ["ib_umad"]},
+    )
+    assert found["helpers"] == ["nvidia-fabricmanager-580", "nvlsm"]
+
+
 def test_no_persistence_daemon_where_it_is_not_declared() -> None:
     found = rendered("debian-12", source="distro", branch="535", module="open", persistence=False)
     assert found["helpers"] == []
