@@ -292,6 +292,12 @@ def test_an_older_toolkit_leaves_no_link_to_a_unit_that_is_gone(
     fleet: Fleet, declared: dict[str, Any], theirs: str
 ) -> None:
     units = "find /etc/systemd/system -name 'nvidia-cdi-refresh.*'"
+    # The units of 1.18.0 are configuration files, which dpkg keeps; 1.20.0 has them below /lib.
+    fleet.on(
+        "lab1",
+        "systemctl disable --now nvidia-cdi-refresh.path nvidia-cdi-refresh.service;"
+        " rm -f /etc/systemd/system/nvidia-cdi-refresh.*; systemctl daemon-reload",
+    )
     newer = {"gpu_containers": {"toolkit": "1.20.0"}}
     fleet.gpufleet("provision", *words(declared, **newer))
     assert fleet.on("lab1", units) != ""
