@@ -66,6 +66,7 @@ HARMLESS: dict[str, str] = {
     "driver/persistence/unit: empty other": "reported",
     "driver/persistence/active: null": "null: systemd could not be asked",
     "driver/fabric/*: other": "there is no NVSwitch",
+    "driver/mig_boot*": "no MIG instances are declared, and none are created at boot",
     "driver/holders: null": "only root sees who holds a card",
     "packages/manager": "reported",
     "packages/driver/*/status": "what is not cleanly installed stands in `broken`",

@@ -149,6 +149,10 @@ def test_of_cards_in_parts_cuda_shows_a_program_one(plan: Document, snapshot: Do
     plan["driver"]["mig"] = {"all": ["7g.80gb"]}
     for card in data(snapshot, "gpus")["mig"]:
         card.update(mode="on", instances=["7g.80gb"])
+    boot = data(snapshot, "driver")["mig_boot"]
+    boot.update(
+        unit="gpufleet-mig.service", enabled=True, layout={"0": ["7g.80gb"], "1": ["7g.80gb"]}
+    )
     found, in_container = compute_run(snapshot), data(snapshot, "containers")["run"]["framework"]
     found.update(
         peer=[],

@@ -31,8 +31,6 @@ from gpufleet.model.verdict import Verdict
 
 # Below 12.2.1 the third number of version.json may be a date (11.8.20220929).
 DATES_START = 10000
-# What a program answers that is mounted noexec.
-DENIED = "Permission denied"
 
 
 @check("toolkit.present", reads=("toolkits",), skip_reason=no_toolkits)
@@ -55,9 +53,7 @@ def present(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
                 f"{toolkit['path']} should be CUDA {toolkit['short']}, but {reason}",
                 provision(plan, component_of(toolkit)),
                 brief(tree),
-                about=(subjects.noexec(toolkit["path"]),)
-                if reason.startswith("its nvcc does not run") and DENIED in reason
-                else (),
+                about=(subjects.noexec(toolkit["path"]),) if tree["nvcc_error"] else (),
             )
             for reason in _mismatches(toolkit, tree)
         )

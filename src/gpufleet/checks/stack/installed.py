@@ -23,7 +23,6 @@ from gpufleet.checks.base.registry import (
 from gpufleet.checks.base.remedies import provision
 from gpufleet.checks.base.remedies import stack as parts_of
 from gpufleet.checks.base.sections import Sections
-from gpufleet.checks.cuda.toolkit import DENIED
 from gpufleet.model.plan import Plan, PlannedStack
 from gpufleet.model.sections.cuda import ReceiptStatus
 from gpufleet.model.sections.stacks import InstalledStack
@@ -154,7 +153,7 @@ def python(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
                 f"The Python of {name} does not start: {start['error']}",
                 repair,
                 start["error"],
-                about=(subjects.noexec(found["venv"]),) if DENIED in start["error"] else (),
+                about=(subjects.noexec(found["venv"]),),
                 entails=(subjects.stopped(name),),
             )
             continue
