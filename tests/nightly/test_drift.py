@@ -425,6 +425,31 @@ def test_a_returned_card_is_good_and_needs_no_declaration() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        (
+            "0000:01:00.0 12; 0000:02:00.0 12",
+            "0000:01:00.0 12; 0000:02:00.0 8",
+            ("bad", "8 active"),
+        ),
+        ("0000:01:00.0 12", "0000:01:00.0 0", ("bad", "has 0 active NVLinks, 12 before")),
+        ("0000:01:00.0 8", "0000:01:00.0 12", ("good", "12 active NVLinks, 8 before")),
+        # Another finding names the card.
+        ("0000:01:00.0 12; 0000:02:00.0 12", "0000:01:00.0 12", None),
+        ("0000:01:00.0 12", "damaged", None),
+    ],
+)
+def test_active_nvlinks_are_compared_with_the_past(
+    before: str, after: str, expected: tuple[str, str] | None
+) -> None:
+    found = night(hosts={"gpu01": "PP"}, texts={("gpu01", "nvlinks"): (before, after)})
+    assert [(each["weight"], expected[1] in each["text"]) for each in found if expected] == (
+        [(expected[0], True)] if expected else []
+    )
+    assert len(found) == (expected is not None)
+
+
 def test_a_semicolon_in_a_model_is_no_other_card() -> None:
     assert list(versions.cards(f"1 {CARD} L4; rev 2; 2 {OTHER} L4")) == [CARD, OTHER]
 

@@ -9,7 +9,7 @@ import pytest
 from gpufleet.judge import judge
 from gpufleet.nightly.measures import measured, measures
 from gpufleet.verification.session import HostRun, Session
-from tests.support.healthy_host import DRIVER, data, document, with_cards
+from tests.support.healthy_host import DRIVER, data, document, nvlinks, with_cards
 
 Document = dict[str, Any]
 
@@ -113,6 +113,17 @@ def test_versions_and_cards_are_texts(cards: tuple[Document, Document]) -> None:
         "cudnn.11.8.libcudnn.so.8.version": "8.6.0",
         "containers.engine": "20.10.24+dfsg1",
     }
+
+
+def test_active_nvlinks_are_a_text_where_all_are_known(cards: tuple[Document, Document]) -> None:
+    plan, snapshot = cards
+    smi = data(snapshot, "smi")
+    smi["nvlink"] = [nvlinks(0, 12, active=8), nvlinks(1, 12, active=12)]
+    assert measures(snapshot, plan)["nvlinks"] == "0000:00:00.0 8; 0000:01:00.0 12"
+    smi["nvlink"][0]["links"][3]["active"] = None
+    assert measures(snapshot, plan)["nvlinks"] == "0000:01:00.0 12"
+    smi["nvlink"] = [nvlinks(0, mig=True), nvlinks(1, links=0)]
+    assert "nvlinks" not in measures(snapshot, plan)
 
 
 def test_a_host_without_cards_has_the_speed_of_its_processor() -> None:

@@ -7,7 +7,8 @@ A number's name ends in its unit. A value that could not be read has no entry. T
     gpu.GPU-<uuid>.stack.tensorflow-2.13.1.tflops, ...         through the framework
     cpu.stack.tensorflow-2.13.1.tflops, ...                    on a host declared to have no GPU
     gpu.GPU-<uuid>.temperature_c, .power_w, .ecc_uncorrected, .bandwidth_gib_s
-    gpus (address, UUID and model of each card), driver.version, kernel.running, os.version,
+    gpus (address, UUID and model of each card), nvlinks (address and number of active links of each
+    card that has any), driver.version, kernel.running, os.version,
     toolkits, toolkit.11.8.version, cudnn.11.8.libcudnn.so.8.version, stacks,
     stack.tensorflow-2.13.1.version, .python, containers.engine, containers.toolkit
 """
@@ -143,11 +144,21 @@ def _gpus(data: SectionData, names: Mapping[float | str, str]) -> Iterator[Pair]
             )
             or "none",
         )
+    yield "nvlinks", "; ".join(sorted(_active_links(data)))
     for card in _devices(data):
         name = names[card["index"]]
         yield f"{name}.temperature_c", card["temperature_c"]
         yield f"{name}.power_w", card["power_w"]
         yield f"{name}.ecc_uncorrected", card["ecc_uncorrected_aggregate"]
+
+
+def _active_links(data: SectionData) -> Iterator[str]:
+    """Each GPU's number of active NVLinks, where the state of all is known and MIG is off."""
+    smi = data.get("smi")
+    for card in (smi and smi.get("nvlink")) or ():
+        active = [link["active"] for link in card["links"] or ()]
+        if card["mig"] is False and active and None not in active:
+            yield f"{card['address'] or card['index']} {active.count(True)}"
 
 
 def _products(data: SectionData, plan: Plan, names: Mapping[float | str, str]) -> Iterator[Pair]:

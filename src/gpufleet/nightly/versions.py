@@ -1,4 +1,4 @@
-"""Changes of versions, drivers, kernels and GPUs since they were last recorded. Pure."""
+"""Changes of versions, drivers, kernels, GPUs and NVLinks since they were last recorded. Pure."""
 
 from __future__ import annotations
 
@@ -37,6 +37,9 @@ def version_changes(
             continue
         if name == "gpus":
             yield from card_changes(host, cards(before), cards(after), places, known)
+            continue
+        if name == "nvlinks":
+            yield from link_changes(host, links(before), links(after))
             continue
         what = name.partition(".")[0]
         yield Change(
@@ -122,6 +125,39 @@ def card_changes(
                 "declare it in gpu_expect",
                 "note",
             )
+
+
+def links(text: str) -> dict[str, int]:
+    """{address of a GPU: its active NVLinks} of the measure `nvlinks`."""
+    rows = (row.split(" ") for row in text.split("; "))
+    return {row[0]: int(row[1]) for row in rows if len(row) == 2 and row[1].isdigit()}
+
+
+def link_changes(
+    host: str, before: Mapping[str, int], after: Mapping[str, int]
+) -> Iterator[Change]:
+    """Yield a change for each GPU that has fewer active NVLinks than before, or more.
+
+    How many a GPU in a PCIe slot has depends on its bridges: no table knows it, its past does.
+    """
+    for address in before.keys() & after.keys():
+        was, now = before[address], after[address]
+        if was == now:
+            continue
+        lost = now < was
+        yield Change(
+            "gpu",
+            host,
+            None,
+            str(was),
+            str(now),
+            f"The GPU at {address} has {now} active NVLinks, {was} before.",
+            "see gpu.nvlink and kernel.log; check that the NVLink bridges are seated; declare"
+            " gpu_expect.nvlinks, and each verification compares it"
+            if lost
+            else "",
+            "bad" if lost else "good",
+        )
 
 
 def _title(name: str) -> str:
