@@ -84,7 +84,7 @@ def frozen(fleet: Fleet, tmp_path: Path) -> Iterator[None]:
     """A file system of lab1 on which whoever writes falls into a true D state, until it thaws."""
     image = tmp_path / "frozen.img"
     with image.open("wb") as stream:
-        stream.truncate(16 << 20)
+        stream.truncate(256 << 20)  # with less, the file system would count as full
     fleet.run("mkfs.ext4", "-q", "-F", image)
     # From outside: the device is this machine's, and not for the host to open.
     device = fleet.run("losetup", "--find", "--show", image).stdout.strip()
