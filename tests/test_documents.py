@@ -85,7 +85,7 @@ def test_every_host_of_the_example_inventory_can_be_planned() -> None:
     for host in hosts:
         plan = resolver.resolve(host.variables, None, host.name)
         assert plan["problems"] == [], host.name
-    legacy = next(host for host in hosts if host.name.startswith("relic"))
+    legacy = next(host for host in hosts if host.name.startswith("legacy"))
     assert "ProxyJump=deploy@bastion.ber.example.org" in " ".join(legacy.connection.ssh_arguments)
 
 

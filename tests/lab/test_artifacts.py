@@ -17,7 +17,7 @@ from lab.progress import Progress
 from lab.settings import Lab
 from tests.support.lab_command import ROOT, call
 
-RELICS = {
+EXPECTED_FILES = {
     "cuda_8.0.61_375.26_linux-run",
     "cuda_8.0.61.2_linux-run",
     "cudnn-8.0-linux-x64-v5.1.tgz",
@@ -74,9 +74,9 @@ def test_an_unknown_release_is_refused_with_the_known_ones() -> None:
 @needs_makeself
 def test_only_what_was_chosen_is_made_and_once(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     built = artifacts.ensure(lab, artifacts.chosen(["8.0"]), Progress())
-    assert {item.file for item in built} == RELICS
+    assert {item.file for item in built} == EXPECTED_FILES
     catalogue = json.loads((lab.artifacts / "catalogue.json").read_text())
-    assert catalogue.keys() == RELICS
+    assert catalogue.keys() == EXPECTED_FILES
     for item in built:
         assert catalogue[item.file] == {"sha256": item.sha256, "size_bytes": item.size_bytes}
         assert files.sha256(item.path) == item.sha256
@@ -104,7 +104,7 @@ def test_the_catalogue_forgets_what_is_gone(lab: Lab) -> None:
     made[0].path.unlink()
     artifacts.ensure(lab, artifacts.chosen(["8.0"])[1:], Progress())
     catalogue = json.loads((lab.artifacts / "catalogue.json").read_text())
-    assert catalogue.keys() == RELICS - {made[0].file}
+    assert catalogue.keys() == EXPECTED_FILES - {made[0].file}
 
 
 @pytest.mark.slow
