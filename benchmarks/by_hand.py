@@ -28,7 +28,7 @@ from .common import BIN, ENVIRONMENT, INVENTORY, ROOT, command, lab, timed
 
 LOCK = INVENTORY / "stacks" / "tensorflow-2.13.1-py3.11.lock"
 
-# What of CUDA's libraries the artifacts have.
+# How much of CUDA's libraries the artifacts contain.
 LIBRARIES = ("whole", "slim")
 
 # How many hosts at once.

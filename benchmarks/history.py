@@ -29,7 +29,7 @@ from .common import BIN, command, timed
 HOSTS, CHECKS, NIGHTS, GPUS = 1000, 60, 90, 8
 STACKS = ("toolkit.12.3", "stack.tensorflow-2.17.1", "stack.tensorflow-2.18.1")
 FIRST = datetime(2026, 8, 23, 3, tzinfo=UTC)
-# Of all checks: skipped on every host, and how often one fails or is repaired in a night.
+# How many checks every host skips, and how often a check fails or is repaired in a night.
 SKIPPED, FAILS, REPAIRED = 18, 0.0005, 0.3
 
 

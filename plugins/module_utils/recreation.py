@@ -112,7 +112,7 @@ def set_aside(installation, root, names):
         remove_tree(target)
         shutil.move(os.path.join(root, name), target)
         folder = os.path.dirname(os.path.join(root, name))
-        # What it was alone in is nobody's: Python takes an empty directory for a package.
+        # A directory that is empty now goes too: Python takes it for a package.
         with contextlib.suppress(OSError):
             while len(folder) > len(root) > 1:
                 os.rmdir(folder)

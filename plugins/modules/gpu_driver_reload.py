@@ -110,7 +110,7 @@ class Reload:
             raise StateError("{}: {}".format(" ".join(words), (err or out).strip() or status))
 
     def are(self, state):
-        """Those of the units that systemd says this of."""
+        """Return the units that are in a state, as systemd reports it."""
         return [
             unit
             for unit in self.module.params["services"]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 T = TypeVar("T")
-# Of an exception's text, and of the frames that led to it.
+# How many characters of an exception's text are shown, and how many frames before it.
 MOST_TEXT, MOST_FRAMES = 500, 6
 
 

@@ -21,7 +21,7 @@ LAB_INVENTORY = ROOT / "inventory" / "lab"
 REPORTS = (ROOT if IN_CHECKOUT else Path.cwd()) / "reports"
 
 
-# Of the 255 bytes that a file name may have, the rest is for endings and partial names.
+# A file name may have 255 bytes. Endings, and the names of partial files, need the rest.
 _MOST_BYTES = 230
 
 

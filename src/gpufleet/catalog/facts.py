@@ -168,7 +168,7 @@ def archives(major: int) -> tuple[Archive, ...]:
 
 @cache
 def archives_for(major: int, cuda: str) -> tuple[Archive, ...]:
-    """Those of them that were built for toolkit X.Y."""
+    """The archives of a major release of cuDNN that were built for toolkit X.Y."""
     return tuple(each for each in archives(major) if each.supports(cuda))
 
 

@@ -244,7 +244,7 @@ class Build:
 
     @property
     def cuda_pins(self) -> list[str]:
-        """What it asks for of nvidia-* wheels."""
+        """The nvidia-* wheels that the release requires, with their versions."""
         return list(self.row.get("cuda_pins") or [])
 
     @property

@@ -39,7 +39,7 @@ from gpufleet.report import terminal
 from .options import add_json
 from .parser import Parser
 
-# That of the nightly, else one beside the reports.
+# The nightly's history is read where it exists, else the one beside the reports.
 NIGHTLYS = Path("/var/lib/gpufleet-nightly/history.sqlite")
 OWN = REPORTS / "history.sqlite"
 KINDS = (NIGHTLY, "verify", "rollout")

@@ -28,7 +28,7 @@ WITHOUT_LINK = (
 
 
 def lacking(wanted: Mapping[str, Any], host: Host) -> Iterator[str]:
-    """What of the engine and the toolkit is not as planned, with or without a GPU."""
+    """Yield what differs from the plan in engine and toolkit, with or without a GPU."""
     observed = host.containers
     engine, toolkit = mapping(observed.get("engine")), mapping(observed.get("toolkit"))
     name = wanted["engine"]

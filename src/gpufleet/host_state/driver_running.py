@@ -15,7 +15,7 @@ from .host import Host, mapping, mappings
 GIVEN_AWAY = "vfio-pci"  # the driver of a GPU that is passed to a virtual machine
 PERSISTENCE = "nvidia-persistenced.service"
 MODE_OFF = "--no-persistence-mode"
-# Of Windows' subsystem for Linux, where Windows has the kernel module.
+# The libraries of Windows' subsystem for Linux, where Windows has the kernel module.
 WINDOWS_LIBRARIES = "/usr/lib/wsl/"
 FABRIC = "nvidia-fabricmanager.service"
 MIG_BOOT = "gpufleet-mig.service"
@@ -61,7 +61,7 @@ def fabric(plan: Plan, host: Host) -> Iterator[Fault]:
     hidden = behind_hidden_nvswitch(host)
     # The plan has nothing of an undeclared driver.
     if not (mapping(plan["driver"]).get("fabric_manager") or gpus.get("nvswitches") or hidden):
-        # One that runs has found its NVSwitches; in a rack they have a fabric manager of their own.
+        # One that runs has found its NVSwitches. Those of a rack are managed elsewhere.
         if state.get("enabled") and state.get("active") is not True and not _in_rack(host):
             yield Fault(
                 f"service {FABRIC} starts at boot on a host without NVSwitch, and fails",
@@ -90,7 +90,7 @@ def subnet_manager(plan: Plan, host: Host) -> Iterator[Fault]:
     """The subnet manager that a fabric manager needs is installed, and its modules are loaded."""
     planned = mapping(mapping(plan["driver"]).get("subnet_manager"))
     state = part(host, "driver").get("nvlsm")
-    # One that runs has all that it needs.
+    # A subnet manager that runs has all that it needs.
     if not planned or not isinstance(state, dict) or state.get("running"):
         return
     if planned["packages"] and not state.get("program"):

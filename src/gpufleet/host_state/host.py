@@ -57,7 +57,7 @@ class Host:
         return data if isinstance(data, dict) else None
 
     def unobserved(self, names: tuple[str, ...]) -> list[str]:
-        """Those of the sections that could not be probed."""
+        """Return the named sections that could not be probed."""
         return [name for name in names if self.section(name) is None]
 
     def _value(self, section: str, key: str) -> Any:

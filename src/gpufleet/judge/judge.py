@@ -153,7 +153,7 @@ def _entry(
         "id": check_id,
         "verdict": verdict.value,
         "statement": statement,
-        # Of a check that passes they are empty.
+        # Cause and remedy of a check that passes are empty.
         "cause": cause and cut(one_line(cause), MOST_CAUSE),
         "remedy": remedy and cut(one_line(remedy), MOST_REMEDY),
         "evidence": evidence and cut(printable(evidence), MOST_EVIDENCE),

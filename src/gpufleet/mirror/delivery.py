@@ -85,7 +85,7 @@ def delivery(plans: Mapping[str, Mapping[str, Any]], sources: Mapping[str, str])
 
 
 def sentences(found: Delivery) -> list[str]:
-    """The same for a person; nothing if no host lacks a file."""
+    """Return the delivery as sentences for a person; none if no host lacks a file."""
     lines = [_sentence(group) for group in found["groups"]]
     copied = [group for group in found["groups"] if group["way"] == "copy"]
     if len(copied) > 1:

@@ -17,7 +17,7 @@ from .snapshot import Section, SectionData, Snapshot
 from .text import brief, cut_mark, one_line
 
 DAMAGED = "damaged"
-# Of a fault: how many are found, and how much of the value and of each key is shown.
+# How many faults are reported, and how many characters of a value and of each key a report shows.
 MOST_FAULTS, MOST_VALUE, MOST_STEP = 100, 40, 200
 # In the place of a key's value that is not there.
 _ABSENT = object()
@@ -67,7 +67,7 @@ def faults(document: object, value: object, name: str) -> list[str]:
 
 
 def faults_of(shape: Shape, value: object, name: str) -> list[str]:
-    """The same for a shape."""
+    """Return the first faults of a value that must have a shape, under a name."""
     return _first_faults(_compiled(shape), value, name)
 
 

@@ -50,7 +50,7 @@ WINDOW = 30
 SPEEDS, CARDS = "*.tflops", "gpus"
 
 _LETTER = {code: LETTERS[verdict] for code, verdict in enumerate(CODES)}
-# Of a code that none of our releases wrote.
+# The letter of a code that no release has written.
 _UNKNOWN = LETTERS[Verdict.INCONCLUSIVE]
 
 Measure = Callable[[Snapshot | None, Plan], Mapping[str, float | str]]

@@ -31,7 +31,7 @@ MOST_LINES, MOST_OF_CHECK, MOST_HOSTS, MOST_CHECKS, MOST_DONE = 20, 10, 8, 3, 20
 MOST_ROWS = 200
 # Characters of a line, and of a chat message: a chat cuts longer ones off, and the link with them.
 MOST_CHARACTERS, MOST_CHAT = 600, 3500
-# Of the document for programs: characters of each text, and of all rows together. Servers refuse
+# How many characters the document for programs has of each text, and in all. Servers refuse
 # more, and a message that is refused notifies nobody.
 MOST_TEXT, MOST_DOCUMENT = 2000, 200_000
 HEADINGS = {"bad": "Worse", "good": "Better", "note": "Different"}

@@ -45,7 +45,7 @@ LISTS_NODES = (sys.executable, "-I", "-S", "-c", LIST_NODES)
 # Options of every container: it has no network, and is gone when it has ended.
 ALONE = ("--rm", "--network", "none", "--label", OWN_LABEL)
 
-# Of what runs in a container, only products are judged.
+# A container only makes products: compiling is tried outside of it.
 NO_COMPILE = ("--no-compile", "a run outside of a container")
 
 
@@ -264,8 +264,8 @@ class TrialContainer:
         )
 
     def in_image(self, name):
-        """The same of an image of theirs, by its own python3 and the framework that it has; none
-        is ever pulled."""
+        """Run the products in a declared image, with its own python3 and framework. No image is
+        ever pulled."""
         if self.call("image", "inspect", name, checked=False)[0] != 0:
             return {"name": name, "present": False, "framework": None}
         expect = "any" if self.host["expect_gpus"] is None else str(self.host["expect_gpus"])

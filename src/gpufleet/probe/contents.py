@@ -56,7 +56,7 @@ def sha256_on_disk(path, ends=float("inf")):
                     raise
                 cached_from = _cached(stream)
                 continue
-            # One that grows meanwhile would have no end.
+            # A file that grows meanwhile would never end.
             if not size or left < 0:
                 break
             digest.update(memoryview(buffer)[:size])

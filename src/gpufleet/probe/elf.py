@@ -174,7 +174,7 @@ def elf_modinfo(path):
         table = stream.read(size * count)
         if not count or len(table) < size * count:
             raise ValueError("truncated: its section table is not there")
-        # Of each: name, type, flags, address, offset, length.
+        # The fields of a section: name, type, flags, address, offset, length.
         rows = [struct.unpack_from("<IIQQQQ", table, at * size) for at in range(count)]
         stream.seek(rows[names][4])
         strings = stream.read(rows[names][5])

@@ -24,7 +24,7 @@ DEFAULTS = {
     "contents": False,
     "pythons": [],
     "mig": False,
-    # Of a GPU's memory, for a product beside other people's jobs; how long --deep loads it.
+    # How much memory of a GPU a product may use beside other jobs; how long --deep loads a GPU.
     "budget_mib": 1024,
     "sustained_s": 120,
     # {"engine": "docker" | "podman", "image": NAME | None}, where containers are declared.

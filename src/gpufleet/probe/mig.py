@@ -48,7 +48,7 @@ def parse_mig(modes, listing):
     cards = {}
     for line in modes.splitlines():
         index, _, mode = [part.strip() for part in line.partition(",")]
-        # Of an error's text in the place of the mode nothing is known.
+        # An error's text in the place of the mode tells nothing.
         if not index.isdigit() or not KNOWN_MODE.match(mode):
             continue
         cards[index] = {

@@ -154,7 +154,7 @@ class Child:
         seconds = round(time.monotonic() - self.started, 3)
         if pid:
             self.outcome = (*self._read(status), seconds)
-            # What it started and left behind goes with it.
+            # The processes that the command left behind end with it.
             try:
                 os.killpg(self.pid, signal.SIGKILL)
             except OSError:

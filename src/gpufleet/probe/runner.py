@@ -91,7 +91,7 @@ def probe(config, each_time=lambda: None):
 
 
 def replace_undecodable(document):
-    """The same with `?` for each byte of a name that is no UTF-8: no reader would take it."""
+    """Return a document with `?` for each byte that is not UTF-8, which no reader would accept."""
     return json.loads(json.dumps(document, ensure_ascii=False).encode("utf-8", "replace").decode())
 
 

@@ -42,7 +42,7 @@ MOST_ENTRIES, MOST_LINKS = 400000, 400
 HEADERS = {}
 
 Account = namedtuple("Account", "name uid gid groups")
-# One that owns nothing and is in no group.
+# It owns no files and is in no group.
 ORDINARY = Account("an ordinary account", 65534, 65534, [])
 
 

@@ -39,7 +39,7 @@ class Issue:
     verdict: Verdict
     cause: str
     remedy: str
-    # Of the first host.
+    # The first host's evidence.
     evidence: str
     # {id: statement}
     checks: Mapping[str, str]

@@ -66,7 +66,7 @@ def _has(rule: Row, build: Build, chosen: Chosen | None) -> str | None:
         version = chosen.toolkit.version
         return f"{part} of CUDA {version}" if _affected(version, toolkits) else None
     if build.variant and not build.cuda_pins:
-        # Of a variant of PyTorch X.Y alone is known: no release has a corrected one.
+        # A variant of PyTorch tells only X.Y of its CUDA, and no release of it has a corrected one.
         same = any(versions.short(each["from"]) == build.cuda for each in toolkits)
         return f"{part} of CUDA {build.cuda}" if same else None
     for pin in map(Requirement, build.cuda_pins):

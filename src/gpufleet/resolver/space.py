@@ -49,7 +49,7 @@ def check(context: ResolveContext, plan: Mapping[str, Any]) -> None:
         if not installed and not ownership.foreign_cudnn(context.host, row, adopting=True):
             want(context.spec.prefix, row["installed_mib"], f"cuDNN {row['version']}")
     for row in plan["stacks"]:
-        # Of one that was started, what is there is used or removed first.
+        # An installation that was started uses what is there, or removes it first.
         started = context.host.journal("stack", row["name"])
         if not started and not _installed(context, "stack", row["name"]):
             want(context.spec.stack_root, row["installed_mib"], row["name"])

@@ -145,7 +145,7 @@ def _check_gpus(context: ResolveContext, stack: Stack) -> None:
 
 
 def _too_old(card: gpus.Gpu, stack: Stack) -> str | None:
-    """What of a stack a GPU is too old for."""
+    """Return the part of a stack that a GPU is too old for, with the reason, or None."""
     build = stack.build
     if gpus.older_than_build(card, build):
         return f"{build.name}, which was built for {build.capability_min} and newer"
@@ -153,7 +153,7 @@ def _too_old(card: gpus.Gpu, stack: Stack) -> str | None:
 
 
 def _too_new(card: gpus.Gpu, stack: Stack) -> str | None:
-    """What of a stack a GPU is too new for."""
+    """Return the part of a stack that a GPU is too new for, with the reason, or None."""
     build = stack.build
     if gpus.newer_than_build(card, build) or _wheels_too_old(card, stack):
         return f"{build.name} and CUDA {build.cuda}, which it was built with"

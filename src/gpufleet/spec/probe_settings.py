@@ -42,8 +42,8 @@ def _venv(spec: Spec, stack: StackSpec) -> str:
 
 
 def _compiles(spec: Spec, *, warm: bool) -> dict[str, dict[str, Any]]:
-    """Of each stack on a host with GPUs: the capabilities that it has machine code for, and the
-    time that it has to compile the rest, if the declared GPUs need that."""
+    """Return, for each stack on a host with GPUs, the capabilities that it has machine code for,
+    and how long it may compile for others, if the declared GPUs need that."""
     if spec.without_gpu:
         return {}
     labels = spec.gpus or [str(spec.expect.get("model") or "")]

@@ -30,7 +30,7 @@ class HostRun:
     snapshot: Snapshot | None
     plan: Plan
     result: HostResult
-    # Of the snapshot, where it was at hand; the report reads them otherwise.
+    # Read from the snapshot while it is in memory; where it was not, the report reads them.
     versions: HostVersions | None = None
 
     def with_result(self, result: HostResult) -> HostRun:

@@ -14,7 +14,8 @@ def operand(numpy, n, seed):
 
 
 def small_operand(numpy, n, seed):
-    """Of -1, 0 and 1: sums of 1024 products stay below 256, up to which bfloat16 has each integer.
+    """Make an operand of -1, 0 and 1: sums of 1024 products stay below 256, and bfloat16 has every
+    integer up to that.
 
     They scatter around 0 by 30, so that one in 10**17 would be larger.
     """

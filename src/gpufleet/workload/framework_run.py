@@ -195,8 +195,8 @@ def convolutions(numpy, engine, options):
     return {"convolution": entries}
 
 
-# Of each image in both directions. With a stride of 1 a library may choose an algorithm that is
-# not exact (Winograd's, a Fourier transform); none of them is for this one.
+# The convolution's stride in both directions. With a stride of 1 a library may choose an algorithm
+# that is not exact (Winograd's, a Fourier transform); none of these supports a stride of 2.
 STRIDE = 2
 
 

@@ -9,7 +9,7 @@ import tempfile
 import time
 
 ROWS = 64
-# Of a batch, in floats: 1 MiB, which goes through /dev/shm.
+# Floats in an item, items, and items in a batch: a batch is 1 MiB, and goes through /dev/shm.
 ITEM, ITEMS, BATCH = 65536, 16, 4
 WORKERS = 2
 ANSWER_S = 60

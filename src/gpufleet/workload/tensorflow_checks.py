@@ -55,7 +55,7 @@ def small_checks(engine, requested):
 
 
 def capabilities_of(small):
-    """Of each GPU, as TensorFlow names it."""
+    """Return the compute capability of each GPU, from TensorFlow's description of it."""
     return [
         capability
         for device in small["local_devices"]

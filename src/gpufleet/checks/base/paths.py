@@ -17,7 +17,7 @@ def name_of(path: str) -> str:
 
 @_remembered
 def directory_of(path: str) -> str:
-    """What it is in."""
+    """Return the directory that a path is in."""
     return str(PurePosixPath(path).parent)
 
 

@@ -49,7 +49,7 @@ READS = "reads"
 COMPUTES = "computes on each GPU"
 LOADS = "loads each GPU for minutes"
 COMPUTES_ON_PAIR = "computes on the GPUs of both hosts"
-# Of each section of the snapshot for which a probe does more than read.
+# What the probe does for a section of the snapshot, where it does more than read.
 WORK = {
     "compute": COMPUTES,
     "stacks": "computes with each stack on each GPU",
@@ -65,10 +65,10 @@ class Finding:
     remedy: Remedy | str
     evidence: str = ""
     verdict: Verdict = Verdict.FAIL
-    # What it is about, see `subjects`: another check about the same can explain it, if `causes`
-    # relates the two. Without subjects nothing explains it.
+    # The finding's subjects, see `subjects`: another check with the same subject explains it, if
+    # `causes` relates the two. Without subjects nothing explains it.
     about: Subjects = ()
-    # What else it explains.
+    # Further subjects whose findings this one explains.
     entails: Subjects = ()
 
 

@@ -27,7 +27,7 @@ from gpufleet.probe.smi_elements import NO_ANSWER, PROCESSES
 READ_AGAIN = "on the host: nvidia-smi -q; then ./gpufleet verify"
 # The guest's side of a GPU that is shared with other virtual machines.
 VIRTUAL = re.compile(r"^vgpu$", re.IGNORECASE)
-# Of the mode, and in the place of the list of instances.
+# What nvidia-smi prints as MIG's mode, or in the place of its instances, without MIG.
 NO_MIG = ("Disabled", "None", "N/A")
 
 

@@ -40,7 +40,7 @@ GREETING = "Hello, TensorFlow!"
 IGNORED = re.compile(
     "|".join(phrase for each in FRAMEWORKS.values() for phrase in each.ignored_gpu)
 )
-# Of torch.cuda.get_arch_list(): sm_90, sm_90a, compute_90.
+# An entry of torch.cuda.get_arch_list(): sm_90, sm_90a, compute_90.
 LISTED_CODE = re.compile(r"(sm|compute)_(\d+)(\d)[af]?")
 # A first product that took longer than this was compiled for the GPU first.
 SLOW_S = 60

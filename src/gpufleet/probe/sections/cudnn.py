@@ -114,7 +114,7 @@ def cudnn_in_tree(host, tree):
         stderr.close()
         if state == "hung":
             error = "no answer: " + error
-        # One that lacks another library reports it, and aborts.
+        # A cuDNN that lacks another library prints its name, and aborts.
         if error and message:
             error += " (%s)" % message[-300:]
         error = with_unfit_libraries(host, error, (tree,))

@@ -28,7 +28,7 @@ def nvidia_devices(host):
 
 
 def pci_cards(host):
-    """Those of them that are graphics cards."""
+    """NVIDIA's devices on the PCI bus that are graphics cards."""
     return [device for device in nvidia_devices(host) if device["class"].startswith("0x03")]
 
 
