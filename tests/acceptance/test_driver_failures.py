@@ -111,7 +111,7 @@ def bare(fleet: Fleet, tmp_path_factory: pytest.TempPathFactory) -> Host:
 
 @pytest.fixture
 def host(bare: Host) -> Host:
-    """The same with the older driver, whole."""
+    """A host with the older driver, undamaged."""
     bare.on("rm -rf /run/stand-in /etc/apt/sources.list.d/test-*; apt-mark unhold dkms")
     bare.install(OLD)
     return bare

@@ -76,7 +76,7 @@ KINDS = {
               nvidia(TORCH, "cudnn/lib/libcudnn_ops.so.9")),
          over(nvidia(OLD, "cudnn/lib/libcudnn_ops_infer.so.8"),
               f"{OTHER_TOOLKIT}/libcudnn_ops_infer.so.8.6.0"),
-         # Of the toolkit that TensorFlow and the other JAX share.
+         # The library belongs to the toolkit that TensorFlow and the other JAX share.
          over(f"{TOOLKIT}/libcudnn_graph.so.9.3.0",
               nvidia(TORCH, "cudnn/lib/libcudnn_graph.so.9"))),
         {"stack.files": ("pytorch-2.6.0", "jax-0.5.3", "pytorch-1.13.1",

@@ -241,7 +241,7 @@ HARMLESS: dict[str, str] = {
 # By what an item of a list is known, where it says it.
 NAMES = ("kind", "soname", "path", "name", "toolkit", "requested", "node", "address", "where")
 
-# Of a longer list, so many rows from either end.
+# How many rows from either end of a longer list are changed.
 LONG = 3
 
 

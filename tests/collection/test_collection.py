@@ -26,7 +26,7 @@ RANGE: str = yaml.safe_load((ROOT / "meta" / "runtime.yml").read_text())["requir
 OLDEST, END = RANGE.removeprefix(">=").split(",<")
 PINS = list(build.pins((ROOT / "requirements.txt").read_text()))
 
-# Of somebody else: gpufleet's role among the site's own variables, the minimum that it needs.
+# A site's own playbook: one of gpufleet's roles, with the variables that it needs at least.
 PLAYBOOK = """
 - hosts: all
   gather_facts: false

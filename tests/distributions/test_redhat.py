@@ -37,7 +37,7 @@ def rocky(request: pytest.FixtureRequest) -> Iterator[RedHatHost]:
 
 @pytest.fixture
 def host(rocky: RedHatHost) -> RedHatHost:
-    """The same with EPEL and the older driver, whole."""
+    """Rocky Linux with EPEL and the older driver, undamaged."""
     rocky.enable_epel()
     rocky.install(rocky.old)
     return rocky

@@ -19,7 +19,7 @@ def written(path: str, *lines: str) -> dict[str, str]:
 
 
 def appended(path: str, line: str) -> dict[str, str]:
-    """The same for one more line of a file that is there."""
+    """The steps that append a line to a file, and restore the file."""
     return {"inject": f"cp -p {path} /srv/; echo '{line}' >>{path}",
             "repair": f"cp -p /srv/{path.rpartition('/')[2]} {path}"}  # fmt: skip
 

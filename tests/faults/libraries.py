@@ -43,7 +43,7 @@ def moved(path: str, then: str = "true") -> dict[str, str]:
 
 
 def cut(path: str) -> dict[str, str]:
-    """The same for one of which only the first half is there."""
+    """The steps that leave only the first half of a library, and restore it."""
     return moved(path, f"cp {KEPT}/{path.rpartition('/')[2]} {path}; {halved(path)}")
 
 
@@ -53,7 +53,7 @@ def halved(path: str) -> str:
 
 
 def edited(path: str, expression: str) -> dict[str, str]:
-    """The same for a text."""
+    """The steps that edit a text with sed, and restore it."""
     return moved(path, f"sed '{expression}' {KEPT}/{path.rpartition('/')[2]} >{path}")
 
 

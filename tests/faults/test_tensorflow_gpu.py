@@ -41,7 +41,7 @@ def host(tmp_path: Path, libraries: tuple[Path, Path]) -> Computing:
 
 @pytest.fixture(scope="module")
 def healthy(tmp_path_factory: pytest.TempPathFactory, libraries: tuple[Path, Path]) -> Checks:
-    """What its checks say."""
+    """The verdicts of a healthy host's checks."""
     found = Computing(tmp_path_factory.mktemp("healthy"), libraries).checks()
     assert {name: found[name]["cause"] for name in OWN if found[name]["verdict"] != "PASS"} == {}
     return found

@@ -111,7 +111,7 @@ def reported(history: History, session: Session | None = None) -> str:
 
 
 def door(raw: bytes) -> Snapshot | None:
-    """What of a snapshot comes through the door."""
+    """Return a snapshot as the reader of results accepts it; None where it refuses it."""
     try:
         return received.snapshot(raw, "gpu01")
     except ValueError:

@@ -51,7 +51,7 @@ VARIABLES: dict[str, Any] = {
     "gpu_mig": {},
     "gpu_prefix": "/usr/local",
 }
-# Of `--mutations`, which share each kind of document has; hosts in one report.
+# The share that each kind of document has of `--mutations`, and the hosts in one report.
 SHARES = {"snapshot": 60, "plan": 10, "collected": 8, "receipt": 4, "history": 5, "variables": 13}
 MANY, BUNDLED = 100, 25
 # The fault of the host that has one, and where it is.

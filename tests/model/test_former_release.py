@@ -48,7 +48,7 @@ def test_its_snapshot_is_judged_as_it_judged_it() -> None:
     known = {check["id"]: check["verdict"] for check in then["checks"]}
     found = {check["id"]: check["verdict"] for check in now["checks"]}
     assert {check: found[check] for check in known} == known
-    # What it did not observe is not known.
+    # The former release did not observe the temporary directory.
     assert found.pop("host.temporary") == "INCONCLUSIVE"
     # Other checks that were added since need a GPU, and this host has none.
     assert {found[check] for check in found if check not in known} <= {"NOT-DECLARED"}

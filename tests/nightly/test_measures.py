@@ -41,7 +41,7 @@ def test_speeds_are_named_by_card_and_by_what_computed(cards: tuple[Document, Do
     assert found["gpu.GPU-1.stack.tensorflow-2.13.1.wrong"] == 0
     assert found["gpu.GPU-1.temperature_c"] == 32
     assert found["gpu.GPU-0.bandwidth_gib_s"] == 1600
-    # Of a host with cards the processor's speed is nobody's concern.
+    # The processor's speed is measured only on a host that is declared to have no GPU.
     assert not [name for name in found if name.startswith("cpu.")]
 
 

@@ -86,7 +86,7 @@ def test_a_cause_comes_with_the_number_of_its_consequences(changes: dict[str, An
             {**change(host, "toolkit.device-query", text="toolkit.device-query fails: 7."), **lost},
         )
     ]
-    # Of an older cause there is no line to fold it under.
+    # The cause failed in an earlier night, so that there is no line to fold this change under.
     changes["changes"] += [
         {**change("gpu03", "stack.gpu", text="stack.gpu fails: no result of GPU 7."), **lost}
     ]

@@ -173,7 +173,7 @@ def test_a_small_file_that_somebody_touched_is_written_again(tmp_path: Path) -> 
 def test_a_build_that_failed_names_its_kernel(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of several kernels, the message did not say for which one DKMS could not build."""
+    """The message names the kernel, of several, for which DKMS could not build."""
     log = tmp_path / "make.log"
     log.write_text(
         "DKMS make.log for nvidia-580.126.20 for kernel 6.8.0-52-generic (x86_64)\n"

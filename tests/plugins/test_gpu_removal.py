@@ -115,7 +115,7 @@ def test_compiled_python_goes_with_its_directory(host: Host) -> None:
 
 
 def test_what_uv_puts_beside_the_packages_of_an_old_python_goes(host: Host) -> None:
-    """Of a Python before 3.10; what stays would be refused as somebody else's environment."""
+    """With a Python before 3.10. Files that stay would make it an environment of somebody else."""
     site = host.stack / "lib" / "python3.9" / "site-packages"
     site.mkdir(parents=True)
     for name in ("_virtualenv.py", "_virtualenv.pth"):

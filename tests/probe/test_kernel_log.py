@@ -125,7 +125,7 @@ def test_what_is_printed_beside_79_counts_once() -> None:
 
 
 def test_texts_that_ask_for_different_things_stay_apart() -> None:
-    """Of each number only the last line was kept: a harmless one hid the failure before it."""
+    """Once only the last line of each number was kept, and a harmless one hid the failure before."""
     nvlink = "RLW_SRC_TRACK {} XC1 i0 Link 03 (0x{:08x} 0x{:08x} 0x0 0x0 0x0 0x0)"
     for code, bad, good in (
         (

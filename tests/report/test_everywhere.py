@@ -1,4 +1,4 @@
-"""Of the same saved documents: the same verdicts in terminal, JUnit, JSON, page and exit status."""
+"""Terminal, JUnit, JSON, page and exit status show the same verdicts of the same documents."""
 
 from __future__ import annotations
 

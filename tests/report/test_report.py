@@ -103,7 +103,7 @@ def test_the_summary(session: Session) -> None:
 def test_the_summary_says_where_a_stack_computed_and_whose_libraries_it_loads(
     plan: Document, snapshot: Document
 ) -> None:
-    """Of a host that declares no number of GPUs nobody knows whether all of them computed."""
+    """Where no number of GPUs is declared, it is unknown whether all of them computed."""
     with_frameworks_on_gpus(plan, snapshot)
     plan["stacks"][0]["cuda_source"] = "pip"  # TensorFlow's, as of the others
     for count, where in (

@@ -267,7 +267,7 @@ def test_boards_whose_nvswitches_no_pci_bus_shows() -> None:
     assert nvidia == {"packages": ["nvlsm"], "modules": ["mlx5_ib", "ib_umad"]}
     other = plan("ubuntu-24.04", "2bb5")["driver"]
     assert (other["fabric_manager"], other["subnet_manager"]) == (False, None)
-    # Those of H100 are on the bus, and a board of four has none.
+    # The NVSwitches of H100 are on the bus, and a board of four H100 has none.
     assert plan("ubuntu-24.04", "2330")["driver"]["fabric_manager"] is False
 
 

@@ -22,7 +22,7 @@ cat {home}/document
 
 
 class Computing:
-    """What its stand-ins are told, and the verdicts that come of it."""
+    """A host whose stand-ins compute as they are configured, and the verdicts about it."""
 
     def __init__(self, home: Path, libraries: tuple[Path, Path]) -> None:
         self.home, self.libraries = home, libraries

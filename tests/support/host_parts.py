@@ -50,7 +50,7 @@ def with_gpus(plan: Document, snapshot: Document, count: int = 2) -> None:
 
 
 def with_gpus_in_containers(plan: Document, snapshot: Document, count: int) -> None:
-    """The same for containers."""
+    """Declare and show a number of GPUs in containers."""
     plan["containers"]["gpus"] = count
     there = data(snapshot, "containers")
     there["cdi"] = [

@@ -152,7 +152,7 @@ def lab(fleet: Fleet, *words: str) -> None:
 @contextmanager
 def fresh(name: str) -> Iterator[Fleet]:
     """A lab with nothing in it before and after, whatever becomes of it meanwhile."""
-    # Of this checkout's own: the same tests may run in another one at the same time.
+    # The checkout is part of the name: the same tests may run in another one at the same time.
     checkout = hashlib.sha256(str(ROOT).encode()).hexdigest()[:4]
     # A lab's name has 20 letters at most.
     made = Fleet(f"test-{checkout}-{name}"[:20])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# What its hosts need, for a module's fixture.
+# The artifacts that a fleet of these hosts needs, for the fixture `fleet`.
 ARTIFACTS = ("--cuda", "12.5", "--cuda", "11.8")
 UP = ("--hosts", "lab1")
 

@@ -78,7 +78,7 @@ def as_started(python: str, config: dict[str, Any], user: str = "as-it-is") -> d
 
 
 def form(value: Any) -> Any:
-    """The same with the type of each value in its place."""
+    """Return a document with each value replaced by its type."""
     if isinstance(value, dict):
         return {key: form(inner) for key, inner in value.items() if key != "seconds"}
     if isinstance(value, list):

@@ -86,7 +86,7 @@ HEALTHY: dict[str, str | None] = {
     "max_clocks/sm_clock": "1980 MHz",
     "processes": "",
 }
-# The same of an older driver (418 to 470) and a card with pages instead of rows, without MIG.
+# A card without MIG that retires pages instead of rows, as an older driver (418 to 470) prints it.
 OLD: dict[str, str | None] = {
     **{
         name: None

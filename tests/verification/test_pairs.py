@@ -438,7 +438,7 @@ def test_no_replicas_product_is_folded_away(monkeypatch: pytest.MonkeyPatch) -> 
     )
     distributed_tensorflow.all_reduce(side, tf, numpy)
     assert tf.ran == [""]
-    # Of one side: the other half of the sum is not there.
+    # One side alone has half of the sum.
     assert side.document["replicas"][0]["wrong"] == rendezvous.ROWS
 
 

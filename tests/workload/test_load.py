@@ -93,7 +93,7 @@ class TestDeep:
         ("reported", "wrong", "filled"),
         [
             ({}, 0, 192),
-            # Of three blocks and two patterns one did not keep what was written.
+            # One of three blocks did not keep one of two patterns.
             ({"memory": "cell"}, 1, 192),
             ({"dead_way": 3}, 16 + 6, 192),
             # Others hold memory, and may need more.

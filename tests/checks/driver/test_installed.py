@@ -145,7 +145,7 @@ def test_a_fabric_manager_of_a_driver_that_nobody_declares_runs_where_a_switch_i
         "version": DRIVER,
     }
     data(snapshot, "driver")["fabric"] = running
-    # One that runs has found NVSwitches, whether or not this probe knows them.
+    # A fabric manager that runs has found NVSwitches, whether or not the probe sees them.
     assert verdicts(plan, snapshot)["driver.fabric"] == "PASS"
     data(snapshot, "gpus")["nvswitches"] = ["0000:07:00.0"]
     assert verdicts(plan, snapshot)["driver.fabric"] == "PASS"

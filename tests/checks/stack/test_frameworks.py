@@ -94,7 +94,7 @@ def judged_on_two_gpus(
     ran = run(snapshot, framework)
     ran.clear()
     ran.update(run_of(name))
-    # Of another day's lock.
+    # The receipt names the libraries of a lock that was made on another day.
     receipt_of(snapshot, framework)["libraries"] = list(ran["mapped"])
     return {check["id"]: check for check in judge.judge(plan, snapshot)["checks"]}
 
