@@ -44,7 +44,7 @@ def described(file, arguments):
 
 
 class ActionModule(ActionBase):
-    """Asks the host what it lacks, brings that to a temporary directory, and has it placed."""
+    """Ask the host which files it lacks, stage them in a temporary directory, and place them."""
 
     TRANSFERS_FILES = False
     _VALID_ARGS = frozenset(["files", "dest", "mode"])
@@ -57,7 +57,7 @@ class ActionModule(ActionBase):
         if not self._task.check_mode and answer.get("wanted"):
             wanted = [file for file in files if file["path"] in answer["wanted"]]
             try:
-                answer = self.ask([self.bring(*each) for each in enumerate(wanted)])
+                answer = self.ask([self.stage(*each) for each in enumerate(wanted)])
             finally:
                 self._remove_tmp_path(self._connection._shell.tmpdir)
         return dict(result, **answer)
@@ -71,7 +71,7 @@ class ActionModule(ActionBase):
             task_vars=self.task_vars,
         )
 
-    def bring(self, number, file):
+    def stage(self, number, file):
         """Copy a file to the connection's temporary directory; returns it with that path."""
         shell = self._connection._shell
         if shell.tmpdir is None:

@@ -183,7 +183,7 @@ class DnfDriver(DriverTransaction):
             )
 
     def require_locks_apply(self):
-        """Raise where dnf is told to ignore version locks: an upgrade would replace the driver."""
+        """Raise where dnf ignores version locks: an upgrade would replace the driver."""
         for path, setting in (
             (os.path.join(PLUGINS, "versionlock.conf"), "enabled"),
             ("/etc/dnf/dnf.conf", "plugins"),

@@ -51,14 +51,14 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import State
 
 
 class Gpus:
-    """The GPUs, as nvidia-smi tells and splits them."""
+    """The GPUs, as nvidia-smi reports and partitions them."""
 
     def __init__(self, module):
         self.module = module
         self.program = module.get_bin_path("nvidia-smi", True)
 
     def smi(self, *words):
-        """What nvidia-smi says; raises where it fails."""
+        """Run nvidia-smi; returns its output. Raises StateError where it fails."""
         status, out, err = self.module.run_command([self.program, *words])
         if status:
             said = (out + err).strip().splitlines() or ["nothing"]
@@ -74,7 +74,7 @@ class Gpus:
         return parse_mig(modes, self.smi("-L"))
 
     def split(self, row, wanted):
-        """Give one GPU the wanted instances, by way of none."""
+        """Create the wanted instances of one GPU, after removing all that it has."""
         gpu = str(row["gpu"])
         if row["instances"] or (row["mode"] == "on" and wanted):
             # A run that was stopped may have left instances without a device.
@@ -87,7 +87,7 @@ class Gpus:
             self.smi("mig", "-i", gpu, "-cgi", ",".join(wanted), "-C")
 
     def listed(self, gpu, what):
-        """A list of instances; nvidia-smi's word for none is a failure."""
+        """Return nvidia-smi's list of instances; it ends with an error where there are none."""
         _, out, _ = self.module.run_command([self.program, "mig", "-i", gpu, what])
         return out
 
@@ -139,7 +139,7 @@ def main():
             left = differing(gpus.probe(), layout) if todo else []
             if left:
                 raise StateError(
-                    "GPU {} was told its instances and has others still. MIG is switched only when "
+                    "GPU {} does not have the declared instances yet. MIG is switched only when "
                     "the GPU is reset: reboot the host, and run again.".format(left[0][0]["gpu"])
                 )
         module.exit_json(

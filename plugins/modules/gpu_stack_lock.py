@@ -95,7 +95,7 @@ def resolve(module):
     return heading(params) + out
 
 
-MARK = "Made once by gpufleet; remove to resolve anew."
+MARK = "Made once by gpufleet; remove to resolve again."
 
 
 def heading(params):

@@ -350,13 +350,13 @@ def check_changes(host: str, check: str, line: Sequence[CheckResult | None]) -> 
             strikes(letters),
             now.explained_by,
         )
-    told = now if bad else last
+    shown = now if bad else last
     for change in _report(
         kind,
         host,
         check,
         letters=letters,
-        cause=told.cause if told else "",
+        cause=shown.cause if shown else "",
         remedy=now.remedy,
         texts=(
             f"{check} hangs" if now.letter == "H" else f"{check} fails",
@@ -364,7 +364,7 @@ def check_changes(host: str, check: str, line: Sequence[CheckResult | None]) -> 
             f"{check} fails in some nights and not in others",
         ),
     ):
-        yield replace(change, explained_by=told.explained_by if told else "")
+        yield replace(change, explained_by=shown.explained_by if shown else "")
 
 
 def _report(

@@ -65,7 +65,7 @@ class ToolkitRun(NamedTuple):
 
 
 def wheel_stacks(plan: Plan) -> list[PlannedStack]:
-    """The stacks that bring CUDA in wheels of their own."""
+    """The stacks whose CUDA is in wheels of their own."""
     return [stack for stack in plan["stacks"] if stack["cuda_source"] == "pip"]
 
 
