@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import secrets
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -27,6 +29,10 @@ STOPPING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 GRACE_S, KILLED_S = 6.0, 2.0
 # A stopped command that has not ended by then hangs.
 END_S = 8
+# How long ssh may take to tell the process of a shared connection that no more sessions follow.
+SHARED_S = 3.0
+# How ssh names the process of a shared connection, which overwrites its own environment.
+SHARED = re.compile(rb"ssh: (.+) \[mux\]")
 SHOW_CURSOR = b"\x1b[?25h"
 PR_SET_PDEATHSIG = 1
 
@@ -77,6 +83,7 @@ def end_started(*, interrupt: Callable[[int], bool] = lambda pid: True) -> None:
     """
     if mark := os.environ.get(MARK, "").rpartition(":")[2]:
         _end(mark, GRACE_S, interrupt)
+        _end_shared_connections(_started(os.getpid()))
 
 
 def marked(mark: str) -> set[int]:
@@ -143,6 +150,31 @@ def _end(mark: str, grace_s: float, interrupt: Callable[[int], bool]) -> None:
         time.sleep(0.02)
 
 
+def _started(pid: int) -> int:
+    """When a process started, in ticks since boot."""
+    return int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[19])
+
+
+def _end_shared_connections(since: int) -> None:
+    """End the shared ssh connections that began after a time, each with its last session.
+
+    Ansible leaves them open for the next task; on a host they keep running what waits for the end
+    of the connection. Sessions that another command has in one of them go on.
+    """
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError, ValueError, subprocess.SubprocessError):
+            found = SHARED.match((entry / "cmdline").read_bytes())
+            if found and entry.stat().st_uid == os.getuid() and _started(int(entry.name)) >= since:
+                socket = os.fsdecode(found[1]).replace("%", "%%")
+                subprocess.run(
+                    ["ssh", "-o", f"ControlPath={socket}", "-O", "stop", "gpufleet"],
+                    stdin=subprocess.DEVNULL,
+                    capture_output=True,
+                    check=False,
+                    timeout=SHARED_S,
+                )
+
+
 def _signal(pids: Iterable[int], number: int) -> None:
     for pid in pids:
         with suppress(OSError):
@@ -150,17 +182,17 @@ def _signal(pids: Iterable[int], number: int) -> None:
 
 
 def _start_guard(mark: str) -> int:
-    parent = os.getpid()
+    parent, since = os.getpid(), _started(os.getpid())
     guard = os.fork()
     if guard == 0:
         try:
-            _guard(parent, mark)
+            _guard(parent, mark, since)
         finally:
             os._exit(0)
     return guard
 
 
-def _guard(parent: int, mark: str) -> None:
+def _guard(parent: int, mark: str, since: int) -> None:
     """Wait for the command's end, and end what it left behind."""
     # No signal of a terminal or of a process group reaches it.
     os.setsid()
@@ -176,6 +208,7 @@ def _guard(parent: int, mark: str) -> None:
     while os.getppid() == parent:
         signal.sigwait({signal.SIGUSR1})
     _end(mark, GRACE_S, lambda pid: True)
+    _end_shared_connections(since)
     if terminal is not None:
         _show_cursor(terminal)
 

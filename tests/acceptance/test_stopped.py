@@ -10,6 +10,7 @@ import os
 import random
 import re
 import secrets
+import shlex
 import signal
 import subprocess
 import time
@@ -75,14 +76,17 @@ class Run:
             time.sleep(0.2)
 
 
-def running(fleet: Fleet) -> dict[str, str]:
-    """{process: its command line} on the host."""
+def running(fleet: Fleet, *, waits: bool = False) -> dict[str, str]:
+    """{process: its command line} on the host; with `waits` those that wait for a moment."""
     lines = fleet.on("lab1", "ps -eo pid=,stat=,args=").splitlines()
     rows = [line.split(None, 2) for line in lines]
     return {
         row[0]: row[2]
         for row in rows
-        if len(row) == 3 and not row[1].startswith("Z") and not OTHERS.search(row[2])
+        if len(row) == 3
+        and not row[1].startswith("Z")
+        and not OTHERS.search(row[2])
+        and ("sleep 0.02" in row[2]) == waits
     }
 
 
@@ -114,15 +118,18 @@ def test_a_verb_stopped_at_a_moment_leaves_nothing(
 ) -> None:
     if moment != "verify":
         fleet.on("lab1", f"rm -rf /usr/local/cuda* {STATE} /var/cache/gpufleet /opt/gpufleet")
-    run = start(fleet, moment.partition(":")[0])
-    deadline = time.monotonic() + 300
-    while fleet.run(
-        *(ROOT / ".venv/bin/python", "-m", "lab", "exec", "lab1", "--", "sh", "-c"),
-        MOMENTS[moment],
-        status=None,
-    ).returncode:
-        assert run.process.poll() is None, run.process.communicate()[0].decode()[-3000:]
-        assert time.monotonic() < deadline
+    # The host itself waits for the moment: the probe of an empty host takes less than a second.
+    wait = f"timeout 300 sh -c {shlex.quote(f'until {MOMENTS[moment]}; do sleep 0.02; done')}"
+    python = ROOT / ".venv/bin/python"
+    with subprocess.Popen(
+        [python, "-m", "lab", "exec", "lab1", "--", "sh", "-c", wait],
+        cwd=ROOT,
+        env=fleet.environment,
+    ) as waiting:
+        while not running(fleet, waits=True):
+            assert waiting.poll() is None
+        run = start(fleet, moment.partition(":")[0])
+        assert waiting.wait() == 0, run.process.communicate()[0].decode()[-3000:]
     output = stopped(run, number)
     assert run.process.returncode, output
 
