@@ -91,6 +91,12 @@ def start(host: Host, *above: str, **more: Any) -> subprocess.Popen[bytes]:
     return running
 
 
+def children(host: Host, parent: int) -> list[int]:
+    """The processes that `parent` has started and that have not ended."""
+    known = {pid: session.status_of(pid) for pid in host.left()}
+    return [pid for pid, status in known.items() if status and status[1] == parent]
+
+
 def test_it_ends_when_nobody_can_read_its_output(host: Host) -> None:
     running = start(host)
     assert running.stdout is not None
@@ -104,7 +110,7 @@ def test_it_ends_with_the_process_that_started_it(host: Host, tmp_path: Path) ->
     output = (tmp_path / "output").open("wb")
     above = ("/bin/sh", "-c", 'sh -c \'"$@"; :\' x "$@"; :', "x")
     running = start(host, *above, stdout=output)
-    [inner] = [pid for pid in host.left() if session.status_of(pid)[1] == running.pid]
+    [inner] = children(host, running.pid)
     os.kill(inner, signal.SIGKILL)
     host.await_none()
     running.wait(LIMIT_S)
@@ -133,7 +139,7 @@ def test_who_ignores_the_end_of_a_terminal_goes_on(host: Host, tmp_path: Path) -
     output = (tmp_path / "output").open("wb")
     above = ("/bin/sh", "-c", 'trap "" HUP; exec 3<&0; "$@" <&3 & wait', "x")
     running = start(host, *above, stdout=output)
-    [probe] = [pid for pid in host.left() if session.status_of(pid)[1] == running.pid]
+    [probe] = children(host, running.pid)
     running.kill()
     running.wait(LIMIT_S)
     time.sleep(3 * session.CHECK_S)

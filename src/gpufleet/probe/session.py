@@ -15,8 +15,7 @@ from .privileges import prctl
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 # The names of the process that has an ssh connection; since OpenSSH 9.8 the second one.
 SSH_DAEMONS = (b"sshd", b"sshd-session")
-# How often it is checked, and how long a killed process may take to end: one that waits for a dead
-# disk never does.
+# How often it is checked, and how long processes that start others are killed.
 CHECK_S, KILLED_S = 0.5, 2.0
 
 
@@ -100,12 +99,12 @@ def end_with_parent(parent):
 
 
 def kill_descendants():
-    """Kill all that this process has started, and what these have, until none of it is left.
+    """Kill all that this process has started, and what these have; wait for none of it.
 
-    One look may miss a process whose parent ends while it is read; a second one then finds it as a
-    child of this process.
+    One look may miss a process whose parent ends while it is read: the next one finds it as a child
+    of this process.
     """
-    ends, looks_without = time.monotonic() + KILLED_S, 0
+    ends, killed, looks_without = time.monotonic() + KILLED_S, set(), 0
     while looks_without < 2 and time.monotonic() < ends:
         below, known = {os.getpid()}, processes()
         while True:
@@ -113,13 +112,14 @@ def kill_descendants():
             if not more:
                 break
             below |= more
-        below.remove(os.getpid())
-        for pid in below:
+        new = below - killed - {os.getpid()}
+        for pid in new:
             try:
                 os.kill(pid, signal.SIGKILL)
             except OSError:  # ended meanwhile
                 pass
-        looks_without = 0 if below else looks_without + 1
+        killed |= new
+        looks_without = 0 if new else looks_without + 1
         time.sleep(0.01)
 
 
