@@ -74,9 +74,10 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.file_errors import fa
 from ansible_collections.gpufleet.gpu.plugins.module_utils.module import check_artifact
 from ansible_collections.gpufleet.gpu.plugins.module_utils.owned import refuse_foreign
 from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.host import Host
+from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.processes import NoAnswerError
 from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.sections.packages import (
     DRIVER_PACKAGE,
-    dpkg_packages,
+    installed_packages,
 )
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (
     Installation,
@@ -135,7 +136,7 @@ class Runfile:
 
     def present(self):
         """Install."""
-        packages = [row["name"] for row in installed() if DRIVER_PACKAGE.match(row["name"])]
+        packages = [name for name in installed_names() if DRIVER_PACKAGE.match(name)]
         if packages:
             raise StateError(
                 "Packages of a driver are installed ({}), and a runfile would overwrite their "
@@ -181,12 +182,12 @@ class Runfile:
         self.installation.finish_removal()
 
 
-def installed():
-    """The packages that dpkg knows; none on other systems."""
+def installed_names():
+    """The names of the installed packages. Raises StateError where they cannot be listed."""
     try:
-        return dpkg_packages(Host({}))
-    except OSError:
-        return []
+        return [row["name"] for row in installed_packages(Host({}))[0]]
+    except (OSError, RuntimeError, NoAnswerError) as error:
+        raise StateError("The installed packages cannot be listed: {}".format(error)) from None
 
 
 def error_lines(text):

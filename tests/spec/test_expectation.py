@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from gpufleet.resolver import resolve
+from gpufleet.spec import expectation
 from gpufleet.spec.parse import declaration_of
 from gpufleet.spec.probe_settings import probe_settings
 
@@ -40,6 +41,15 @@ def test_everything_that_is_declared_stands_in_the_plan() -> None:
         "governor": "performance",
     }
     assert expected(**wanted) == {**wanted, "uuids": [UUID], "tflops_because": "gpu_expect.tflops"}
+    # A key that nobody reads would be accepted, and dropped.
+    assert wanted.keys() == set(expectation.KEYS)
+
+
+@pytest.mark.parametrize("key", expectation.KEYS)
+def test_each_key_refuses_a_wrong_type(key: str) -> None:
+    assert problem({"gpu_expect": {key: {"wrong": "type"}}})["where"].startswith(
+        f"gpu_expect.{key}"
+    )
 
 
 def test_who_names_the_cards_has_counted_them() -> None:

@@ -190,7 +190,7 @@ def _toolkit(data: Data, components: Row, version: str, name: str, text: str) ->
     taken = [key for key in (*TAKEN_OVER, "driver") if key in row]
     return [
         f"{where}: new; from {before['version']}, to be confirmed: {', '.join(taken)}",
-        f"{where}: the checksums of its runfiles are null: 'catalog add md5sum.txt' gives md5 sums",
+        f"{where}: its runfiles have no checksums but those of an md5sum.txt that is added too",
     ]
 
 

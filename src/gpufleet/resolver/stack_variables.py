@@ -76,7 +76,7 @@ def _first(name: str, build: Build) -> str | None:
 def _fraction(name: str, framework: str) -> str | None:
     """How a framework is kept to a part of the memory, if a variable is meant for that."""
     texts: dict[str, str] = facts.rules("stack_memory_fraction")
-    return texts[framework] if "FRACTION" in name else None
+    return texts.get(framework) if "FRACTION" in name else None
 
 
 def _fits(context: ResolveContext, build: Build, name: str, value: str, where: str) -> bool:

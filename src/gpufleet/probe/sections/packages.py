@@ -23,12 +23,7 @@ GONE = ("not-installed", "config-files")
 
 
 def section_packages(host):
-    if host.exists("/var/lib/dpkg/status"):
-        packages, manager = dpkg_packages(host), "dpkg"
-    elif host.exists("/usr/lib/sysimage/rpm") or host.exists("/var/lib/rpm"):
-        packages, manager = rpm_packages(host), "rpm"
-    else:
-        packages, manager = [], None
+    packages, manager = installed_packages(host)
     driver = [row for row in packages if DRIVER_PACKAGE.match(row["name"].partition(":")[0])]
     return {
         "manager": manager,
@@ -42,6 +37,15 @@ def section_packages(host):
         "sources": package_sources(host),
         "unattended": unattended(host, manager, packages, driver),
     }
+
+
+def installed_packages(host):
+    """([{"name", "version", "status", "held"}], the manager that knows them: dpkg, rpm or None)."""
+    if host.exists("/var/lib/dpkg/status"):
+        return dpkg_packages(host), "dpkg"
+    if host.exists("/usr/lib/sysimage/rpm") or host.exists("/var/lib/rpm"):
+        return rpm_packages(host), "rpm"
+    return [], None
 
 
 def dpkg_packages(host):
@@ -76,7 +80,7 @@ def dpkg_packages(host):
 
 
 def rpm_packages(host):
-    """The same from rpm, which knows nothing half-installed; held by dnf's versionlock."""
+    """The installed packages from rpm, which knows nothing half-installed; held by versionlock."""
     if not host.real:
         return []
     status, out, error = run_command(
