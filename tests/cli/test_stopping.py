@@ -61,6 +61,12 @@ VERBS = {
 SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGKILL, signal.SIGINT)
 
 
+def ignore_no_signals() -> None:
+    """A test run in the background, or by nohup, ignores some, and so would all that it starts."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
 @dataclass(frozen=True)
 class Site:
     """A directory with an inventory and stand-ins; `running` is there once one of them runs."""
@@ -83,8 +89,7 @@ class Site:
                 "stdin": subprocess.DEVNULL,
                 "stdout": subprocess.PIPE,
                 "stderr": subprocess.STDOUT,
-                # A test run in the background ignores it, and so would all that it starts.
-                "preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+                "preexec_fn": ignore_no_signals,
             }
             | more,  # type: ignore[call-overload]
         )
