@@ -70,6 +70,9 @@ def guarded(command: Callable[[], int]) -> int:
     try:
         return command()
     finally:
+        if signal.getsignal(signal.SIGTERM) is _at_once:
+            # Stopped: a thread may have started another process while the first ones ended.
+            _end(mark, 0, lambda pid: True)
         # What a finished command leaves behind, such as a shared ssh connection, is meant to stay.
         os.kill(guard, signal.SIGKILL)
         with suppress(ChildProcessError):

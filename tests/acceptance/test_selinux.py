@@ -47,6 +47,7 @@ def inventory(machine: vm.Machine, tmp_path_factory: pytest.TempPathFactory) -> 
     )
     known = json.loads(lab.stdout)["all"]["vars"]
     declared = {
+        "gpu_accept_nvidia_eula": True,
         "gpu_stacks": [],
         "gpu_toolkits": [{"cuda": "11.8", "cudnn": ["8.6"]}],
         "gpu_cuda_default": "11.8",
