@@ -26,6 +26,8 @@ from .trust import CACHE, ORDINARY, SYSTEM_PATH, RefusedError, account_for, libr
 
 # What a program may print, and what of root's own environment programs get.
 MOST_OUTPUT = 64 << 20
+# {program: the account of its last start in this process, None for its own}.
+STARTED_AS = {}
 KEPT_VARIABLES = (
     "LANG",
     "LANGUAGE",
@@ -283,6 +285,7 @@ def run_command(argv, deadline_s, env=None, cwd=None, *, partial=False, code=Non
             account = None
             if "/" in path:
                 account = account_for(lambda: all_code(path, code), as_owner=code is not None)
+                STARTED_AS[path] = account
             if ordinary and account is None and os.geteuid() == 0:
                 account = ORDINARY
             process = subprocess.Popen(

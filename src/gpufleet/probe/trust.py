@@ -35,6 +35,8 @@ PLATFORM_NAMES = ("x86_64", "haswell", "xeon_phi", "aarch64")
 ANYONE, UNKNOWN = -1, -2
 # The errors by which a file is not there. Every other error leaves open what there is.
 ABSENT = (errno.ENOENT, errno.ENOTDIR)
+# Sources, which wheels mark as executable like their programs: they load nothing.
+SOURCES = (".h", ".hpp", ".cuh", ".inc", ".inl", ".py", ".pyi", ".proto")
 # What may be added to a directory in which any name is searched.
 ANY_FILES = "files"
 MOST_ENTRIES, MOST_LINKS = 400000, 400
@@ -227,39 +229,50 @@ class Judgement:
             self.directories.add(directory)
             self.real[directory] = directory
             self.adders(directory)
-            for path, info in self.listed(directory):
-                link = stat.S_ISLNK(info.st_mode)
-                target = self.way(path) if link else path
-                status = self.step(target) if link else info
-                if status and stat.S_ISDIR(status.st_mode):
-                    if not (real + "/").startswith(target.rstrip("/") + "/"):
-                        left.append(target)
-                elif status and (".so" in os.path.basename(path) or status.st_mode & 0o111):
-                    libraries.append(path)
+            for entry, own in self.listed(directory):
+                kind, mode, name = stat.S_IFMT(own), own, entry.name
+                if kind == stat.S_IFDIR:
+                    left.append(entry.path)
+                    continue
+                if kind == stat.S_IFLNK:
+                    target = self.way(entry.path)
+                    status = self.step(target)
+                    if not status:
+                        continue
+                    mode = status.st_mode
+                    if stat.S_ISDIR(mode):
+                        if not (real + "/").startswith(target.rstrip("/") + "/"):
+                            left.append(target)
+                        continue
+                if ".so" in name or (mode & 0o111 and not name.endswith(SOURCES)):
+                    libraries.append(entry.path)
         if self.entries > MOST_ENTRIES:
             self.note(ANYONE, "%s has more than %d files" % (top, MOST_ENTRIES))
         for path in libraries:
             self.load(path, script=False)
 
     def listed(self, directory):
-        """(path, status) of each entry of a directory, its writers noted."""
+        """[(entry, mode)] of all in a directory, its writers noted."""
         try:
             entries = list(os.scandir(directory))
         except OSError as error:
             self.unknown(directory, error)
-            return
+            return []
         self.entries += len(entries)
+        found = []
         for entry in entries:
             try:
                 info = entry.stat(follow_symlinks=False)
             except OSError as error:  # it is gone
                 self.unknown(entry.path, error)
                 continue
-            if entry.name == ".lock" and stat.S_ISREG(info.st_mode):
+            mode = info.st_mode
+            if entry.name == ".lock" and stat.S_ISREG(mode):
                 continue  # uv's, in each environment; everybody can write it, and nothing reads it
-            if info.st_uid or info.st_mode & 0o022:
+            if info.st_uid or mode & 0o022:
                 self.writers(entry.path, info)
-            yield entry.path, info
+            found.append((entry, mode))
+        return found
 
     def load(self, path, script=True):
         """Note who can change a program or library, and all that is loaded with it by its own

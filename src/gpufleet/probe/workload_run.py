@@ -8,7 +8,7 @@ import tempfile
 
 from .constants import FRAMEWORK_MARK
 from .frameworks import FRAMEWORKS, each_of
-from .processes import NoAnswer, run_command, signal_description
+from .processes import STARTED_AS, NoAnswer, run_command, signal_description
 from .python_start import interpreter_code
 from .text import last_lines
 from .trust import RefusedError, account_for, compiler_code
@@ -71,7 +71,8 @@ def run_framework(host, stack, deadline_s, variables=None):
 
     silent = dict(FRAMEWORK_SILENT, framework=framework, state="failed")
     try:
-        account = account_for(code, as_owner=True)
+        # Only whose directory the script is in: the start itself is judged once more.
+        account = STARTED_AS[python] if python in STARTED_AS else account_for(code, as_owner=True)
         home, script = write_script(host, account)
     except RefusedError as error:
         return dict(silent, error=str(error))
@@ -108,6 +109,8 @@ def run_framework(host, stack, deadline_s, variables=None):
             # Where it has become another account's meanwhile, the directory of its script tells.
             code=lambda: dict(code(), **{home: ""}),
         )
+    except RefusedError as error:
+        return dict(silent, error=str(error))
     finally:
         shutil.rmtree(home, ignore_errors=True)
     return parse_framework_output(status, out, err, framework)
