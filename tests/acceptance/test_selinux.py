@@ -21,6 +21,8 @@ from tests.support.lab_fleet import ROOT, TOOLKIT
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 
+# An emulated processor is slow, and slower beside other work.
+UNHURRIED = ("--deadline", "1800")
 # What gpufleet installs and writes without a stack.
 PLACES = f"{TOOLKIT} /usr/local/cuda /var/lib/gpufleet /etc/ld.so.conf.d /etc/ld.so.cache"
 
@@ -70,7 +72,7 @@ def gpufleet(*words: str | Path) -> str:
 
 def test_what_is_installed_has_the_policys_labels(machine: vm.Machine, inventory: Path) -> None:
     assert machine.on("getenforce").strip() == "Enforcing"
-    gpufleet("provision", "-i", inventory)
+    gpufleet("provision", *UNHURRIED, "-i", inventory)
     assert machine.on(f"restorecon -n -v -R {PLACES}") == ""
     assert ":lib_t:" in machine.on(f"ls -Z $(readlink -f {TOOLKIT}/lib64/libcudart.so.11.0)")
     # What a service may load, which is confined more than a login.
@@ -80,7 +82,9 @@ def test_what_is_installed_has_the_policys_labels(machine: vm.Machine, inventory
 
 def test_it_is_verified_without_a_denial(machine: vm.Machine, inventory: Path) -> None:
     machine.on("dmesg --clear")
-    checks = json.loads(gpufleet("verify", "--json", "-i", inventory))["hosts"]["gpu-vm"]
+    checks = json.loads(gpufleet("verify", "--json", *UNHURRIED, "-i", inventory))["hosts"][
+        "gpu-vm"
+    ]
     assert checks["verdict"] == "PASS"
     denied = [line for line in machine.on("dmesg").splitlines() if "avc:" in line]
     assert [line for line in denied if "python" in line or "gpufleet" in line] == []
@@ -88,6 +92,6 @@ def test_it_is_verified_without_a_denial(machine: vm.Machine, inventory: Path) -
 
 def test_it_is_repaired_with_the_same_labels(machine: vm.Machine, inventory: Path) -> None:
     machine.on(f"truncate -s 100 {TOOLKIT}/bin/ptxas; rm /usr/local/cuda")
-    gpufleet("provision", "-i", inventory)
+    gpufleet("provision", *UNHURRIED, "-i", inventory)
     assert machine.on(f"restorecon -n -v -R {PLACES}") == ""
-    assert "No host differs" in gpufleet("provision", "-i", inventory)
+    assert "No host differs" in gpufleet("provision", *UNHURRIED, "-i", inventory)
