@@ -172,6 +172,8 @@ def test_the_nearest_ssh_daemon_is_the_session(monkeypatch: pytest.MonkeyPatch) 
     }
     monkeypatch.setattr(session, "status_of", above.get)
     monkeypatch.setattr(os, "getppid", lambda: 50)
+    # Where the tests run under nohup, a session would be one that goes on.
+    monkeypatch.setattr(signal, "getsignal", lambda number: signal.SIG_DFL)
     found = session.Session()
     assert (found.is_ssh, found.above) == (True, (30, b"3"))
     found.checked = 0
