@@ -82,8 +82,8 @@ def start(host: Host, *above: str, **more: Any) -> subprocess.Popen[bytes]:
         stdin=subprocess.PIPE,
         env={**os.environ, "THIS_TEST": host.mark},
         start_new_session=True,
-        # Under nohup the tests, and all that they start, ignore it.
-        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
+        # Under nohup the tests, and all that they start, ignore hangups.
+        **{"preexec_fn": lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL)},
         **{"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, **more},
     )
     assert running.stdin is not None
