@@ -162,3 +162,16 @@ def carry_out(module, found, install, foreign):
         module.exit_json(**answer)
     except (StateError, OSError) as error:
         fail(module, error)
+
+
+def restore_labels(module, tree):
+    """Give a tree the labels of SELinux's policy, where SELinux is enabled.
+
+    An installer keeps the labels of its temporary files, which confined services may not load.
+    """
+    if not module.selinux_enabled():
+        return
+    command = [module.get_bin_path("restorecon", True, ["/sbin", "/usr/sbin"]), "-R", tree]
+    status, out, err = module.run_command(command)
+    if status:
+        raise StateError("{} failed: {}".format(" ".join(command), (err or out).strip()))

@@ -109,6 +109,7 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.module import (
     HALF_DONE,
     carry_out,
     check_artifact,
+    restore_labels,
     state_of,
 )
 from ansible_collections.gpufleet.gpu.plugins.module_utils.owned import refuse_foreign
@@ -322,6 +323,7 @@ def install(module, installation, state, lock):
         if os.path.join(path, name) not in others
         and (fresh or name in listed or os.lstat(os.path.join(path, name)).st_ctime >= started)
     ]
+    restore_labels(module, path)
     manifest = manifest_of(path, ours)
     # cuDNN and what people added: only what the receipt listed is replaced.
     kept = recreation.left(listed)
