@@ -61,7 +61,7 @@ def fabric(plan: Plan, host: Host) -> Iterator[Fault]:
     hidden = behind_hidden_nvswitch(host)
     # The plan has nothing of an undeclared driver.
     if not (mapping(plan["driver"]).get("fabric_manager") or gpus.get("nvswitches") or hidden):
-        # One that runs has found its NVSwitches. Those of a rack are managed elsewhere.
+        # A running manager has found its NVSwitches. Those of a rack are managed elsewhere.
         if state.get("enabled") and state.get("active") is not True and not _in_rack(host):
             yield Fault(
                 f"service {FABRIC} starts at boot on a host without NVSwitch, and fails",
