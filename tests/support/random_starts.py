@@ -245,7 +245,8 @@ class Tree:
             self.site / "planted_sub",
             self.site / "planted_sub/inner.py",
         ]
-        self.expose(self.choice.choice(parts))
+        # An earlier change may have put a link or a file in place of a directory.
+        self.expose(self.choice.choice([part for part in parts if os.path.lexists(part)]))
 
     def new_part(self) -> None:
         """A file that a start prefers or executes where it exists."""

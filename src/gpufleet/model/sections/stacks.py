@@ -19,7 +19,7 @@ class FrameworkBuild(TypedDict):
     cuda: str | int | float | None
     cudnn: str | int | float | None
     cuda_build: Annotated[bool, "it was built with CUDA"]
-    compute_capabilities: NotRequired[Annotated[list[Text] | None, UNCHECKED]]
+    compute_capabilities: NotRequired[list[Text] | None]
 
 
 class FailedLibrary(TypedDict):
