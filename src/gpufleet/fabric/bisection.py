@@ -93,7 +93,7 @@ def _holders(search: Search, holders: set[str], bad: set[int]) -> Steps[list[Obs
     if not search.judge.has_figure(len(rails)):
         group = [each for each in search.members if each in holders or search.is_good(each)]
         pairs = [GroupTest(pair, rails) for pair in neighbours(group)[0]]
-        yield from search.run(Step.REPEATS, pairs, everybody=True)
+        yield from search.run(Step.REPEATS, pairs, siblings=[rails])
     partners = Partners(search, 1)
     tests = [
         GroupTest((member, other), rails)

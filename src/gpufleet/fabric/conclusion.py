@@ -60,10 +60,8 @@ class Culprit:
         tests = f"{_tests(self.failing)} with {listed(partners)}"
         others = f"these pass without it in {_tests(self.clearing)}"
         if self.kind is Kind.PAIR:
-            tests, others = (
-                _tests(self.failing),
-                f"both pass with others in {_tests(self.clearing)}",
-            )
+            tests = _tests(self.failing)
+            others = f"both pass with others in {_tests(self.clearing)}"
         elif self.kind is Kind.RAIL:
             tests = f"{_tests(self.failing)}, and no pair passes on it"
             others = "the other rails pass" + (
@@ -94,8 +92,9 @@ class Conclusion:
         lines += [f"unknown: {text}" for text in self.unknown]
         passing = [self.group] if self.group.passed else self.remainder
         if passing:
-            who = "the others" if self.culprits or self.unknown else "all members"
-            lines.append(f"{who} pass together in {_tests(passing)}")
+            who = "the others" if self.culprits else "all members"
+            figure = "" if self.group.least_gb_s else ", compared with the median of siblings"
+            lines.append(f"{who} pass together in {_tests(passing)}{figure}")
         return [*lines, f"{self.rounds} rounds; slow means: {self.threshold_source}"]
 
 
@@ -118,8 +117,9 @@ def describe(seen: Observation) -> str:
 def culprits(search: Search) -> list[Culprit]:
     """All that the evidence proves to be at fault."""
     found = [*_rails(search)]
+    needed = min(PARTNERS, max(REPEATS, len(search.good())))
     for member in search.suspects():
-        found += _member(search, member)
+        found += _member(search, member, needed)
     for pair, rails in bad_pairs(search):
         numbers = pair_failures(search, pair, rails)
         failing = [search.evidence.observations[number - 1] for number in numbers]
@@ -176,12 +176,12 @@ def _passes_elsewhere(search: Search, seen: Observation) -> bool:
     return search.evidence.pair_is_good(frozenset(seen.test.members), search.rails)
 
 
-def _member(search: Search, member: str) -> list[Culprit]:
+def _member(search: Search, member: str, needed: int) -> list[Culprit]:
     """A suspect: at fault as a whole, or by some of its ports; nothing where that is not proven."""
     evidence, rails = search.evidence, search.rails
     together = evidence.failures(member, rails)
     partners = _partners(member, together)
-    if len(partners) < min(PARTNERS, max(REPEATS, len(search.good()))):
+    if len(partners) < needed:
         return []
     alone = {rail: evidence.failures(member, (rail,)) for rail in rails}
     good = [rail for rail in rails if evidence.is_good(member, (rail,))]
@@ -203,26 +203,36 @@ def unknown(search: Search, found: Sequence[Culprit]) -> list[str]:
     """What the tests do not say: members that were not judged, failures without a culprit."""
     evidence = search.evidence
     lines = list(search.unknown)
+    if evidence.observations[0].outcome is Outcome.NOT_JUDGED:
+        lines.append(
+            "whether the group is as fast as it should be: no figure is declared for it, and its"
+            " members were compared with each other alone"
+        )
     absent = [member for member in search.members if member not in evidence.ran]
     if absent:
-        lines.append(f"whether {listed(absent)} are healthy: no test of them was run and judged")
+        lines.append(f"whether {_are(absent)} healthy: no test with them was run and judged")
     if not search.rails:
         lines.append(
             "which rail is at fault: no pair passes on any; what all members share is at fault,"
             " or most members are"
         )
         return lines
+    if len(search.members) == 3 and found:
+        lines.append(
+            "whether two faults look like this one: three members cannot tell a member from its two"
+            " links, nor a rail from two of its ports"
+        )
     blamed = {member for culprit in found for member in culprit.members}
     open_members = [each for each in search.suspects() if each not in blamed]
     if open_members:
         seen = "passed no test on all rails, and did not fail with two known-good members"
-        lines.append(f"whether {listed(open_members)} are at fault: each {seen}")
+        lines.append(f"whether {_are(open_members)} at fault: each {seen}")
         lines += _narrow(search, open_members)
     proven = {each.rails[0] for each in found if each.kind is Kind.RAIL}
     for rail in search.all_rails:
         if rail not in search.rails and rail not in proven:
             lines.append(
-                f"whether rail {rail} is at fault, or ports and links on it: every pair that used it"
+                f"whether rail {rail} is at fault, or ports and links on it: every pair on it"
                 " fails, and too few members are known to be good"
             )
     lines += _unexplained(search, found, open_members)
@@ -233,19 +243,24 @@ def unknown(search: Search, found: Sequence[Culprit]) -> list[str]:
     return lines
 
 
+def _are(members: Sequence[str]) -> str:
+    return f"{listed(members)} {'is' if len(members) == 1 else 'are'}"
+
+
 def _unexplained(
     search: Search, found: Sequence[Culprit], open_members: Sequence[str]
 ) -> list[str]:
     """Failing tests that hold neither a culprit nor a member that may be one."""
-    open_names = set(open_members)
+    named = {*open_members, *(each.members[0] for each in found if each.kind is Kind.MEMBER)}
+    rest = [each for each in found if each.kind is not Kind.MEMBER]
     # What fails on these rails has a line of its own.
     dropped = set(search.all_rails) - set(search.rails)
     numbers = [
         seen
         for seen in search.evidence.observations
         if seen.failed
-        and open_names.isdisjoint(seen.test.members)
-        and not any(culprit.explains(seen) for culprit in found)
+        and named.isdisjoint(seen.test.members)
+        and not any(culprit.explains(seen) for culprit in rest)
         and not dropped & set(seen.test.rails)
     ]
     if not numbers:

@@ -12,6 +12,7 @@ from enum import Enum
 from typing import Final
 
 from .rounds import Deadline
+from .threshold import TRIES
 
 # How many faulty links the search looks for, one after the other, unless the caller says otherwise.
 PAIR_SEARCHES = 2
@@ -92,8 +93,9 @@ def rounds_of_rails(members: int, rails: int) -> int:
     if pairs < FEW_PAIRS:
         # Each pair of members that there is, on each rail; and a round for the siblings' median.
         return members * rails + 1
-    # The pairs of a round share the rails; and one more round for the siblings' median.
-    return min(rails, -(-PAIRS_OF_A_BAD_RAIL * rails // pairs) + 1) + 1
+    # The pairs of a round share the rails. Before, two pairs measure each for the siblings' median.
+    measured = -(-TRIES * rails // pairs)
+    return min(rails, -(-PAIRS_OF_A_BAD_RAIL * rails // pairs) + 1) + measured + 1
 
 
 def step_rounds(members: int, rails: int, pair_searches: int) -> Mapping[Step, int]:

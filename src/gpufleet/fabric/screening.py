@@ -72,7 +72,7 @@ def screen(search: Search) -> Steps[None]:
 def _pairs(search: Search, matchings: Sequence[Sequence[Pair]]) -> Steps[None]:
     for matching in matchings:
         tests = [GroupTest(pair, search.rails) for pair in matching]
-        yield from search.run(Step.PAIRS, tests, everybody=True)
+        yield from search.run(Step.PAIRS, tests, siblings=[search.rails])
 
 
 def _suspects(search: Search) -> Steps[None]:
@@ -146,8 +146,13 @@ def _rails(search: Search) -> Steps[None]:
             GroupTest(pair, (rotation[(number + turn) % len(rotation)],))
             for number, pair in enumerate(matching)
         ]
-        yield from search.run(Step.RAILS, tests, everybody=not turn)
+        yield from search.run(Step.RAILS, tests, siblings=single(rails))
     search.rails = tuple(rail for rail in rails if not rail_is_bad(search, rail))
+
+
+def single(rails: Rails) -> list[Rails]:
+    """Each rail alone."""
+    return [(rail,) for rail in rails]
 
 
 def rail_is_good(search: Search, rail: int) -> bool:
@@ -172,13 +177,12 @@ def _ports(search: Search) -> Steps[None]:
     """Test each suspect on each rail alone, with known-good partners."""
     if len(search.rails) < 2 or not search.suspects() or not search.good():
         return
-    if not search.judge.has_figure(1):
-        matching = neighbours(search.members)[0]
+    while not search.judge.has_figure(1) and (turn := search.left(Step.RAILS)):
         tests = [
-            GroupTest(pair, (search.rails[number % len(search.rails)],))
-            for number, pair in enumerate(matching)
+            GroupTest(pair, (search.rails[(number + turn) % len(search.rails)],))
+            for number, pair in enumerate(neighbours(search.members)[0])
         ]
-        yield from search.run(Step.RAILS, tests, everybody=True)
+        yield from search.run(Step.RAILS, tests, siblings=single(search.rails))
     tried: dict[tuple[str, int], set[str]] = {}
     for turn in range(search.left(Step.PORTS)):
         partners = Partners(search, turn)

@@ -46,11 +46,15 @@ class Search:
         return self.limits[step] - self.used[step]
 
     def run(
-        self, step: Step, tests: Iterable[GroupTest], everybody: bool = False
+        self,
+        step: Step,
+        tests: Iterable[GroupTest],
+        siblings: Sequence[Rails] = (),
     ) -> Steps[list[Observation]]:
         """One round; nothing where there is no test, or the schedule has no round left.
 
-        `everybody`: all members take part, so that the siblings' median is a figure.
+        `siblings`: all members take part, and the median of the tests on these rails, each set of
+        them as good as the other, is a figure from then on.
         """
         planned = tuple(tests)
         if not planned or self.left(step) <= 0:
@@ -61,8 +65,8 @@ class Search:
         results = yield Round(self.rounds, step.value, planned, deadline)
         if len(results) != len(planned):
             raise ValueError(f"{len(planned)} tests have {len(results)} results")
-        if everybody:
-            self.judge.calibrate(planned, results)
+        if siblings:
+            self.judge.calibrate(planned, results, siblings)
         seen = [
             Observation(
                 len(self.evidence.observations) + number,

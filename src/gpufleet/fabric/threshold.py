@@ -3,11 +3,13 @@
 The caller passes every figure and its source; this module has none. A declared figure is one for
 each number of rails, since eight ports do not reach eight times the rate of one. Where none is
 declared, the median of a round in which every member takes part is the figure for that number of
-rails. Later rounds are made of suspects and give no figure: the median of broken hosts is broken.
-Bus bandwidth hardly depends on the number of members, for which nccl-tests defines it
-(https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md), so that one figure serves
-pairs and groups. Where a large group is slower all the same, the search ends without a culprit:
-only tests of pairs blame anybody.
+rails, if the round has four pairs or more. Later rounds are made of suspects and give no figure:
+the median of broken hosts is broken.
+
+One figure serves pairs and groups: nccl-tests defines bus bandwidth so that it does not depend on
+the number of members (https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md). Where a
+large group is slower all the same, the search ends without a culprit, since only tests of pairs
+blame anybody.
 """
 
 from __future__ import annotations
@@ -18,8 +20,10 @@ from dataclasses import dataclass, field
 
 from .rounds import GroupTest, Outcome, Result
 
-# A median of two is the mean of both: with three, one of them may be slow.
-LEAST_SIBLINGS = 3
+# The upper median of four is not slow unless three of them are.
+LEAST_SIBLINGS = 4
+# A rail counts as tried when two pairs failed on it without a bandwidth: one may have hung alone.
+TRIES = 2
 
 
 @dataclass(frozen=True)
@@ -46,28 +50,41 @@ class Judge:
     def __init__(self, threshold: Threshold) -> None:
         self.threshold = threshold
         self.medians: dict[int, float] = {}
+        # The bandwidths of the siblings, by the rails that they used; None where a test had none.
+        self._measured: dict[tuple[int, ...], list[float | None]] = {}
 
     def has_figure(self, rails: int) -> bool:
         """Whether tests on so many rails can be judged before siblings were measured."""
         return rails in self.threshold.declared_gb_s or rails in self.medians
 
-    def calibrate(self, tests: Sequence[GroupTest], results: Sequence[Result]) -> None:
-        """Take the medians of a round in which every member takes part."""
-        measured: dict[int, dict[tuple[int, ...], list[float]]] = {}
+    def calibrate(
+        self,
+        tests: Sequence[GroupTest],
+        results: Sequence[Result],
+        rail_sets: Sequence[tuple[int, ...]],
+    ) -> None:
+        """Take the median of rounds in which every member takes part, of at least four pairs each.
+
+        Each of the rail sets has to be measured before: half of the rails may be slow.
+        """
+        if len(tests) < LEAST_SIBLINGS:
+            return
         for test, result in zip(tests, results, strict=True):
-            if result.bus_bandwidth_gb_s is not None and result.outcome in {
-                Outcome.PASSED,
-                Outcome.SLOW,
-            }:
-                siblings = measured.setdefault(len(test.rails), {})
-                siblings.setdefault(test.rails, []).append(result.bus_bandwidth_gb_s)
-        for count, siblings in measured.items():
-            if sum(map(len, siblings.values())) >= LEAST_SIBLINGS and count not in self.medians:
-                # Each rail counts once, however many tests it has, and of two middle values the
-                # upper one: half of the tests may be slow, and half of the rails.
-                self.medians[count] = statistics.median_high(
-                    statistics.median_high(rates) for rates in siblings.values()
-                )
+            if result.outcome is not Outcome.NOT_RUN:
+                measured = result.outcome in {Outcome.PASSED, Outcome.SLOW}
+                rate = result.bus_bandwidth_gb_s if measured else None
+                self._measured.setdefault(test.rails, []).append(rate)
+        siblings = [self._measured.get(rails, []) for rails in rail_sets]
+        rates = [[rate for rate in each if rate is not None] for each in siblings]
+        complete = all(
+            rate or len(each) >= TRIES for rate, each in zip(rates, siblings, strict=True)
+        )
+        if complete and sum(map(len, rates)) >= LEAST_SIBLINGS:
+            # Each rail counts once, however many tests it has.
+            self.medians.setdefault(
+                len(rail_sets[0]),
+                statistics.median_high(statistics.median_high(rate) for rate in rates if rate),
+            )
 
     def least_gb_s(self, test: GroupTest) -> float | None:
         """The lowest bandwidth that is not slow; None where there is no figure."""
