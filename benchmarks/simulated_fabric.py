@@ -11,7 +11,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpufleet.fabric.bisection import bisect
+from gpufleet.fabric.bisection import bisect, conclude
 from gpufleet.fabric.conclusion import Conclusion, Culprit, Kind
 from gpufleet.fabric.rounds import GroupTest, Outcome, Result, Round, worst
 from gpufleet.fabric.schedule import PAIR_SEARCHES
@@ -126,13 +126,7 @@ class Fabric:
         steps = bisect(
             self.members, self.rails, threshold or self.threshold(), deadline_s, pair_searches
         )
-        planned = next(steps)
-        while True:
-            try:
-                planned = steps.send(self.run(planned))
-            except StopIteration as end:
-                conclusion: Conclusion = end.value
-                return conclusion
+        return conclude(steps, self.run)
 
 
 def names(members: int) -> tuple[str, ...]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from benchmarks.simulated_fabric import Fabric, Fault, deadline_s, key, names
-from gpufleet.fabric.bisection import bisect
+from gpufleet.fabric.bisection import bisect, conclude
 from gpufleet.fabric.conclusion import Conclusion, Kind
-from gpufleet.fabric.rounds import Outcome, Result
+from gpufleet.fabric.rounds import Outcome, Result, Round
 from gpufleet.fabric.schedule import schedule
 from gpufleet.fabric.threshold import Threshold
 
@@ -41,6 +43,12 @@ TWO = {
 
 def concluded(conclusion: Conclusion) -> set[object]:
     return {key(culprit) for culprit in conclusion.culprits}
+
+
+def run_with(fabric: Fabric, run: Callable[[Round], list[Result]]) -> Conclusion:
+    """Bisect, with a runner that changes what the fabric answers."""
+    steps = bisect(fabric.members, fabric.rails, fabric.threshold(), deadline_s)
+    return conclude(steps, run)
 
 
 def check(fabric: Fabric, declared: bool) -> Conclusion:
@@ -146,17 +154,14 @@ def test_tests_that_fail_to_run_now_and_then_do_not_blame_the_innocent(
     faults: tuple[Fault, ...], turn: int
 ) -> None:
     fabric = Fabric(64, faults=faults, seed=turn)
-    steps = bisect(fabric.members, fabric.rails, fabric.threshold(), deadline_s)
-    planned = next(steps)
-    try:
-        while True:
-            results = [
-                Result(Outcome.NOT_RUN) if fabric.chance.random() < 0.1 else result
-                for result in fabric.run(planned)
-            ]
-            planned = steps.send(results)
-    except StopIteration as end:
-        conclusion = end.value
+
+    def run(planned: Round) -> list[Result]:
+        return [
+            Result(Outcome.NOT_RUN) if fabric.chance.random() < 0.1 else result
+            for result in fabric.run(planned)
+        ]
+
+    conclusion = run_with(fabric, run)
     assert concluded(conclusion) <= {key(fault) for fault in faults}
     assert conclusion.culprits or conclusion.unknown
 
@@ -187,14 +192,11 @@ def test_three_members_find_one_fault_and_say_what_looks_the_same() -> None:
 
 def test_a_failure_that_does_not_come_back_is_said_and_blames_nobody() -> None:
     fabric = Fabric(64)
-    steps = bisect(fabric.members, fabric.rails, fabric.threshold(), deadline_s)
-    next(steps)
-    planned = steps.send([Result(Outcome.HUNG)])
-    try:
-        while True:
-            planned = steps.send(fabric.run(planned))
-    except StopIteration as end:
-        conclusion = end.value
+
+    def run(planned: Round) -> list[Result]:
+        return [Result(Outcome.HUNG)] if planned.number == 1 else fabric.run(planned)
+
+    conclusion = run_with(fabric, run)
     assert not conclusion.culprits
     assert any("comes and goes" in text for text in conclusion.unknown)
 
@@ -235,3 +237,33 @@ def test_results_that_are_missing_are_refused() -> None:
     next(steps)
     with pytest.raises(ValueError, match="1 tests have 0 results"):
         steps.send([])
+
+
+def test_a_runner_that_judges_by_itself_needs_no_rate() -> None:
+    fabric = Fabric(64, faults=[MEMBER])
+
+    def run(planned: Round) -> list[Result]:
+        judged = []
+        for test, result in zip(planned.tests, fabric.run(planned), strict=True):
+            slow = result.bus_bandwidth_gb_s < 0.9 * fabric.declared[len(test.rails)]
+            judged.append(Result(Outcome.SLOW if slow else Outcome.PASSED))
+        return judged
+
+    steps = bisect(fabric.members, fabric.rails, Threshold(0.1, "the runner"), deadline_s)
+    assert concluded(conclude(steps, run)) == {key(MEMBER)}
+
+
+def test_half_of_the_ports_of_a_member_are_named_one_by_one() -> None:
+    ports = [Fault(Kind.PORT, (A,), rail) for rail in (4, 5, 6, 7)]
+    check(Fabric(64, faults=ports), True)
+
+
+def test_a_rack_of_bad_members_is_named_member_by_member() -> None:
+    rack = [Fault(Kind.MEMBER, (name,)) for name in names(256)[32:64]]
+    check(Fabric(256, faults=rack), True)
+
+
+def test_the_gpus_of_a_host_have_no_rails() -> None:
+    link = Fault(Kind.PAIR, ("gpu0002", "gpu0005"))
+    conclusion = check(Fabric(8, 1, [link]), True)
+    assert conclusion.culprits[0].name == "the link between gpu0002 and gpu0005"

@@ -1,10 +1,9 @@
 """Finds the culprits of a group that is slow, wrong or hung, by rounds of tests.
 
-    steps = bisect(members, rails, threshold, deadline_s)
-    planned = next(steps)
-    while True:
-        results = ...  # run planned.tests at the same time, stop them at planned.deadline_s
-        planned = steps.send(results)  # StopIteration: its value is the conclusion
+    def run(planned: Round) -> list[Result]: ...
+        # Run planned.tests at the same time, and stop them at planned.deadline_s.
+
+    conclusion = conclude(bisect(members, rails, threshold, deadline_s), run)
 
 The steps, and what can be concluded from each:
 
@@ -24,12 +23,12 @@ else in it is known to be good, and a test that was not run counts for nobody.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from .conclusion import Conclusion, Kind, culprits, unknown
 from .evidence import Rails
 from .links import cover, examine
-from .rounds import Deadline, GroupTest, Observation
+from .rounds import Deadline, GroupTest, Observation, Result, Round
 from .schedule import PAIR_SEARCHES, Step
 from .screening import Partners, bad_pairs, neighbours, repeat_pairs, screen
 from .search import Search, Steps
@@ -65,6 +64,17 @@ def bisect(
         search.rounds,
         threshold.source,
     )
+
+
+def conclude(steps: Steps[Conclusion], run: Callable[[Round], Sequence[Result]]) -> Conclusion:
+    """Run the rounds one after the other: `run` returns the results in the order of the tests."""
+    try:
+        planned = next(steps)
+        while True:
+            planned = steps.send(run(planned))
+    except StopIteration as end:
+        conclusion: Conclusion = end.value
+        return conclusion
 
 
 def _remainder(search: Search) -> Steps[list[Observation]]:
