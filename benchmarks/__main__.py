@@ -12,6 +12,7 @@ import argparse
 from rich.console import Console
 
 from . import (
+    bisection,
     by_hand,
     control,
     fleet,
@@ -26,6 +27,7 @@ from . import (
 from .common import lab
 
 MEASUREMENTS = {
+    "bisection": bisection.measure,
     "by_hand": by_hand.measure,
     "control": control.measure,
     "fleet": fleet.measure,

@@ -1,0 +1,148 @@
+"""Finds the culprits of a group that is slow, wrong or hung, by rounds of tests.
+
+    def run(planned: Round) -> list[Result]: ...
+        # Run planned.tests at the same time, and stop them at planned.deadline_s.
+
+    conclusion = conclude(bisect(members, rails, threshold, deadline_s), run)
+
+The steps, and what can be concluded from each:
+
+1. The whole group. If it passes there is nothing to find.
+2. Pairs of neighbours, all at the same time, each member with two others. A member that fails with
+   two known-good ones and passes with nobody is at fault.
+3. Where no pair passes: each rail alone, different rails by different pairs. A rail on which every
+   pair fails is at fault, and is left out from here on.
+4. A suspect's ports, one by one, with known-good partners: some fail (ports), or all do (member).
+5. A pair that fails twice, while both members pass with others, is at fault.
+6. The group without the culprits. If it still fails, faulty pairs are searched by halves, and so
+   on until it passes or the schedule ends.
+
+Whoever is in a failing test is a suspect and no more. Failures of a test count only if everybody
+else in it is known to be good, and a test that was not run counts for nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from .conclusion import Conclusion, Kind, culprits, unknown
+from .evidence import Rails
+from .links import cover, examine
+from .rounds import Deadline, GroupTest, Observation, Result, Round
+from .schedule import PAIR_SEARCHES, Step
+from .screening import Partners, bad_pairs, neighbours, repeat_pairs, screen
+from .search import Search, Steps
+from .threshold import Threshold
+
+
+def bisect(
+    members: Sequence[str],
+    rails: Sequence[int],
+    threshold: Threshold,
+    deadline_s: Deadline,
+    pair_searches: int = PAIR_SEARCHES,
+) -> Steps[Conclusion]:
+    """Yield rounds of tests and be sent their results; return the conclusion.
+
+    `members` are in the order of the ring whose collective failed. `rails` are the numbers of the
+    ports that each member has. `deadline_s` says after how many seconds a test of so many members
+    is stopped; it must not fall with their number. `schedule.schedule` has the limits of the run.
+    """
+    search = Search(members, rails, threshold, deadline_s, pair_searches)
+    (group,) = yield from search.run(Step.GROUP, [GroupTest(search.members, search.all_rails)])
+    remainder: list[Observation] = []
+    if not group.passed:
+        yield from screen(search)
+        remainder = yield from _remainder(search)
+    found = culprits(search) if not group.passed else []
+    return Conclusion(
+        tuple(found),
+        tuple(dict.fromkeys(unknown(search, found))) if not group.passed else (),
+        group,
+        tuple(remainder),
+        tuple(search.evidence.observations),
+        search.rounds,
+        threshold.source,
+    )
+
+
+def conclude(steps: Steps[Conclusion], run: Callable[[Round], Sequence[Result]]) -> Conclusion:
+    """Run the rounds one after the other: `run` returns the results in the order of the tests."""
+    try:
+        planned = next(steps)
+        while True:
+            planned = steps.send(run(planned))
+    except StopIteration as end:
+        conclusion: Conclusion = end.value
+        return conclusion
+
+
+def _remainder(search: Search) -> Steps[list[Observation]]:
+    """Test the group without the culprits, and find faulty pairs in it."""
+    good = search.good() if search.rails else []
+    if len(good) < 2:
+        return []
+    passed = yield from examine(search, good, search.rails)
+    ports = [each for each in culprits(search) if each.kind is Kind.PORT]
+    if ports:
+        holders = {each.members[0] for each in ports}
+        bad = {each.rails[0] for each in ports}
+        passed = [*passed, *(yield from _holders(search, holders, bad))]
+    yield from _crossing(search, passed)
+    yield from repeat_pairs(search)
+    return passed
+
+
+def _holders(search: Search, holders: set[str], bad: set[int]) -> Steps[list[Observation]]:
+    """Examine members with a bad port together with the others, on the rails without such ports."""
+    rails: Rails = tuple(rail for rail in search.rails if rail not in bad)
+    names = ", ".join(sorted(holders))
+    if not rails:
+        search.unknown.append(f"whether links of {names} are healthy: no rail is free of bad ports")
+        return []
+    if not search.judge.has_figure(len(rails)):
+        group = [each for each in search.members if each in holders or search.is_good(each)]
+        pairs = [GroupTest(pair, rails) for pair in neighbours(group)[0]]
+        yield from search.run(Step.REPEATS, pairs, siblings=[rails])
+    partners = Partners(search, 1)
+    tests = [
+        GroupTest((member, other), rails)
+        for member in sorted(holders)
+        if not search.evidence.is_good(member, rails) and (other := partners.take(member, set()))
+    ]
+    yield from search.run(Step.REPEATS, tests)
+    members = [each for each in search.members if search.evidence.is_good(each, rails)]
+    missing = holders - set(members)
+    if missing:
+        search.unknown.append(
+            f"whether links of {', '.join(sorted(missing))} on other rails are healthy:"
+            f" no test on rails {', '.join(map(str, rails))} together passed"
+        )
+    if not holders & set(members):
+        return []
+    return (yield from examine(search, members, rails))
+
+
+def _crossing(search: Search, passed: Sequence[Observation]) -> Steps[None]:
+    """Test pairs of members of different faulty pairs, which no passing group held."""
+    removed, ends = cover([pair for pair, _ in bad_pairs(search)], search.members)
+    together = [set(seen.test.members) for seen in passed]
+    used: set[str] = set()
+    tests, missed = [], []
+    for first in sorted(removed):
+        for second in sorted(ends):
+            pair = frozenset((first, second))
+            if (
+                pair in search.evidence.pairs_failed
+                or search.evidence.pair_is_good(pair, search.rails)
+                or any(pair <= group for group in together)
+            ):
+                continue
+            if used & pair:
+                missed.append(f"{first} and {second}")
+                continue
+            used |= pair
+            tests.append(GroupTest((first, second), search.rails))
+    yield from search.run(Step.REPEATS, tests)
+    if missed:
+        search.unknown.append(f"whether the links between {'; '.join(missed[:4])} are healthy")

@@ -1,0 +1,99 @@
+"""The state of a bisection that all of its steps share: members, rails, evidence, limits."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Generator, Iterable, Sequence
+from typing import TypeVar
+
+from .evidence import Evidence, Rails
+from .rounds import Deadline, GroupTest, Observation, Result, Round
+from .schedule import PAIR_SEARCHES, Step, step_rounds
+from .threshold import Judge, Threshold
+
+T = TypeVar("T")
+Steps = Generator[Round, Sequence[Result], T]
+
+
+class Search:
+    """Yields rounds, enters their results into the evidence, and keeps to the schedule."""
+
+    def __init__(
+        self,
+        members: Sequence[str],
+        rails: Sequence[int],
+        threshold: Threshold,
+        deadline_s: Deadline,
+        pair_searches: int = PAIR_SEARCHES,
+    ) -> None:
+        if len(members) < 2 or len(set(members)) != len(members):
+            raise ValueError("a group has two or more members, each once")
+        if not rails or len(set(rails)) != len(rails):
+            raise ValueError("a group has one or more rails, each once")
+        self.members, self.all_rails = tuple(members), tuple(sorted(rails))
+        # The rails that are not at fault: the tests after the search for bad rails use these.
+        self.rails: Rails = self.all_rails
+        self.judge, self.deadline_s = Judge(threshold), deadline_s
+        self.evidence = Evidence()
+        self.pair_searches = pair_searches
+        self.limits = step_rounds(len(members), len(rails), pair_searches)
+        self.used: Counter[Step] = Counter()
+        self.rounds = 0
+        self.unknown: list[str] = []
+
+    def left(self, step: Step) -> int:
+        """How many more rounds the schedule has for a step."""
+        return self.limits[step] - self.used[step]
+
+    def run(
+        self,
+        step: Step,
+        tests: Iterable[GroupTest],
+        siblings: Sequence[Rails] = (),
+    ) -> Steps[list[Observation]]:
+        """One round; nothing where there is no test, or the schedule has no round left.
+
+        `siblings`: all members take part, and the median of the tests on these rails, each set of
+        them as good as the other, is a figure from then on.
+        """
+        planned = tuple(tests)
+        if not planned or self.left(step) <= 0:
+            return []
+        self.used[step] += 1
+        self.rounds += 1
+        deadline = max(self.deadline_s(len(test.members)) for test in planned)
+        results = yield Round(self.rounds, step.value, planned, deadline)
+        if len(results) != len(planned):
+            raise ValueError(f"{len(planned)} tests have {len(results)} results")
+        if siblings:
+            self.judge.calibrate(planned, results, siblings)
+        seen = [
+            Observation(
+                len(self.evidence.observations) + number,
+                self.rounds,
+                test,
+                self.judge.outcome(test, result),
+                result.bus_bandwidth_gb_s,
+                self.judge.least_gb_s(test),
+            )
+            for number, (test, result) in enumerate(zip(planned, results, strict=True), 1)
+        ]
+        for each in seen:
+            self.evidence.add(each)
+        return seen
+
+    def is_good(self, member: str) -> bool:
+        """Whether a member passed a test on all rails that are not at fault."""
+        return self.evidence.is_good(member, self.rails)
+
+    def good(self) -> list[str]:
+        """The members that passed a test on all rails that are not at fault."""
+        return [member for member in self.members if self.is_good(member)]
+
+    def suspects(self) -> list[str]:
+        """The members that took part in tests and passed none on these rails."""
+        return [
+            member
+            for member in self.members
+            if member in self.evidence.ran and not self.is_good(member)
+        ]

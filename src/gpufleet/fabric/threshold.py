@@ -1,0 +1,104 @@
+"""Which bandwidth is slow: below a declared figure, or below the median of the siblings.
+
+The caller passes every figure and its source; this module has none. A declared figure is one for
+each number of rails, since eight ports do not reach eight times the rate of one. Where none is
+declared, the median of a round in which every member takes part is the figure for that number of
+rails, if the round has four pairs or more. Later rounds are made of suspects and give no figure:
+the median of broken hosts is broken.
+
+One figure serves pairs and groups: nccl-tests defines bus bandwidth so that it does not depend on
+the number of members (https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md). Where a
+large group is slower all the same, the search ends without a culprit, since only tests of pairs
+blame anybody.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from .rounds import GroupTest, Outcome, Result
+
+# The upper median of four is not slow unless three of them are.
+LEAST_SIBLINGS = 4
+# A rail counts as tried when two pairs failed on it without a bandwidth: one may have hung alone.
+TRIES = 2
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """How far below its figure a bandwidth is slow.
+
+    `tolerance` is a share: 0.1 accepts nine tenths of the figure. It is larger than the scatter of
+    repeated tests. `source` says where tolerance and figures come from; it is shown with the
+    conclusion. `declared_gb_s` has the bus bandwidth by the number of rails that a test uses.
+    """
+
+    tolerance: float
+    source: str
+    declared_gb_s: Mapping[int, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not 0 < self.tolerance < 1:
+            raise ValueError(f"a tolerance is a share between 0 and 1, not {self.tolerance}")
+
+
+class Judge:
+    """Judges the results of a bisection by its threshold, and remembers the siblings' medians."""
+
+    def __init__(self, threshold: Threshold) -> None:
+        self.threshold = threshold
+        self.medians: dict[int, float] = {}
+        # The bandwidths of the siblings, by the rails that they used; None where a test had none.
+        self._measured: dict[tuple[int, ...], list[float | None]] = {}
+
+    def has_figure(self, rails: int) -> bool:
+        """Whether tests on so many rails can be judged before siblings were measured."""
+        return rails in self.threshold.declared_gb_s or rails in self.medians
+
+    def calibrate(
+        self,
+        tests: Sequence[GroupTest],
+        results: Sequence[Result],
+        rail_sets: Sequence[tuple[int, ...]],
+    ) -> None:
+        """Take the median of rounds in which every member takes part, of at least four pairs each.
+
+        Each of the rail sets has to be measured before: half of the rails may be slow.
+        """
+        if len(tests) < LEAST_SIBLINGS:
+            return
+        for test, result in zip(tests, results, strict=True):
+            if result.outcome is not Outcome.NOT_RUN:
+                measured = result.outcome in {Outcome.PASSED, Outcome.SLOW}
+                rate = result.bus_bandwidth_gb_s if measured else None
+                self._measured.setdefault(test.rails, []).append(rate)
+        siblings = [self._measured.get(rails, []) for rails in rail_sets]
+        rates = [[rate for rate in each if rate is not None] for each in siblings]
+        complete = all(
+            rate or len(each) >= TRIES for rate, each in zip(rates, siblings, strict=True)
+        )
+        if complete and sum(map(len, rates)) >= LEAST_SIBLINGS:
+            # Each rail counts once, however many tests it has.
+            self.medians.setdefault(
+                len(rail_sets[0]),
+                statistics.median_high(statistics.median_high(rate) for rate in rates if rate),
+            )
+
+    def least_gb_s(self, test: GroupTest) -> float | None:
+        """The lowest bandwidth that is not slow; None where there is no figure."""
+        rails = len(test.rails)
+        figure = self.threshold.declared_gb_s.get(rails, self.medians.get(rails))
+        return None if figure is None else figure * (1 - self.threshold.tolerance)
+
+    def outcome(self, test: GroupTest, result: Result) -> Outcome:
+        """How a test ended, with its bandwidth taken into account."""
+        rate = result.bus_bandwidth_gb_s
+        if result.outcome is not Outcome.PASSED or rate is None:
+            return result.outcome
+        least = self.least_gb_s(test)
+        if least is None:
+            return Outcome.NOT_JUDGED
+        # Written so that a bandwidth that is not a number is slow.
+        return Outcome.PASSED if rate >= least else Outcome.SLOW
