@@ -22,6 +22,7 @@ TITLES = {
     "verdict": "Verdicts, bundles and collected results",
     "nightly": "Nightly verification",
     "mirror": "Offline mirror",
+    "collectives": "Fabric test",
 }
 WORDS = {
     "text": "text",

@@ -148,6 +148,7 @@ MISTAKES: list[tuple[str, Any, str]] = [
     ("gpu_artifacts_source", 5, "text"),
     ("gpu_pip_index_url", ["a"], "text"),
     ("gpu_pair_address", 5, "text"),
+    ("gpu_nccl_dir", 5, "text"),
     ("gpu_node_name", {"a": 1}, "text"),
     ("artifacts_keep", "sometimes", "true or false"),
 ]

@@ -21,7 +21,7 @@ from gpufleet.probe.sections.compute import section_compute
 from gpufleet.probe.sections.stacks import section_stacks
 from gpufleet.probe.sections.toolkits import section_toolkits
 from gpufleet.transport.connection import NO_PYTHON
-from gpufleet.verification import pairs
+from gpufleet.verification import sides
 from tests.support.access_lists import may_write
 from tests.support.elf_file import shared_library
 from tests.support.planted_host import NOBODY, probe_tree, put
@@ -286,8 +286,8 @@ def test_a_side_of_a_pair_starts_as_the_account_that_could_have_written_its_stac
 
     def side() -> tuple[int, str, str]:
         done = subprocess.run(
-            [sys.executable, "-I", "-S", "-c", pairs.READER],
-            input=pairs.gate(str(python)) + b"for the stack\n",
+            [sys.executable, "-I", "-S", "-c", sides.READER],
+            input=sides.gate(str(python)) + b"for the stack\n",
             capture_output=True,
             check=False,
         )

@@ -21,6 +21,7 @@ from gpufleet.inventory import Become, Connection, InventoryHost
 from gpufleet.model.pairs import lacking
 from gpufleet.probe import payload
 from gpufleet.verification import pairs
+from gpufleet.verification import sides as running_sides
 from gpufleet.verification.pair_selection import (
     Pair,
     PairOptions,
@@ -309,7 +310,7 @@ os.abort()
 def test_a_hanging_side_reports_it_at_the_deadline_and_ends(two: Two) -> None:
     begin = time.monotonic()
     sides = two.run(5)
-    assert time.monotonic() - begin < 5 + 2 * pairs.GRACE_S
+    assert time.monotonic() - begin < 5 + 2 * running_sides.GRACE_S
     assert states(sides) == ("hung", "hung")
     assert {side["stage"] for side in sides} == {"starting its servers"}
     assert {side["error"] for side in sides} == {"no answer within 5 s"}
@@ -355,7 +356,7 @@ def test_what_to_do_is_never_a_host_s_own_word(two: Two) -> None:
     assert "remedy" not in ends_with(two, "it is broken")[0]
 
 
-@pytest.mark.parametrize(("how", "remedy"), [("SIGKILL", pairs.WHO_KILLED), ("SIGSEGV", None)])
+@pytest.mark.parametrize(("how", "remedy"), [("SIGKILL", running_sides.WHO_KILLED), ("SIGSEGV", None)])
 def test_what_killed_one_of_a_side_s_processes_is_in_the_kernel_log(
     two: Two, how: str, remedy: str | None
 ) -> None:
@@ -374,7 +375,7 @@ def test_a_missing_stack_and_one_that_does_not_start(two: Two) -> None:
 
 
 def test_endless_output_is_cut_off(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pairs, "MOST_BYTES", 1 << 16)
+    monkeypatch.setattr(running_sides, "MOST_BYTES", 1 << 16)
     two.python("one", "exec yes flooding")
     sides = two.run(60)
     assert sides[0]["error"] == "one sends endless output"
@@ -394,7 +395,7 @@ def test_a_side_ends_with_its_session_and_leaves_nothing(two: Two) -> None:
     home = two.place / "tmp"
     home.mkdir()
     side = subprocess.Popen(
-        [two.place / "one/bin/python", "-I", "-c", pairs.READER],
+        [two.place / "one/bin/python", "-I", "-c", running_sides.READER],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env={**os.environ, "TMPDIR": str(home)},

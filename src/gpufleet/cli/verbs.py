@@ -37,6 +37,7 @@ GROUPS: dict[str, tuple[Verb, ...]] = {
     ),
     "Verify": (
         Verb("verify", "Verify the hosts of an inventory"),
+        Verb("fabric", "Test the fabric between hosts, and find what makes it slow or wrong"),
         Verb("nightly", "Run nightly verification"),
         Verb("history", "Show nightly verification history"),
         Verb("report", "Show the latest report"),

@@ -42,6 +42,7 @@ OWN_TEXTS = {
     "gpu_artifacts_source",
     "gpu_pip_index_url",
     "gpu_pair_address",
+    "gpu_nccl_dir",
     "gpu_node_name",
     "gpu_scheduler_host",
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .collectives import FabricTest
 from .mirror import Delivery, Mirror, MirrorContents
 from .nightly import Changes, Heartbeat, Past
 from .plan import Plan, PlanChange, Restart
@@ -27,4 +28,5 @@ DOCUMENTS: dict[str, type] = {
     "mirror": Mirror,
     "mirror-contents": MirrorContents,
     "delivery": Delivery,
+    "fabric-test": FabricTest,
 }

@@ -25,6 +25,7 @@ KEYS = (
     "gpu_expect",
     "gpu_gpus",
     "gpu_pair_address",
+    "gpu_nccl_dir",
     "gpu_node_name",
     "gpu_scheduler_host",
     "gpu_srun_options",

@@ -18,18 +18,21 @@ VARIABLES = {"PATH": "/usr/bin:/bin"}
 def main(config):
     """Replace this process by `argv`, or exit: 1 with the reason, `absent` where it is not there.
 
-    `config`: JSON, `argv` (a list whose first entry is the interpreter's path) and `absent` (an
-    exit status).
+    `config`: JSON, `argv` (a list whose first entry is the interpreter's path; null: the one that
+    runs this), `absent` (an exit status) and `code` (directories and files that it loads besides).
     """
     config = json.loads(config)
-    python = config["argv"][0]
+    python = config["argv"][0] or sys.executable
     if not os.access(python, os.X_OK):
         sys.exit(config["absent"])
     os.chdir("/")
+    more = config.get("code") or []
     try:
-        account = account_for(lambda: interpreter_code(python), as_owner=True)
+        account = account_for(
+            lambda: dict(interpreter_code(python), **dict.fromkeys(more, "")), as_owner=True
+        )
     except RefusedError as error:
         sys.exit(str(error))
     if account:
         become(account)
-    os.execve(python, config["argv"], VARIABLES)
+    os.execve(python, [python, *config["argv"][1:]], VARIABLES)

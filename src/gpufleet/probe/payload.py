@@ -87,6 +87,12 @@ def distributed():
 
 
 @functools.lru_cache(maxsize=None)
+def collective():
+    """The text of one host's part in NCCL's collectives."""
+    return pack_program("gpufleet.workload.collective", workload_sources())
+
+
+@functools.lru_cache(maxsize=None)
 def as_owner():
     """The text that becomes another interpreter. Its configuration: see `as_owner.main`."""
     return pack_program("gpufleet.probe.as_owner", sources("probe"))

@@ -1,123 +1,25 @@
 """Run a distributed framework between pairs of hosts.
 
-`distributed.py` runs on both hosts at the same time over the connections of the fan-out. This
-module passes each side's messages to the other side, and records how each side ended. The records
-become part of both snapshots (`pairs`), and `checks/pair.py` judges them.
+`distributed.py` runs on both hosts at the same time over the connections of the fan-out, and
+`sides.py` passes each side's messages to the other side. The records become part of both snapshots
+(`pairs`), and `checks/pair.py` judges them.
 """
 
 from __future__ import annotations
 
-import json
-import shlex
-import signal
-import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, cast
 
-from ClusterShell.Event import EventHandler
 from ClusterShell.Task import task_self
 
-from gpufleet.inventory import Connection
-from gpufleet.model import received
 from gpufleet.model.pairs import Meeting, Message, Side
-from gpufleet.model.validator import faults
 from gpufleet.probe import payload
-from gpufleet.transport.connection import (
-    NO_PYTHON,
-    READY,
-    SUDO_REFUSED,
-    command,
-    failure_reason,
-    with_password,
-)
 
+from . import sides
 from .pair_selection import Job, Pair, jobs_of, pair_address, rounds
-
-# As in workload/rendezvous.py.
-MARK = b"gpufleet-pair: "
-FINAL = {"ok", "failed", "lost", "hung", "stopped", "unconnected"}
-MOST_BYTES = 4 << 20
-SSH_FAILED = 255
-# What JAX writes before it aborts a process whose coordinator is gone (0.5.3, 0.10.2).
-OTHER_GONE = "another task died"
-# How a side names the end of one of its processes, as distributed_pytorch.py does.
-KILLED = "was killed (SIGKILL)"
-WHO_KILLED = (
-    "see in the kernel log what killed it, such as a lack of memory: dmesg -T | grep -i kill"
-)
-# Beyond the side's own deadline, at which the host's kernel has ended it.
-GRACE_S = 5
-# Reads a program by its length, and not a byte more: what follows on standard input is for the next
-# program, or for this one.
-READER = """\
-import sys
-given, text = open(0, "rb", 0, closefd=False), b""
-size = int(given.readline())
-while len(text) < size:
-    text += given.read(size - len(text)) or sys.exit("standard input ended")
-exec(text.decode())
-"""
+from .sides import Exchange, framed, gate
 
 Notify = Callable[[str], None]
-
-
-@dataclass
-class _Side:
-    """The messages and the output of one host of a run so far."""
-
-    connection: Connection
-    python: str
-    deadline_s: float
-    worker: Any = None
-    messages: list[Any] = field(default_factory=list)
-    document: dict[str, Any] = field(default_factory=dict)
-    output: deque[str] = field(default_factory=lambda: deque(maxlen=40))
-    received: int = 0
-    status: int | None = None
-    late: bool = False
-    # Why a message of it may not be read.
-    refused: str = ""
-    begin: float = field(default_factory=time.monotonic)
-
-    @property
-    def finished(self) -> bool:
-        """Whether the side has reported how it ended."""
-        return self.document.get("state") in FINAL
-
-    def outcome(self) -> Side:
-        """Its last document; if it did not report its end, with the reason of its end."""
-        if self.finished and not self.refused:
-            ended = cast(Side, self.document)
-            killed = ended["state"] == "failed" and KILLED in (ended["error"] or "")
-            return {**ended, "remedy": WHO_KILLED} if killed else ended
-        output = "\n".join(self.output)
-        name = self.connection.name
-        found = cast(Side, {**EMPTY_DOCUMENT, **self.document})
-        if self.refused:
-            return {
-                **found,
-                "state": "failed",
-                "error": f"{name} sent a message that is not read: {self.refused}",
-                "remedy": received.REMEDY,
-            }
-        if self.received > MOST_BYTES:
-            return {**found, "state": "failed", "error": f"{name} sends endless output"}
-        if self.late:
-            return {**found, "state": "hung", "error": f"no answer within {self.deadline_s:g} s"}
-        if self.status == NO_PYTHON:
-            return {**found, "state": "absent", "error": f"{self.python} was not found"}
-        if not self.document and self.status in {None, SUDO_REFUSED, SSH_FAILED}:
-            cause, remedy = failure_reason(self.connection, self.status, output)
-            return {**found, "state": "silent", "error": cause, "remedy": remedy}
-        tail = output[-400:].strip() or "it wrote nothing"
-        if OTHER_GONE in output:
-            return {**found, "state": "lost", "error": tail}
-        if self.status == 128 + signal.SIGKILL:
-            return {**found, "state": "failed", "error": f"it {KILLED}", "remedy": WHO_KILLED}
-        return {**found, "state": "failed", "error": f"it ended with status {self.status}: {tail}"}
-
 
 # The document of a side that reported nothing.
 EMPTY_DOCUMENT: Side = {
@@ -139,17 +41,21 @@ EMPTY_DOCUMENT: Side = {
 }
 
 
-class _JobRun:
-    """One job: exchanges the messages of both sides, and stops one when the other has ended."""
+class _JobRun(Exchange):
+    """One job: both sides of a distributed run."""
 
     def __init__(self, job: Job, deadline_s: float) -> None:
-        self.job, self.exchanged = job, 0
-        self.sides = [
-            _Side(host.connection, f"{venv}/bin/python", deadline_s)
-            for host, venv in zip(job.pair.hosts, job.stack.venvs, strict=True)
-        ]
+        self.job = job
+        super().__init__(
+            [
+                sides.Side(
+                    host.connection, f"{venv}/bin/python", deadline_s, EMPTY_DOCUMENT, Message
+                )
+                for host, venv in zip(job.pair.hosts, job.stack.venvs, strict=True)
+            ]
+        )
 
-    def start(self, task: Any) -> None:
+    def start_all(self, task: Any) -> None:
         """Schedule the commands of both sides."""
         pair = self.job.pair
         addresses = [pair_address(host) for host in pair.hosts]
@@ -163,37 +69,7 @@ class _JobRun:
                 "gpus": gpus[index],
                 "deadline_s": side.deadline_s,
             }
-            reader = (
-                f"env -i PATH=/usr/bin:/bin {shlex.quote(side.connection.python)}"
-                f" -I -S -c {shlex.quote(READER)}"
-            )
-            # By a shell that stays: it says which signal ended its command, ssh does not.
-            run = f"/bin/sh -c {shlex.quote(f'{reader}; exit $?')}"
-            side.worker = task.shell(
-                f"exec {shlex.join(command(side.connection, run))}",
-                key=side.connection.name,
-                handler=_SideHandler(self, side),
-                stderr=True,
-                timeout=side.deadline_s + GRACE_S,
-            )
-            side.worker.write(with_password(side.connection, gate(side.python) + program(config)))
-
-    def received(self, side: _Side) -> None:
-        """A side sent a message: once both have, send both messages to both."""
-        if side.finished:
-            # Its command may still wait for standard input (for sudo's password).
-            side.worker.set_write_eof()
-        if all(len(one.messages) > self.exchanged for one in self.sides):
-            line = json.dumps([one.messages[self.exchanged] for one in self.sides])
-            self.exchanged += 1
-            for one in self.sides:
-                one.worker.write(f"{line}\n".encode())
-
-    def ended(self, side: _Side) -> None:
-        """A side ended: stop the other, unless it ends at its own deadline."""
-        if side.document.get("state") not in {"ok", "hung", "unconnected"} and not side.late:
-            for one in self.sides:
-                one.worker.set_write_eof()
+            self.start(task, side, gate(side.python) + program(config))
 
     def record(self) -> Meeting:
         """The record for the snapshots of both hosts."""
@@ -205,68 +81,13 @@ class _JobRun:
             "hosts": list(pair.names),
             "stacks": list(self.job.stack.names),
             "gpus": list(pair.gpus),
-            "sides": [side.outcome() for side in self.sides],
+            "sides": [cast(Side, side.outcome()) for side in self.sides],
         }
-
-
-def gate(python: str) -> bytes:
-    """The first program of a side: it becomes the stack's interpreter, as root only if root may."""
-    return _framed({"argv": [python, "-I", "-c", READER], "absent": NO_PYTHON}, payload.as_owner())
 
 
 def program(config: Mapping[str, Any]) -> bytes:
     """The second: one side of the run."""
-    return _framed(config, payload.distributed())
-
-
-def _framed(config: Mapping[str, Any], program: str) -> bytes:
-    text = f"CONFIG = {json.dumps(config)!r}\n{program}".encode()
-    return b"%d\n%s" % (len(text), text)
-
-
-class _SideHandler(EventHandler):  # type: ignore[misc]
-    """Collects the messages and the output of one side."""
-
-    def __init__(self, run: _JobRun, side: _Side) -> None:
-        super().__init__()
-        self.run, self.side = run, side
-
-    def ev_read(self, worker: Any, node: Any, sname: str, msg: bytes) -> None:
-        side = self.side
-        side.received += len(msg)
-        if side.received > MOST_BYTES:
-            worker.abort()
-        elif msg.startswith(MARK):
-            try:
-                line = received.document(msg[len(MARK) :], "message")
-            except received.UnfitError as error:
-                self.refuse(str(error))
-                return
-            except ValueError:
-                return
-            if wrong := faults(Message, line, "message"):
-                self.refuse(wrong[0])
-                return
-            side.document = line["document"]
-            side.document.pop("remedy", None)  # what to do is never a host's own word
-            if line["said"] is not None:
-                side.messages.append(line["said"])
-            self.run.received(side)
-        elif msg.strip() not in {b"", READY.encode()}:
-            side.output.append(received.output(msg))
-
-    def refuse(self, why: str) -> None:
-        """End a side whose message may not be read; what it sent before stands."""
-        self.side.refused = why
-        self.side.worker.abort()
-
-    def ev_hup(self, worker: Any, node: Any, rc: int) -> None:
-        self.side.status = rc
-
-    def ev_close(self, worker: Any, timedout: bool) -> None:
-        late = time.monotonic() - self.side.begin >= self.side.deadline_s
-        self.side.late = timedout or late
-        self.run.ended(self.side)
+    return framed(config, payload.distributed())
 
 
 def run_pairs(
@@ -286,7 +107,7 @@ def run_pairs(
                 f"Running {run.job.kind} between {' and '.join(run.job.pair.names)}"
                 f" with {run.job.stack.title} {run.job.stack.release}"
             )
-            run.start(task)
+            run.start_all(task)
         task.resume()
         records += [run.record() for run in runs]
     return records

@@ -75,7 +75,11 @@ class Side:
         self.answers, self.lock = Queue(), threading.Lock()
         # At which the other host reached this one.
         self.address = None
-        self.document = {
+        self.document = self.empty()
+
+    def empty(self):
+        """The document before anything was done."""
+        return {
             "state": "running",
             "stage": "starting",
             "error": None,

@@ -23,6 +23,12 @@ class Runtime(Library):
         self("cudaSetDevice", gpu)
         self("cudaFree", None)
 
+    def count(self):
+        """How many GPUs CUDA shows this process."""
+        found = ctypes.c_int()
+        self("cudaGetDeviceCount", ctypes.byref(found))
+        return found.value
+
     def free_mib(self):
         return self.memory_mib()[0]
 

@@ -1,0 +1,108 @@
+"""What `fabric test` exchanges with the hosts of a group, and the document that it prints."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypedDict
+
+from .pairs import Said
+from .types import Text, Time
+
+Operation = Literal["all_reduce", "all_gather", "sendrecv"]
+
+
+class CollectiveResult(TypedDict):
+    """One collective of one size on one host."""
+
+    operation: Operation
+    bytes: Annotated[int, "of a rank's result"]
+    seconds: Annotated[float | None, "the median of the repeated runs"]
+    repeats: int
+    wrong: Annotated[int | None, "how many numbers of this host's results are not the exact ones"]
+
+
+class SkippedCollective(TypedDict):
+    """A size that does not fit into the free memory of some GPU."""
+
+    operation: Operation
+    bytes: int
+
+
+class CollectiveSide(TypedDict):
+    """What one host of a group printed."""
+
+    state: Annotated[
+        Text,
+        "`ok`; `failed`: its own fault, see `error`; `lost`: another one was gone; `stopped`: the"
+        " session was stopped; `hung`; `absent`: no such interpreter; `silent`: ssh did not get in",
+    ]
+    stage: Annotated[str, "how far it came"]
+    error: str | None
+    nccl: Annotated[Text | None, "NCCL's release"]
+    library: Annotated[str | None, "the libnccl that was loaded"]
+    gpus: Annotated[int | None, "how many GPUs CUDA shows there"]
+    results: list[CollectiveResult]
+    skipped: list[SkippedCollective]
+    seconds: float | None
+
+
+class CollectiveMessage(TypedDict):
+    """What a host prints while it runs: its document so far, and what all hosts get."""
+
+    document: CollectiveSide
+    said: Said | None
+
+
+class GroupResult(TypedDict):
+    """One test of a group."""
+
+    number: int
+    round: Annotated[int, "tests of one round run at the same time"]
+    hosts: list[Text]
+    outcome: Annotated[Text, "`passed`, `slow`, `wrong`, `hung`, `not run` or `not judged`"]
+    gb_per_s: Annotated[float | None, "bus bandwidth of the judged operation in GB/s"]
+    least_gb_per_s: Annotated[float | None, "below this it is slow; null: there is no figure"]
+
+
+class CollectiveRow(TypedDict):
+    """One operation of one size between all hosts."""
+
+    operation: Operation
+    bytes: int
+    seconds: float
+    gb_per_s: Annotated[float, "bus bandwidth in GB/s"]
+    wrong: int
+
+
+class CulpritRow(TypedDict):
+    """What is at fault."""
+
+    kind: Annotated[Text, "`member`, `pair`, `rail` or `port`"]
+    hosts: list[Text]
+    rails: list[int]
+    statement: Annotated[str, "what is at fault, and which tests show it"]
+
+
+class Excluded(TypedDict):
+    """A host that could not take part."""
+
+    host: Text
+    cause: str
+    remedy: str
+
+
+class FabricTest(TypedDict):
+    """What `fabric test --json` prints."""
+
+    schema: Annotated[int, "1"]
+    started: Time
+    finished: Time
+    verdict: Annotated[Text, "`PASS`, `FAIL` or `INCONCLUSIVE`"]
+    hosts: list[Text]
+    nccl: Annotated[dict[str, Text], "by host the release that was loaded"]
+    ranks: Annotated[int, "GPUs in all"]
+    slow: Annotated[str, "what is called slow, and why"]
+    results: Annotated[list[CollectiveRow], "of the whole group"]
+    tests: list[GroupResult]
+    culprits: list[CulpritRow]
+    excluded: list[Excluded]
+    unknown: Annotated[list[str], "what the tests do not say"]

@@ -1,0 +1,168 @@
+"""NCCL, called by ctypes: communicators of this process's GPUs, and collectives between all ranks.
+
+Functions and numbers are those of NCCL's documented interface (nccl.h, releases 2.7 and later).
+All calls use the default stream of each GPU.
+"""
+
+import ctypes
+
+from .library import Library, Refused, library_file
+
+FLOAT32, SUM = 7, 0
+
+
+class UniqueId(ctypes.Structure):
+    """By which the ranks of one communicator find each other."""
+
+    _fields_ = (("internal", ctypes.c_char * 128),)
+
+    def text(self):
+        return bytes(self).hex()
+
+    @classmethod
+    def of(cls, text):
+        return cls.from_buffer_copy(bytes.fromhex(text))
+
+
+class Nccl(Library):
+    """The libnccl of a stack or directory."""
+
+    def __init__(self, place):
+        self.path = library_file(place, "nccl")
+        Library.__init__(self, self.path)
+
+    def describe(self, status):
+        """NCCL's text of a status, and the last error that it noted."""
+        text = self.name_of_status("ncclGetErrorString", status)
+        try:
+            last = self.library.ncclGetLastError
+        except AttributeError:  # before 2.13
+            return text
+        last.restype = ctypes.c_char_p
+        more = (last(None) or b"").decode("utf-8", "replace").strip()
+        return "%s; %s" % (text, more) if more else text
+
+    def version(self):
+        """The release, such as 2.21.5."""
+        value = ctypes.c_int()
+        self("ncclGetVersion", ctypes.byref(value))
+        # Releases before 2.9 count 1000 for the first number.
+        first = 10000 if value.value >= 10000 else 1000
+        return "%d.%d.%d" % (
+            value.value // first,
+            value.value % first // 100,
+            value.value % 100,
+        )
+
+    def unique_id(self):
+        found = UniqueId()
+        self("ncclGetUniqueId", ctypes.byref(found))
+        return found
+
+    def together(self, calls):
+        """Start the calls of all GPUs of this process as one group."""
+        self("ncclGroupStart")
+        try:
+            for call in calls:
+                call()
+        finally:
+            self("ncclGroupEnd")
+
+
+class Communicators:
+    """A communicator for each GPU of this process.
+
+    `own` has the rank of each of these GPUs, `ranks` is the number of ranks in all.
+    """
+
+    def __init__(self, libraries, gpus, own, ranks, unique_id):
+        nccl, runtime = libraries
+        self.nccl, self.runtime, self.gpus = nccl, runtime, gpus
+        self.ranks, self.own = ranks, list(own)
+        self.all = [ctypes.c_void_p() for _ in gpus]
+        nccl.together(
+            self._on(
+                gpu, "ncclCommInitRank", ctypes.byref(one), ctypes.c_int(ranks), unique_id, rank
+            )
+            for gpu, one, rank in zip(gpus, self.all, self.own)  # noqa: B905 (Python 3.6)
+        )
+
+    def _on(self, gpu, *call):
+        def started():
+            self.runtime("cudaSetDevice", gpu)
+            self.nccl(*call)
+
+        return started
+
+    def each(self, function):
+        """A group of `function(index of the GPU, its communicator, its rank)`'s calls."""
+        calls = []
+        for index, gpu in enumerate(self.gpus):
+            for call in function(index, self.all[index], self.own[index]):
+                calls.append(self._on(gpu, *call))
+        self.nccl.together(calls)
+
+    def all_reduce(self, sources, targets, count):
+        self.each(
+            lambda at, comm, _rank: [
+                (
+                    "ncclAllReduce",
+                    sources[at],
+                    targets[at],
+                    ctypes.c_size_t(count),
+                    FLOAT32,
+                    SUM,
+                    comm,
+                    None,
+                )
+            ]
+        )
+
+    def all_gather(self, sources, targets, count):
+        """Each rank gives `count` numbers and gets those of all."""
+        self.each(
+            lambda at, comm, _rank: [
+                (
+                    "ncclAllGather",
+                    sources[at],
+                    targets[at],
+                    ctypes.c_size_t(count),
+                    FLOAT32,
+                    comm,
+                    None,
+                )
+            ]
+        )
+
+    def shift(self, sources, targets, count):
+        """Each rank sends to the next one and receives from the one before it."""
+
+        def calls(at, comm, rank):
+            size = ctypes.c_size_t(count)
+            after, before = (rank + 1) % self.ranks, (rank - 1) % self.ranks
+            return [
+                ("ncclSend", sources[at], size, FLOAT32, after, comm, None),
+                ("ncclRecv", targets[at], size, FLOAT32, before, comm, None),
+            ]
+
+        self.each(calls)
+
+    def wait(self):
+        """Wait until all GPUs of this process are done, and say what NCCL noticed meanwhile."""
+        for gpu, comm in zip(self.gpus, self.all):  # noqa: B905
+            self.runtime("cudaSetDevice", gpu)
+            self.runtime.wait()
+            noticed = ctypes.c_int()
+            try:
+                self.nccl("ncclCommGetAsyncError", comm, ctypes.byref(noticed))
+            except Refused as error:
+                if "it has no" not in str(error):
+                    raise
+            if noticed.value:
+                raise Refused(
+                    "NCCL noticed %d %s" % (noticed.value, self.nccl.describe(noticed.value))
+                )
+
+    def destroy(self):
+        for comm in self.all:
+            self.nccl("ncclCommDestroy", comm)

@@ -1,0 +1,75 @@
+"""Hosts of a fabric test that are all this machine, each with a stand-in NCCL of its own."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+
+from gpufleet.inventory import Become, Connection, InventoryHost
+from gpufleet.model.collectives import FabricTest, Operation
+from gpufleet.verification import fabric_test
+from gpufleet.verification.collectives import Measure
+from gpufleet.verification.fabric_test import FabricOptions
+from gpufleet.verification.options import ProbeOptions
+
+SIZES = (1 << 20,)
+# The bus bandwidth of the stand-in, whose byte takes 60 ns.
+FULL_GB_PER_S = 0.0166
+
+
+class CollectiveHosts:
+    """Some hosts, and what is wrong with each."""
+
+    def __init__(self, place: Path, libraries: Path, names: list[str]) -> None:
+        self.place, self.lines = place, list[str]()
+        self.operations: tuple[Operation, ...] = ("all_reduce",)
+        for name in names:
+            shutil.copytree(libraries, place / name)
+            self.plant(name)
+        self.hosts = [
+            InventoryHost(
+                name,
+                {"gpu_nccl_dir": str(place / name), "gpu_expect": {"count": 1}},
+                Connection(name, "local", become=Become(False)),
+            )
+            for name in names
+        ]
+
+    def plant(self, name: str, faults: str = "") -> None:
+        """Have the stand-in of a host go wrong."""
+        (self.place / name / "lib64/faults").write_text(f"name {name}\n{faults}\n")
+
+    def gpus(self, name: str, count: int) -> None:
+        """How many GPUs the stand-in shows."""
+        (self.place / name / "lib64/gpus").write_text(f"{count}\n")
+
+    def options(self, deadline_s: float, at_least: float | None) -> FabricOptions:
+        """Fast, and with a tolerance beyond what a busy machine changes."""
+        return FabricOptions(
+            Measure(self.operations, SIZES, 2), deadline_s, 0.6, at_least=at_least, shared=True
+        )
+
+    def run(self, deadline_s: float = 60, at_least: float | None = FULL_GB_PER_S) -> FabricTest:
+        """Test them all; `lines` are the lines of progress."""
+        return fabric_test.run(
+            self.hosts, self.options(deadline_s, at_least), ProbeOptions(), self.lines.append
+        )
+
+    def left_behind(self) -> list[str]:
+        """Processes that have a stand-in of these hosts loaded, after a moment to end in."""
+        found: list[str] = []
+        for _ in range(50):
+            found = [
+                path.parent.name for path in Path("/proc").glob("[0-9]*/maps") if self._of(path)
+            ]
+            if not found:
+                break
+            time.sleep(0.1)
+        return found
+
+    def _of(self, path: Path) -> bool:
+        try:
+            return str(self.place).encode() in path.read_bytes()
+        except OSError:  # it ended, or is another account's
+            return False

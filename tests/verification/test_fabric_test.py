@@ -1,0 +1,322 @@
+"""Collectives between hosts: exact sums, who is at fault, and how a test ends.
+
+All hosts are this machine; NCCL is the lab's stand-in, which computes over TCP.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpufleet.errors import ConfigurationError
+from gpufleet.fabric.rounds import GroupTest, Outcome
+from gpufleet.inventory import Connection, InventoryHost
+from gpufleet.model.collectives import GroupResult
+from gpufleet.model.verdict import Verdict
+from gpufleet.transport.fanout import Outcome as Probed
+from gpufleet.verification import fabric_test
+from gpufleet.verification.collectives import (
+    OPERATIONS,
+    GroupRun,
+    Measure,
+    members_of,
+    run_groups,
+)
+from gpufleet.verification.fabric_test import InUseError, refuse_used, verdict
+from gpufleet.verification.options import ProbeOptions
+from gpufleet.verification.sides import GRACE_S
+from lab import collectives
+from tests.support.collective_hosts import FULL_GB_PER_S, SIZES, CollectiveHosts
+from tests.support.healthy_host import data, document
+
+# Enough for programs to start on a busy machine.
+DEADLINE_S = 20
+NAMES = ["gpu01", "gpu02", "gpu03", "gpu04"]
+
+
+@pytest.fixture(scope="module")
+def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return collectives.build(tmp_path_factory.mktemp("nccl") / "stand-in")
+
+
+@pytest.fixture
+def hosts(tmp_path: Path, libraries: Path) -> Iterator[CollectiveHosts]:
+    made = CollectiveHosts(tmp_path, libraries, NAMES)
+    yield made
+    assert made.left_behind() == []
+
+
+def test_healthy_hosts_pass_with_exact_sums_and_a_bandwidth_for_each_collective(
+    hosts: CollectiveHosts,
+) -> None:
+    hosts.operations = OPERATIONS
+    found = hosts.run()
+    assert (found["verdict"], found["unknown"], found["excluded"]) == ("PASS", [], [])
+    assert found["nccl"] == dict.fromkeys(NAMES, "2.27.3")
+    assert found["ranks"] == 4
+    assert [(row["operation"], row["bytes"], row["wrong"]) for row in found["results"]] == [
+        ("all_reduce", SIZES[0], 0),
+        ("all_gather", SIZES[0], 0),
+        ("sendrecv", SIZES[0], 0),
+    ]
+    # The bus bandwidth is the same for each collective; a busy machine takes a part of it.
+    assert all(0.004 < row["gb_per_s"] <= FULL_GB_PER_S * 1.01 for row in found["results"])
+
+
+def test_each_gpu_of_a_host_is_a_rank(hosts: CollectiveHosts) -> None:
+    hosts.gpus("gpu01", 3)
+    hosts.hosts = [
+        replace(hosts.hosts[0], variables={**hosts.hosts[0].variables, "gpu_expect": {"count": 3}}),
+        hosts.hosts[1],
+    ]
+    found = hosts.run()
+    assert (found["verdict"], found["ranks"]) == ("PASS", 4)
+
+
+def test_a_declared_gpu_that_cuda_does_not_show_is_named(hosts: CollectiveHosts) -> None:
+    hosts.hosts = [
+        replace(hosts.hosts[0], variables={**hosts.hosts[0].variables, "gpu_expect": {"count": 2}}),
+        hosts.hosts[1],
+    ]
+    [excluded] = hosts.run()["excluded"]
+    assert excluded["cause"] == "CUDA shows 1 GPUs, 2 are needed"
+
+
+def test_without_a_declared_bandwidth_the_median_of_the_pairs_is_the_figure(
+    tmp_path: Path, libraries: Path
+) -> None:
+    hosts = CollectiveHosts(tmp_path, libraries, [*NAMES, "gpu05", "gpu06"])
+    hosts.plant("gpu06", "slow 6")
+    found = hosts.run(at_least=None)
+    assert [(each["kind"], each["hosts"]) for each in found["culprits"]] == [("member", ["gpu06"])]
+    assert "median" in found["slow"]
+
+
+@pytest.mark.parametrize(
+    ("faults", "culprits"),
+    [
+        ({"gpu03": "slow 6"}, [("member", ["gpu03"], "slow")]),
+        ({"gpu02": "wrong 1"}, [("member", ["gpu02"], "wrong")]),
+        (
+            {"gpu02": "link gpu03 6", "gpu03": "link gpu02 6"},
+            [("pair", ["gpu02", "gpu03"], "slow")],
+        ),
+    ],
+    ids=["slow", "wrong", "link"],
+)
+def test_who_is_at_fault_is_named_and_nobody_else(
+    hosts: CollectiveHosts, faults: dict[str, str], culprits: list[tuple[str, list[str], str]]
+) -> None:
+    for name, line in faults.items():
+        hosts.plant(name, line)
+    found = hosts.run()
+    assert found["verdict"] == "FAIL"
+    assert [(each["kind"], each["hosts"]) for each in found["culprits"]] == [
+        culprit[:2] for culprit in culprits
+    ]
+    for each, (_kind, _hosts, how) in zip(found["culprits"], culprits, strict=True):
+        assert f" is {how}: test" in each["statement"]
+    assert any(line.startswith("all steps: at most") for line in hosts.lines)
+
+
+def test_a_hung_group_ends_at_its_deadline(hosts: CollectiveHosts) -> None:
+    hosts.plant("gpu02", "hang 2")
+    begin = time.monotonic()
+    tests = [GroupTest(("gpu01", "gpu02"), (0,)), GroupTest(("gpu03", "gpu04"), (0,))]
+    runs = run_groups(
+        tests, members_of(hosts.hosts), Measure(("all_reduce",), SIZES, 2), DEADLINE_S
+    )
+    assert DEADLINE_S <= time.monotonic() - begin < DEADLINE_S + 2 * GRACE_S
+    assert [run.result().outcome for run in runs] == [Outcome.HUNG, Outcome.PASSED]
+    assert runs[0].sides["gpu01"]["stage"] == f"all_reduce of {SIZES[0]} bytes"
+
+
+@pytest.mark.slow
+def test_a_hung_host_costs_its_tests_their_deadline_and_is_named(hosts: CollectiveHosts) -> None:
+    hosts.plant("gpu04", "hang 2")
+    found = hosts.run(deadline_s=DEADLINE_S)
+    assert [(each["kind"], each["hosts"]) for each in found["culprits"]] == [("member", ["gpu04"])]
+    assert "is hung" in found["culprits"][0]["statement"]
+
+
+def test_a_host_that_fails_by_itself_is_named_and_the_others_are_tested(
+    hosts: CollectiveHosts,
+) -> None:
+    hosts.plant("gpu01", "crash 3")
+    (hosts.place / "gpu02/lib64/libnccl.so.2").unlink()
+    found = hosts.run()
+    assert {each["host"] for each in found["excluded"]} == {"gpu01", "gpu02"}
+    causes = {each["host"]: each["cause"] for each in found["excluded"]}
+    assert "ended with status 134" in causes["gpu01"]
+    assert "there is no libnccl.so.*" in causes["gpu02"]
+    assert found["hosts"] == ["gpu03", "gpu04"]
+    assert found["verdict"] == "FAIL"
+
+
+def test_a_group_below_the_declared_bandwidth_fails_though_all_are_alike(
+    hosts: CollectiveHosts,
+) -> None:
+    found = hosts.run(at_least=400)
+    assert found["verdict"] == "FAIL"
+    assert found["culprits"] == []
+    assert "declared 400 GB/s" in found["slow"]
+    assert found["unknown"]
+
+
+def test_two_hosts_without_a_declared_bandwidth_are_not_judged(hosts: CollectiveHosts) -> None:
+    hosts.hosts = hosts.hosts[:2]
+    found = hosts.run(at_least=None)
+    assert (found["verdict"], found["culprits"]) == ("INCONCLUSIVE", [])
+
+
+def test_one_host_is_a_group_by_itself(hosts: CollectiveHosts) -> None:
+    hosts.hosts = hosts.hosts[:1]
+    hosts.gpus("gpu01", 2)
+    hosts.hosts = [
+        replace(hosts.hosts[0], variables={**hosts.hosts[0].variables, "gpu_expect": {"count": 2}})
+    ]
+    found = hosts.run()
+    assert (found["verdict"], found["ranks"]) == ("PASS", 2)
+    found = hosts.run(at_least=None)
+    assert (found["verdict"], found["unknown"]) == (
+        "INCONCLUSIVE",
+        ["how fast one host should be: no figure is declared (--at-least)"],
+    )
+
+
+def test_a_killed_test_leaves_no_process(hosts: CollectiveHosts) -> None:
+    hosts.plant("gpu02", "hang 2")
+    program = f"""
+from pathlib import Path
+from tests.support.collective_hosts import CollectiveHosts
+made = CollectiveHosts.__new__(CollectiveHosts)
+made.place, made.lines, made.operations = Path({str(hosts.place)!r}), [], ("all_reduce",)
+from gpufleet.inventory import Become, Connection, InventoryHost
+made.hosts = [
+    InventoryHost(name, {{"gpu_nccl_dir": str(made.place / name), "gpu_expect": {{"count": 1}}}},
+                  Connection(name, "local", become=Become(False)))
+    for name in {NAMES!r}
+]
+made.run(120)
+"""
+    running = subprocess.Popen([sys.executable, "-c", program], start_new_session=True)
+    end = time.monotonic() + 60
+    while not _all_loaded(hosts) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert _all_loaded(hosts)
+    running.send_signal(signal.SIGKILL)
+    running.wait()
+    assert hosts.left_behind() == []
+
+
+def _all_loaded(hosts: CollectiveHosts) -> bool:
+    return len([path for path in Path("/proc").glob("[0-9]*/maps") if hosts._of(path)]) >= len(
+        NAMES
+    )
+
+
+# -- who is refused --------------------------------------------------------------------------------
+
+
+def test_hosts_that_others_use_are_refused_unless_shared(
+    hosts: CollectiveHosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshot = document("snapshot.json")
+    data(snapshot, "driver")["holders"] = [
+        {"pid": 4711, "user": "ann", "command": "python3", "nodes": ["/dev/nvidia0"]}
+    ]
+    answers = {
+        "gpu01": Probed(snapshot),
+        "gpu02": Probed(None, "ssh failed: no route"),
+    }
+    monkeypatch.setattr(fabric_test, "probe_hosts", lambda *_: answers)
+    with pytest.raises(InUseError) as error:
+        refuse_used(hosts.hosts, ProbeOptions())
+    assert "gpu01: pid 4711 (ann, python3)" in error.value.message
+    assert "gpu02: ssh failed: no route" in error.value.message
+    assert "--shared" in error.value.remedy
+
+
+def test_hosts_without_nccl_are_refused_before_anything_starts() -> None:
+    host = InventoryHost("a", {"gpu_stacks": []}, Connection("a"))
+    with pytest.raises(ConfigurationError, match="no stack of this host has NCCL") as error:
+        members_of([host])
+    assert "gpu_nccl_dir" in error.value.remedy
+    relative = InventoryHost("a", {"gpu_nccl_dir": "opt/nccl"}, Connection("a"))
+    with pytest.raises(ConfigurationError, match="absolute path"):
+        members_of([relative])
+
+
+def test_a_stack_with_cuda_from_pip_is_used() -> None:
+    host = InventoryHost("a", {"gpu_stacks": [{"pytorch": "2.6.0"}]}, Connection("a"))
+    member = members_of([host])["a"]
+    assert (member.place, member.is_venv) == ("/opt/gpufleet/stacks/pytorch-2.6.0", True)
+
+
+# -- what hosts may claim --------------------------------------------------------------------------
+
+
+def side(**more: object) -> dict[str, object]:
+    row = {"operation": "all_reduce", "bytes": 8, "seconds": 1e-3, "repeats": 1, "wrong": 0}
+    return {
+        "state": "ok",
+        "stage": "",
+        "error": None,
+        "nccl": "2.27.3",
+        "library": "/x",
+        "gpus": 1,
+        "results": [row],
+        "skipped": [],
+        "seconds": 1.0,
+        **more,
+    }
+
+
+@pytest.mark.parametrize(
+    "claim",
+    [
+        {"gpus": 0},
+        {"results": []},
+        {"results": [{**side()["results"][0], "seconds": 0.0}]},  # type: ignore[index]
+        {"results": [{**side()["results"][0], "seconds": -1.0}]},  # type: ignore[index]
+        {"results": [{**side()["results"][0], "bytes": 1 << 40}]},  # type: ignore[index]
+        {"state": "stopped"},
+    ],
+)
+def test_a_claim_that_cannot_be_is_no_result(claim: dict[str, object]) -> None:
+    test = GroupTest(("a", "b"), (0,))
+    other = side(gpus=-1) if claim == {"gpus": 0} else side()
+    run = GroupRun(test, {"a": other, "b": side(**claim)}, {})  # type: ignore[dict-item]
+    assert run.result().outcome is Outcome.NOT_RUN
+
+
+def test_wrong_numbers_are_wrong_also_where_the_test_did_not_end() -> None:
+    test = GroupTest(("a", "b"), (0,))
+    row = {**side()["results"][0], "wrong": 3}  # type: ignore[index]
+    run = GroupRun(test, {"a": side(results=[row]), "b": side(state="hung")}, {})  # type: ignore[dict-item]
+    assert run.result().outcome is Outcome.WRONG
+
+
+def test_a_pair_that_was_slow_once_is_not_known_to_be_slow() -> None:
+    def seen(outcome: str) -> GroupResult:
+        return {
+            "number": 1,
+            "round": 1,
+            "hosts": ["a", "b"],
+            "outcome": outcome,
+            "gb_per_s": 1.0,
+            "least_gb_per_s": 1.0,
+        }
+
+    assert verdict([seen("passed"), seen("slow")], [], [], ["why"]) is Verdict.INCONCLUSIVE
+    assert verdict([seen("slow"), seen("passed")], [], [], ["why"]) is Verdict.FAIL
+    assert verdict([seen("passed"), seen("wrong")], [], [], ["why"]) is Verdict.FAIL
+    assert verdict([seen("not judged"), seen("passed")], [], [], []) is Verdict.PASS
+    assert verdict([], [], [], []) is Verdict.INCONCLUSIVE
