@@ -92,7 +92,7 @@ def test_a_declared_gpu_that_cuda_does_not_show_is_named(hosts: CollectiveHosts)
 def test_without_a_declared_bandwidth_the_median_of_the_pairs_is_the_figure(
     tmp_path: Path, libraries: Path
 ) -> None:
-    hosts = CollectiveHosts(tmp_path, libraries, [*NAMES, "gpu05", "gpu06"])
+    hosts = CollectiveHosts(tmp_path, libraries, [f"gpu{number:02}" for number in range(1, 9)])
     hosts.plant("gpu06", "slow 6")
     found = hosts.run(at_least=None)
     assert [(each["kind"], each["hosts"]) for each in found["culprits"]] == [("member", ["gpu06"])]

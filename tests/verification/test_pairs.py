@@ -356,7 +356,9 @@ def test_what_to_do_is_never_a_host_s_own_word(two: Two) -> None:
     assert "remedy" not in ends_with(two, "it is broken")[0]
 
 
-@pytest.mark.parametrize(("how", "remedy"), [("SIGKILL", running_sides.WHO_KILLED), ("SIGSEGV", None)])
+@pytest.mark.parametrize(
+    ("how", "remedy"), [("SIGKILL", running_sides.WHO_KILLED), ("SIGSEGV", None)]
+)
 def test_what_killed_one_of_a_side_s_processes_is_in_the_kernel_log(
     two: Two, how: str, remedy: str | None
 ) -> None:
