@@ -88,12 +88,10 @@ class Search:
 
     def good(self) -> list[str]:
         """The members that passed a test on all rails that are not at fault."""
-        return [member for member in self.members if self.is_good(member)]
+        good = self.evidence.good(self.rails)
+        return [member for member in self.members if member in good]
 
     def suspects(self) -> list[str]:
         """The members that took part in tests and passed none on these rails."""
-        return [
-            member
-            for member in self.members
-            if member in self.evidence.ran and not self.is_good(member)
-        ]
+        suspected = self.evidence.ran - self.evidence.good(self.rails)
+        return [member for member in self.members if member in suspected]
