@@ -222,11 +222,14 @@ def unknown(search: Search, found: Sequence[Culprit]) -> list[str]:
             "whether two faults look like this one: three members cannot tell a member from its two"
             " links, nor a rail from two of its ports"
         )
-    blamed = {member for culprit in found for member in culprit.members}
+    # A member with a bad link may still be at fault itself.
+    blamed = {each.members[0] for each in found if each.kind in {Kind.MEMBER, Kind.PORT}}
     open_members = [each for each in search.suspects() if each not in blamed]
     if open_members:
-        seen = "passed no test on all rails, and did not fail with two known-good members"
-        lines.append(f"whether {_are(open_members)} at fault: each {seen}")
+        lines.append(
+            f"whether {_are(open_members)} at fault: no test on all rails passed, and too few"
+            " failed with members that are known to be good"
+        )
         lines += _narrow(search, open_members)
     proven = {each.rails[0] for each in found if each.kind is Kind.RAIL}
     for rail in search.all_rails:
@@ -238,6 +241,11 @@ def unknown(search: Search, found: Sequence[Culprit]) -> list[str]:
     lines += _unexplained(search, found, open_members)
     lines += _half_known(search, found)
     whole = [each.members[0] for each in found if each.kind is Kind.MEMBER]
+    if whole and len(search.rails) == 1 < len(search.all_rails):
+        lines.append(
+            f"whether all of {listed(whole)} or only port {search.rails[0]} is at fault: the other"
+            " rails are"
+        )
     if whole:
         lines.append(f"whether links of {listed(whole)} are at fault too: they were not judged")
     return lines

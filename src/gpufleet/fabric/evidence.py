@@ -1,7 +1,8 @@
 """What the tests of a bisection prove: who is good, and which failures a known-good member saw.
 
 A passing test clears its members and their ports on its rails, and a test of two also the pair: a
-larger one may not have used every link. A failing test blames nobody by itself. A test that was not run, or not judged, proves nothing.
+larger one may not have used every link. A failing test blames nobody by itself. A test that was not
+run, or not judged, proves nothing.
 """
 
 from __future__ import annotations
