@@ -33,6 +33,8 @@ class Search:
         self.members, self.all_rails = tuple(members), tuple(sorted(rails))
         # The rails that are not at fault: the tests after the search for bad rails use these.
         self.rails: Rails = self.all_rails
+        # The rails on which no member has a bad port, once these are known.
+        self.sound_rails: Rails = ()
         self.judge, self.deadline_s = Judge(threshold), deadline_s
         self.evidence = Evidence()
         self.pair_searches = pair_searches
