@@ -9,7 +9,7 @@ The steps, and what can be concluded from each:
 
 1. The whole group. If it passes there is nothing to find.
 2. Pairs of neighbours, all at the same time, each member with two others. A member that fails with
-   two known-good ones and passes with nobody is at fault.
+   three known-good ones and passes with nobody is at fault.
 3. Where no pair passes: each rail alone, different rails by different pairs. A rail on which every
    pair fails is at fault, and is left out from here on.
 4. A suspect's ports, one by one, with known-good partners: some fail (ports), or all do (member).
