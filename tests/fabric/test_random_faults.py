@@ -28,7 +28,10 @@ def random_fault(chance: random.Random, members: tuple[str, ...], rails: int) ->
     kind, effect, share = chance.choice(kinds), chance.choice(EFFECTS), chance.uniform(0.1, 0.6)
     count = {Kind.RAIL: 0, Kind.PAIR: 2}.get(kind, 1)
     rail = chance.randrange(rails) if kind in {Kind.RAIL, Kind.PORT} else None
-    capped = kind is Kind.MEMBER and chance.random() < 0.3
+    capped = kind is Kind.MEMBER and chance.random() < 0.3 and rails > 1
+    if capped:
+        # A cap near the rate of one rail makes single rails neither fine nor slow.
+        share = max(share, 1.3 / rails)
     return Fault(kind, tuple(chance.sample(members, count)), rail, effect, share, capped)
 
 
@@ -70,6 +73,11 @@ def check(number: int, most: int, noise: float = 0.01) -> None:
     if members >= (EXACT_DECLARED if declared else EXACT_SIBLINGS) and noise < 0.02:
         assert found == expected, case
     assert found == expected or conclusion.unknown, case
+
+
+@pytest.mark.parametrize("number", [10190, 13543])
+def test_a_member_with_a_bad_port_meets_its_bad_link_first(number: int) -> None:
+    check(number, most=4)
 
 
 @pytest.mark.parametrize("start", range(0, 400, 50))

@@ -26,9 +26,9 @@ def test_rounds_grow_with_the_logarithm_of_the_members(rails: int) -> None:
 
 
 @pytest.mark.parametrize("members", range(6, 4097, 409))
-def test_a_schedule_has_fewer_rounds_than_all_pairs_of_a_large_group(members: int) -> None:
+def test_a_schedule_is_bounded_by_the_logarithm_of_the_members(members: int) -> None:
     rounds = schedule(members, 8, deadline_s).rounds
-    assert rounds <= 60 + 4 * math.log2(members)
+    assert rounds <= 70 + 4 * math.log2(members)
 
 
 def test_seconds_are_deadlines_of_the_largest_tests() -> None:

@@ -9,11 +9,11 @@ The steps, and what can be concluded from each:
 
 1. The whole group. If it passes there is nothing to find.
 2. Pairs of neighbours, all at the same time, each member with two others. A member that fails with
-   two known-good ones and passes with nobody is at fault.
+   three known-good ones and passes with nobody is at fault.
 3. Where no pair passes: each rail alone, different rails by different pairs. A rail on which every
    pair fails is at fault, and is left out from here on.
 4. A suspect's ports, one by one, with known-good partners: some fail (ports), or all do (member).
-5. A pair that fails twice, while both members pass with others, is at fault.
+5. A pair that fails three times, while both members pass with others, is at fault.
 6. The group without the culprits. If it still fails, faulty pairs are searched by halves, and so
    on until it passes or the schedule ends.
 
@@ -89,13 +89,14 @@ def _remainder(search: Search) -> Steps[list[Observation]]:
         bad = {each.rails[0] for each in ports}
         passed = [*passed, *(yield from _holders(search, holders, bad))]
     yield from _crossing(search, passed)
-    yield from repeat_pairs(search)
+    yield from repeat_pairs(search, 2)
     return passed
 
 
 def _holders(search: Search, holders: set[str], bad: set[int]) -> Steps[list[Observation]]:
     """Examine members with a bad port together with the others, on the rails without such ports."""
     rails: Rails = tuple(rail for rail in search.rails if rail not in bad)
+    search.sound_rails = rails
     names = ", ".join(sorted(holders))
     if not rails:
         search.unknown.append(f"whether links of {names} are healthy: no rail is free of bad ports")
@@ -104,13 +105,19 @@ def _holders(search: Search, holders: set[str], bad: set[int]) -> Steps[list[Obs
         group = [each for each in search.members if each in holders or search.is_good(each)]
         pairs = [GroupTest(pair, rails) for pair in neighbours(group)[0]]
         yield from search.run(Step.REPEATS, pairs, siblings=[rails])
-    partners = Partners(search, 1)
-    tests = [
-        GroupTest((member, other), rails)
-        for member in sorted(holders)
-        if not search.evidence.is_good(member, rails) and (other := partners.take(member, set()))
-    ]
-    yield from search.run(Step.REPEATS, tests)
+    tried: dict[str, set[str]] = {holder: set() for holder in holders}
+    for turn in range(1, 3):
+        # The first partner may be the other end of a faulty link.
+        partners = Partners(search, turn)
+        tests = []
+        for member in sorted(holders):
+            other = None
+            if not search.evidence.is_good(member, rails):
+                other = partners.take(member, tried[member])
+            if other:
+                tried[member].add(other)
+                tests.append(GroupTest((member, other), rails))
+        yield from search.run(Step.REPEATS, tests)
     members = [each for each in search.members if search.evidence.is_good(each, rails)]
     missing = holders - set(members)
     if missing:

@@ -9,7 +9,7 @@ from enum import Enum
 from .evidence import Rails, disjoint
 from .links import listed
 from .rounds import Observation, Outcome, worst
-from .schedule import FEW_PAIRS, PAIRS_OF_A_BAD_RAIL, PARTNERS, REPEATS
+from .schedule import FEW_PAIRS, PAIRS_OF_A_BAD_RAIL, PARTNERS, PORT_PARTNERS
 from .screening import bad_pairs, every_rail_fails, pair_failures
 from .search import Search
 
@@ -117,7 +117,7 @@ def describe(seen: Observation) -> str:
 def culprits(search: Search) -> list[Culprit]:
     """All that the evidence proves to be at fault."""
     found = [*_rails(search)]
-    needed = min(PARTNERS, max(REPEATS, len(search.good())))
+    needed = min(PARTNERS, max(PORT_PARTNERS, len(search.good())))
     for member in search.suspects():
         found += _member(search, member, needed)
     for pair, rails in bad_pairs(search):
@@ -158,7 +158,7 @@ def _rails(search: Search) -> list[Culprit]:
             if seen.failed and _passes_elsewhere(search, seen)
         ]
         apart = disjoint(failing, PAIRS_OF_A_BAD_RAIL)
-        if len(apart) < REPEATS:
+        if len(apart) < 2:
             apart = failing
         if not apart or set.intersection(*(set(seen.test.members) for seen in apart)):
             continue
@@ -186,14 +186,14 @@ def _member(search: Search, member: str, needed: int) -> list[Culprit]:
     alone = {rail: evidence.failures(member, (rail,)) for rail in rails}
     good = [rail for rail in rails if evidence.is_good(member, (rail,))]
     failing_with = [len(_partners(member, failing)) for failing in alone.values()]
-    if len(rails) == 1 or every_rail_fails(failing_with) or len(good) == len(rails):
-        # Every rail fails; or each is fine alone, and all of them together are too much for it.
+    if len(rails) == 1 or every_rail_fails(failing_with) or len(good) in {0, len(rails)}:
+        # No rail passes; or each is fine alone, and all of them together are too much for it.
         clearing = evidence.clearing(partners, rails)
         return [_culprit(Kind.MEMBER, (member,), rails, together, clearing)]
     found = []
     for rail, failing in alone.items():
         partners = _partners(member, failing)
-        if len(partners) >= REPEATS and rail not in good:
+        if len(partners) >= PORT_PARTNERS and rail not in good:
             clearing = evidence.clearing(partners, (rail,))
             found.append(_culprit(Kind.PORT, (member,), (rail,), failing, clearing))
     return found
@@ -222,11 +222,14 @@ def unknown(search: Search, found: Sequence[Culprit]) -> list[str]:
             "whether two faults look like this one: three members cannot tell a member from its two"
             " links, nor a rail from two of its ports"
         )
-    blamed = {member for culprit in found for member in culprit.members}
+    # A member with a bad link may still be at fault itself.
+    blamed = {each.members[0] for each in found if each.kind in {Kind.MEMBER, Kind.PORT}}
     open_members = [each for each in search.suspects() if each not in blamed]
     if open_members:
-        seen = "passed no test on all rails, and did not fail with two known-good members"
-        lines.append(f"whether {_are(open_members)} at fault: each {seen}")
+        lines.append(
+            f"whether {_are(open_members)} at fault: no test on all rails passed, and too few"
+            " failed with members that are known to be good"
+        )
         lines += _narrow(search, open_members)
     proven = {each.rails[0] for each in found if each.kind is Kind.RAIL}
     for rail in search.all_rails:
@@ -238,6 +241,11 @@ def unknown(search: Search, found: Sequence[Culprit]) -> list[str]:
     lines += _unexplained(search, found, open_members)
     lines += _half_known(search, found)
     whole = [each.members[0] for each in found if each.kind is Kind.MEMBER]
+    if whole and len(search.rails) == 1 < len(search.all_rails):
+        lines.append(
+            f"whether all of {listed(whole)} or only port {search.rails[0]} is at fault: the other"
+            " rails are"
+        )
     if whole:
         lines.append(f"whether links of {listed(whole)} are at fault too: they were not judged")
     return lines

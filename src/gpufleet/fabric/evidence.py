@@ -1,7 +1,8 @@
 """What the tests of a bisection prove: who is good, and which failures a known-good member saw.
 
-A passing test clears its members, their ports on its rails, and each pair of its members. A failing
-test blames nobody by itself. A test that was not run, or not judged, proves nothing.
+A passing test clears its members and their ports on its rails, and a test of two also the pair: a
+larger one may not have used every link. A failing test blames nobody by itself. A test that was not
+run, or not judged, proves nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ class Evidence:
 
     def __init__(self) -> None:
         self.observations: list[Observation] = []
-        self._passed: dict[str, set[frozenset[int]]] = defaultdict(set)
+        # The good members by the rails that were asked for.
+        self._good: dict[Rails, set[str]] = {}
         self._passing_pairs: dict[str, list[Observation]] = defaultdict(list)
         self._pair_passed: dict[frozenset[str], set[frozenset[int]]] = defaultdict(set)
         self._failed: dict[str, list[Observation]] = defaultdict(list)
@@ -39,23 +41,35 @@ class Evidence:
         if seen.passed or seen.failed:
             self.ran.update(members)
         if seen.passed:
-            for member in members:
-                self._passed[member].add(rails)
-                if seen.is_pair:
-                    self._passing_pairs[member].append(seen)
+            for wanted, good in self._good.items():
+                if rails.issuperset(wanted):
+                    good.update(members)
             if not seen.is_pair:
                 self.groups.append(seen)
             else:
+                for member in members:
+                    self._passing_pairs[member].append(seen)
                 self._pair_passed[frozenset(members)].add(rails)
         elif seen.failed and seen.is_pair:
             for member in members:
                 self._failed[member].append(seen)
             self.pairs_failed[frozenset(members)].append(seen)
 
-    def is_good(self, member: str, rails: Iterable[int]) -> bool:
+    def is_good(self, member: str, rails: Rails) -> bool:
         """Whether the member passed a test that used at least these rails at once."""
-        wanted = frozenset(rails)
-        return any(wanted <= used for used in self._passed.get(member, ()))
+        return member in self.good(rails)
+
+    def good(self, rails: Rails) -> set[str]:
+        """The members that passed a test that used at least these rails at once."""
+        if rails not in self._good:
+            wanted = set(rails)
+            self._good[rails] = {
+                member
+                for seen in self.observations
+                if seen.passed and wanted <= set(seen.test.rails)
+                for member in seen.test.members
+            }
+        return self._good[rails]
 
     def pair_is_good(self, pair: frozenset[str], rails: Iterable[int]) -> bool:
         """Whether the two passed a test of their own on at least these rails."""

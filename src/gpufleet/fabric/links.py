@@ -106,7 +106,7 @@ def _together(search: Search, group: Sequence[str], rails: Rails) -> Steps[Obser
 
 
 def _split(search: Search, group: Sequence[str], rails: Rails) -> Steps[None]:
-    """Split a failing group until its faulty pairs are known, and test these twice."""
+    """Split a failing group until its faulty pairs are known, and test these again."""
     width = bits(len(group))
     if search.left(Step.HALVES) < width:
         search.unknown.append(
@@ -147,7 +147,7 @@ def _split(search: Search, group: Sequence[str], rails: Rails) -> Steps[None]:
             f"why {listed(group)} fail together: {len(seen)} pairs that the halves point to pass"
             " alone; the fault comes and goes, or shows in large groups only"
         )
-    yield from repeat_pairs(search)
+    yield from repeat_pairs(search, 2)
 
 
 def _narrowed(

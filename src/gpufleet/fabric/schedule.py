@@ -24,8 +24,10 @@ FEW_PAIRS: Final = 3
 # How many known-good partners a failing member has to fail with, where there are so many. With two,
 # two faulty links of a healthy member look the same.
 PARTNERS: Final = 3
-# How many known-good partners a failing port, and how many times a faulty pair has to fail.
-REPEATS: Final = 2
+# How many known-good partners a failing port has to fail with: its member fails with more.
+PORT_PARTNERS: Final = 2
+# How often a faulty pair has to fail: no other partner can be asked, and noise may fail twice.
+PAIR_FAILURES: Final = 3
 
 
 class Step(Enum):
@@ -107,10 +109,12 @@ def step_rounds(members: int, rails: int, pair_searches: int) -> Mapping[Step, i
         Step.GROUP: 1,
         Step.PAIRS: 2 * neighbours,
         Step.RAILS: rounds_of_rails(members, rails),
-        Step.PORTS: 0 if rails == 1 else 2 * rails,
-        # Two rounds after the pairs and after each search, two for members with a bad port on their
-        # other rails, two for pairs of members of different faulty pairs.
-        Step.REPEATS: 2 + 2 * pair_searches + 4,
+        # Each port with two partners; with few members a round has not enough of them for all.
+        Step.PORTS: 0 if rails == 1 else 2 * rails + 2,
+        # Four rounds after the pairs, since two of them may share a member; three in each search;
+        # three for members with a bad port, on their other rails; three for pairs of members of
+        # different faulty pairs.
+        Step.REPEATS: 4 + 3 * pair_searches + 6,
         # Each search ends with two groups that cover all pairs but the faulty ones; members with a
         # bad port are examined on the other rails, in groups of their own.
         Step.REMAINDER: 2 * (pair_searches + 2),

@@ -12,7 +12,7 @@ from itertools import combinations, pairwise
 
 from .evidence import Rails, disjoint
 from .rounds import GroupTest
-from .schedule import FEW_PAIRS, PAIRS_OF_A_BAD_RAIL, PARTNERS, REPEATS, Step
+from .schedule import FEW_PAIRS, PAIR_FAILURES, PAIRS_OF_A_BAD_RAIL, PARTNERS, PORT_PARTNERS, Step
 from .search import Search, Steps
 
 Pair = tuple[str, str]
@@ -65,8 +65,7 @@ def screen(search: Search) -> Steps[None]:
             yield from _pairs(search, neighbours(search.members))
             yield from _suspects(search)
     yield from _ports(search)
-    for _ in range(2):
-        yield from repeat_pairs(search)
+    yield from repeat_pairs(search, 4)
 
 
 def _pairs(search: Search, matchings: Sequence[Sequence[Pair]]) -> Steps[None]:
@@ -210,14 +209,14 @@ def _open_ports(search: Search, member: str, tried: dict[tuple[str, int], set[st
         for rail, partners in failing.items()
         if not partners
         and not search.evidence.is_good(member, (rail,))
-        and len(tried.get((member, rail), ())) < REPEATS
+        and len(tried.get((member, rail), ())) < PORT_PARTNERS
     ]
     if untested or every_rail_fails(list(failing.values())):
         return untested
     return [
         rail
         for rail, partners in failing.items()
-        if 0 < partners < REPEATS and len(tried.get((member, rail), ())) <= REPEATS
+        if 0 < partners < PORT_PARTNERS and len(tried.get((member, rail), ())) <= PORT_PARTNERS
     ]
 
 
@@ -227,27 +226,32 @@ def every_rail_fails(partners: Sequence[int]) -> bool:
     With three rails or more, one partner on each will do: a bad port and a bad link to one of the
     partners spoil two rails. With less, each rail needs a second partner.
     """
-    return min(partners) >= (1 if len(partners) > REPEATS else REPEATS)
+    return min(partners) >= (1 if len(partners) > PORT_PARTNERS else PORT_PARTNERS)
 
 
-def repeat_pairs(search: Search) -> Steps[None]:
+def repeat_pairs(search: Search, rounds: int) -> Steps[None]:
     """Test pairs again that failed although both members are good with others."""
-    used: set[str] = set()
-    tests = []
-    for pair, rails in suspected_pairs(search):
-        if not used & pair and len(pair_failures(search, pair, rails)) < REPEATS:
-            used |= pair
-            tests.append(GroupTest(tuple(sorted(pair)), rails))
-    yield from search.run(Step.REPEATS, tests)
+    for _ in range(rounds):
+        used: set[str] = set()
+        tests = []
+        for pair, rails in suspected_pairs(search):
+            if not used & pair and len(pair_failures(search, pair, rails)) < PAIR_FAILURES:
+                used |= pair
+                tests.append(GroupTest(tuple(sorted(pair)), rails))
+        yield from search.run(Step.REPEATS, tests)
 
 
 def suspected_pairs(search: Search) -> list[tuple[frozenset[str], Rails]]:
-    """Pairs that failed on rails on which both members passed, and never passed on them."""
+    """Pairs that failed on rails on which both members passed, and never passed on them.
+
+    The rails are all that are not at fault, or those without bad ports. On fewer of them a member
+    that is itself at fault can pass with one and fail with another.
+    """
     found = []
     for pair, failures in search.evidence.pairs_failed.items():
         for rails in sorted({seen.test.rails for seen in failures}, key=len, reverse=True):
             if (
-                set(rails) <= set(search.rails)
+                rails in {search.rails, search.sound_rails}
                 and all(search.evidence.is_good(member, rails) for member in pair)
                 and not search.evidence.pair_is_good(pair, rails)
             ):
@@ -263,9 +267,9 @@ def pair_failures(search: Search, pair: frozenset[str], rails: Rails) -> list[in
 
 
 def bad_pairs(search: Search) -> list[tuple[frozenset[str], Rails]]:
-    """Suspected pairs that failed twice."""
+    """Suspected pairs that failed as often as a faulty pair has to."""
     return [
         (pair, rails)
         for pair, rails in suspected_pairs(search)
-        if len(pair_failures(search, pair, rails)) >= REPEATS
+        if len(pair_failures(search, pair, rails)) >= PAIR_FAILURES
     ]

@@ -33,6 +33,8 @@ class Search:
         self.members, self.all_rails = tuple(members), tuple(sorted(rails))
         # The rails that are not at fault: the tests after the search for bad rails use these.
         self.rails: Rails = self.all_rails
+        # The rails on which no member has a bad port, once these are known.
+        self.sound_rails: Rails = ()
         self.judge, self.deadline_s = Judge(threshold), deadline_s
         self.evidence = Evidence()
         self.pair_searches = pair_searches
@@ -88,12 +90,10 @@ class Search:
 
     def good(self) -> list[str]:
         """The members that passed a test on all rails that are not at fault."""
-        return [member for member in self.members if self.is_good(member)]
+        good = self.evidence.good(self.rails)
+        return [member for member in self.members if member in good]
 
     def suspects(self) -> list[str]:
         """The members that took part in tests and passed none on these rails."""
-        return [
-            member
-            for member in self.members
-            if member in self.evidence.ran and not self.is_good(member)
-        ]
+        suspected = self.evidence.ran - self.evidence.good(self.rails)
+        return [member for member in self.members if member in suspected]

@@ -30,9 +30,10 @@ TRIES = 2
 class Threshold:
     """How far below its figure a bandwidth is slow.
 
-    `tolerance` is a share: 0.1 accepts nine tenths of the figure. It is larger than the scatter of
-    repeated tests. `source` says where tolerance and figures come from; it is shown with the
-    conclusion. `declared_gb_s` has the bus bandwidth by the number of rails that a test uses.
+    `tolerance` is a share: 0.1 accepts nine tenths of the figure. It is several times the scatter
+    of repeated tests: at three standard deviations a healthy link fails now and then. `source` says
+    where tolerance and figures come from, and is shown with the conclusion. `declared_gb_s` has the
+    bus bandwidth by the number of rails that a test uses.
     """
 
     tolerance: float
