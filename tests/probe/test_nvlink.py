@@ -164,3 +164,43 @@ def test_a_process_that_ends_while_processes_are_listed_is_none(
     monkeypatch.setattr(Host, "text", text)
     host = Host({"root": str(tmp_path)}, 20)
     assert subnet_manager(host) == {"program": None, "running": True, "modules": []}
+
+
+class PeerNvml(Nvml):
+    """An NVML whose GPUs have this peer access, by the number of the question."""
+
+    def __init__(self, answers: dict[int, tuple[int, int]]) -> None:
+        super().__init__(1, 1)
+        self.answers = answers
+
+    def nvmlDeviceGetP2PStatus(self, first: Any, second: Any, question: int, status: Any) -> int:
+        returned, status._obj.value = self.answers[question]
+        return returned
+
+
+def test_peer_access_is_read_once_for_each_pair() -> None:
+    found = query_nvlink(PeerNvml({0: (0, 0), 1: (0, 5), 2: (3, 0)}), 3)
+    row = {"read": 0, "write": 5, "nvlink": None}
+    assert [gpu["peers"] for gpu in found] == [
+        [{"index": 1, **row}, {"index": 2, **row}],
+        [{"index": 2, **row}],
+        [],
+    ]
+
+
+def test_an_older_library_reports_no_peer_access_and_gpus_without_nvlink_are_not_asked() -> None:
+    found = query_nvlink(Nvml(1), 2)
+    assert found[0]["peers"] == [{"index": 1, "read": None, "write": None, "nvlink": None}]
+    assert "peers" not in query_nvlink(Nvml(last=3), 1)[0]
+
+
+def test_the_counters_of_all_links_are_asked_in_one_call() -> None:
+    calls: list[int] = []
+
+    class Counting(Nvml):
+        def nvmlDeviceGetFieldValues(self, card: Any, count: int, values: Any) -> int:
+            calls.append(count)
+            return super().nvmlDeviceGetFieldValues(card, count, values)
+
+    query_nvlink(Counting(1, 1, 1, version=7), 1)
+    assert calls == [27]

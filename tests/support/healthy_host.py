@@ -179,8 +179,17 @@ def nvlinks(index: int, links: int = 18, active: int = 18, **fields: object) -> 
             }
             for n in range(links)
         ],
+        "peers": peers(index, 2),
         **fields,
     }
+
+
+def peers(index: int, count: int, **fields: object) -> list[Document]:
+    """Peer access of a GPU to the ones after it."""
+    return [
+        {"index": other, "read": 0, "write": 0, "nvlink": 0, **fields}
+        for other in range(index + 1, count)
+    ]
 
 
 def with_cards(plan: Document, snapshot: Document, count: int = 2) -> None:
@@ -195,7 +204,7 @@ def with_cards(plan: Document, snapshot: Document, count: int = 2) -> None:
         program="/usr/bin/nvidia-smi",
         status=0,
         nvml={"status": 0, "version": DRIVER, "count": count},
-        nvlink=[nvlinks(n) for n in range(count)],
+        nvlink=[nvlinks(n, peers=peers(n, count)) for n in range(count)],
         **parse_smi(smi_text([{"pci/pci_bus_id": f"00000000:0{n}:00.0"} for n in range(count)])),
     )
     nodes = ["/dev/nvidiactl", "/dev/nvidia-uvm", *(f"/dev/nvidia{n}" for n in range(count))]

@@ -49,7 +49,41 @@ class FieldValue(ctypes.Structure):
 def query_nvlink(nvml, count):
     """[{"index", "address", "mig", "links", "errors"}] of each GPU; `links` None if the library
     cannot report them."""
-    return [gpu_links(nvml, index) for index in range(count or 0)]
+    rows = [gpu_links(nvml, index) for index in range(count or 0)]
+    handles = [handle(nvml, row["index"]) for row in rows if row["links"]]
+    linked = [row for row in rows if row["links"]]
+    for at, row in enumerate(linked):
+        row["peers"] = [
+            peer(nvml, (handles[at], handles[other]), linked[other]["index"])
+            for other in range(at + 1, len(linked))
+        ]
+    return rows
+
+
+# What nvmlDeviceGetP2PStatus is asked about, by its numbers.
+PEERS = ("read", "write", "nvlink")
+
+
+def peer(nvml, pair, index):
+    """{"index", "read", "write", "nvlink"}: NVML's status of each, 0 where it works; None where it
+    does not report it."""
+    found = {"index": index}
+    for question, name in enumerate(PEERS):
+        found[name] = (
+            number(nvml, "nvmlDeviceGetP2PStatus", pair[0], pair[1], question)
+            if None not in pair
+            else None
+        )
+    return found
+
+
+def handle(nvml, index):
+    card = ctypes.c_void_p()
+    return (
+        card
+        if call(nvml, "nvmlDeviceGetHandleByIndex_v2", index, ctypes.byref(card)) == 0
+        else None
+    )
 
 
 def gpu_links(nvml, index):
@@ -106,17 +140,12 @@ def links_of(nvml, card):
 
 def errors_of(nvml, card, links):
     """{counter: its sum over the active links} of those counters that the GPU reports."""
-    found = {}
+    found, rows = {}, []
     for row in links:
         if not row["active"]:
             continue
         if (row["version"] or 0) >= NVLINK_5:
-            rows = [FieldValue(field=field, scope=row["link"]) for field in sorted(FIELDS)]
-            values = (FieldValue * len(rows))(*rows)
-            if call(nvml, "nvmlDeviceGetFieldValues", card, len(rows), values) == 0:
-                for value in values:
-                    if value.status == 0:
-                        add(found, FIELDS[value.field], value.value)
+            rows += [FieldValue(field=field, scope=row["link"]) for field in sorted(FIELDS)]
             continue
         for counter, name in enumerate(COUNTERS):
             value = ctypes.c_ulonglong()
@@ -132,6 +161,12 @@ def errors_of(nvml, card, links):
                 == 0
             ):
                 add(found, name, value.value)
+    # One call for all links: a failing card stalls each call (NVSentinel, issue 1748).
+    values = (FieldValue * len(rows))(*rows)
+    if rows and call(nvml, "nvmlDeviceGetFieldValues", card, len(rows), values) == 0:
+        for value in values:
+            if value.status == 0:
+                add(found, FIELDS[value.field], value.value)
     return found
 
 

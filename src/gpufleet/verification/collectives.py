@@ -232,9 +232,8 @@ def members_of(hosts: Sequence[InventoryHost], stack: str | None = None) -> dict
             raise ConfigurationError(
                 f"{named} NCCL as a wheel of its own.",
                 host.name,
-                "Declare a stack with CUDA from pip (PyTorch or JAX; TensorFlow with `cuda: pip`),"
-                " or gpu_nccl_dir: a directory on the host with lib64/libnccl.so.2 and"
-                " lib64/libcudart.so.12.",
+                "Declare a stack with `cuda: pip`, or gpu_nccl_dir: a directory on the host with"
+                " lib64/libnccl.so.2 and lib64/libcudart.so.12.",
             )
         found[host.name] = Member(host, rows[0]["venv"], True, declared_gpus(host))
     return found

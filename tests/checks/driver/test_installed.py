@@ -26,6 +26,7 @@ OF_A_CARD = {
     "gpu.throttle",
     "gpu.settings",
     "gpu.nvlink",
+    "gpu.peer-access",
     "gpu.after-load",
     "gpu.host-copies",
     "gpu.throughput",

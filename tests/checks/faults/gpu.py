@@ -16,6 +16,7 @@ NEEDS_A_CARD = (
     "gpu.memory-errors",
     "gpu.pcie",
     "gpu.nvlink",
+    "gpu.peer-access",
     "gpu.throttle",
     "gpu.settings",
     "gpu.recovery",

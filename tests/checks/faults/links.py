@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.support.check_faults import faults_on
-from tests.support.healthy_host import Document, data, nvlinks, with_cards
+from tests.support.healthy_host import Document, data, nvlinks, peers, with_cards
 from tests.support.host_parts import LINK, WORKING, card, compute_run, printed
 
 fault, harmless = faults_on(with_cards)
@@ -193,7 +193,8 @@ def links_of(
     plan["expect"].update(model=None)
     for section in ("smi", "smi_after"):
         data(snapshot, section)["nvlink"] = [
-            nvlinks(at, links, number) for at, number in enumerate(active)
+            nvlinks(at, links, number, peers=peers(at, len(active)))
+            for at, number in enumerate(active)
         ]
         for each in data(snapshot, section)["devices"]:
             each["name"] = name
@@ -359,3 +360,45 @@ def links_of_a_gpu_that_is_split(plan: Document, snapshot: Document) -> None:
 def cards_that_are_declared_without_a_bridge(plan: Document, snapshot: Document) -> None:
     links_of(plan, snapshot, "NVIDIA A100 80GB PCIe", "0x20b5", 0, 0, links=12)
     plan["expect"]["nvlinks"] = 0
+
+
+# -- peer access ------------------------------------------------------------------------------------
+
+
+@fault(
+    "gpu.peer-access",
+    cause="NVLink connects GPUs 0 and 1, and the driver offers them no peer access: read not"
+    " supported, write not supported, nvlink not supported",
+    remedy="driver.fabric",
+)
+def links_that_are_up_and_no_peer_access(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "smi")["nvlink"][0]["peers"] = peers(0, 2, read=5, write=5, nvlink=5)
+
+
+@fault(
+    "gpu.peer-access",
+    cause="offers them no peer access: nvlink disabled by a registry key",
+    remedy="NVreg_RegistryDwords",
+)
+def peer_access_that_a_setting_disables(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "smi")["nvlink"][0]["peers"] = peers(0, 2, nvlink=4)
+
+
+@fault(
+    "gpu.peer-access",
+    verdict="INCONCLUSIVE",
+    cause="no peer access: nvlink unknown",
+    remedy="nvidia-smi topo -p2p n",
+)
+def peer_access_that_the_driver_does_not_know(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "smi")["nvlink"][0]["peers"] = peers(0, 2, nvlink=6)
+
+
+@fault(
+    "gpu.peer-access",
+    verdict="INCONCLUSIVE",
+    cause="NVLink connects GPUs 0 and 1, and NVML did not report their peer access",
+    remedy="nvidia-smi topo -p2p n",
+)
+def peer_access_that_was_not_read(plan: Document, snapshot: Document) -> None:
+    del data(snapshot, "smi")["nvlink"][0]["peers"]

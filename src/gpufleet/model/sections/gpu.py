@@ -265,6 +265,15 @@ class Nvlink(TypedDict):
     remote_address: Annotated[Text | None, "the PCI address of that"]
 
 
+class GpuPeer(TypedDict):
+    """Peer access between a GPU and another one, as `nvmlDeviceGetP2PStatus` numbers it."""
+
+    index: Annotated[int, "NVML's index of the other one"]
+    read: Annotated[int | None, "0: it works; null: NVML does not report it"]
+    write: int | None
+    nvlink: int | None
+
+
 class GpuNvlinks(TypedDict):
     """The NVLinks of one GPU, as NVML reports them."""
 
@@ -277,6 +286,7 @@ class GpuNvlinks(TypedDict):
     errors: Annotated[
         dict[str, int], "error counters since the driver was loaded, added up over active links"
     ]
+    peers: NotRequired[Annotated[list[GpuPeer], "of GPUs with NVLink and a higher index"]]
 
 
 class SubnetManager(TypedDict):
