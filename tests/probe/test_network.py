@@ -45,6 +45,7 @@ def test_a_port_is_read_with_its_tables_and_counters(tree: Tree) -> None:
         "address": "0000:22:00.0",
         "path": ["0000:00:01.0", "0000:01:00.0", "0000:02:01.0"],
         "numa": 0,
+        "iommu": "none",
         "bridge": False,
         "link": {
             "current_link_speed": "32.0 GT/s PCIe",
@@ -209,3 +210,43 @@ def test_the_settings_of_pcie_are_found_in_the_chain_of_capabilities(size: int) 
 )
 def test_a_configuration_that_cannot_be_read_has_no_settings(config: bytes | None) -> None:
     assert set(pci.express_settings(config).values()) == {None}
+
+
+def test_access_control_is_read_of_the_ports_above_gpus_and_adapters(tree: Tree) -> None:
+    tree.gpu(0)
+    tree.mlx("mlx5_0", 0, "01")
+    port = tree.root / "sys/bus/pci/devices/0000:02:01.0/config"
+    port.write_bytes(rdma_tree.port_config(0x1D))
+    # Without rights there are 64 bytes, and without access control nothing is redirected.
+    (tree.root / "sys/bus/pci/devices/0000:01:00.0/config").write_bytes(bytes(64))
+    none = tree.root / "sys/bus/pci/devices/0000:00:01.0/config"
+    none.write_bytes(rdma_tree.port_config(None))
+    assert tree.read()["access_control"] == {
+        "0000:00:01.0": 0,
+        "0000:01:00.0": None,
+        "0000:02:01.0": 0x1D,
+        "0000:02:03.0": 0,
+    }
+
+
+def test_a_chain_of_capabilities_that_leads_to_itself_ends(tree: Tree) -> None:
+    tree.mlx("mlx5_0", 0, "01")
+    looping = bytearray(4096)
+    looping[0x100:0x104] = (1 | 1 << 16 | 0x100 << 20).to_bytes(4, "little")
+    (tree.root / "sys/bus/pci/devices/0000:02:01.0/config").write_bytes(bytes(looping))
+    assert tree.read()["access_control"]["0000:02:01.0"] == 0
+
+
+def test_the_iommu_of_a_device_is_the_type_of_its_group(tree: Tree) -> None:
+    place = tree.mlx("mlx5_0", 0, "01")
+    tree.put("sys/kernel/iommu_groups/17/type", "DMA-FQ")
+    tree.link(f"{place}/iommu_group", "sys/kernel/iommu_groups/17")
+    assert tree.read()["devices"][0]["iommu"] == "DMA-FQ"
+    (tree.root / "sys/kernel/iommu_groups/17/type").unlink()
+    assert tree.read()["devices"][0]["iommu"] is None
+
+
+def test_the_version_of_peermem_is_that_of_the_loaded_module(tree: Tree) -> None:
+    tree.put("sys/module/nvidia_peermem/version", "535.261.03")
+    found = tree.read()
+    assert (found["peermem"], found["modules"]["nvidia_peermem"]) == ("535.261.03", True)

@@ -92,6 +92,7 @@ def device(number: int, own: Document | None = None, **changes: Any) -> Document
         "address": f"0000:{0x40 + number:02x}:00.0",
         "path": [f"0000:{number:02x}:01.0", f"0000:{number:02x}:02.0"],
         "numa": number % 2,
+        "iommu": "identity",
         "bridge": False,
         "link": dict(LINK),
         "above": {"address": f"0000:{number:02x}:02.0", "vendor": "0x1000", **LINK},
@@ -142,9 +143,16 @@ def network(devices: list[Document], gpus: int = 0, **changes: Any) -> Document:
                 "address": f"0000:{number:02x}:00.0",
                 "path": [f"0000:{number:02x}:01.0", f"0000:{number:02x}:03.0"],
                 "numa": number % 2,
+                "iommu": "identity",
             }
             for number in range(gpus)
         ],
+        "access_control": {
+            f"0000:{number:02x}:{slot}.0": 0
+            for number in range(max(gpus, len(devices)))
+            for slot in ("01", "02", "03")
+        },
+        "peermem": None,
         "modules": {name: name.startswith(("ib_", "mlx5_")) for name in MODULES},
         "nodes": nodes,
         **changes,

@@ -31,6 +31,15 @@ def config(read_request: int = 4096, *, relaxed: bool = True) -> bytes:
     return bytes(found)
 
 
+def port_config(control: int | None = 0) -> bytes:
+    """The whole configuration of a PCI port, with access control in a chain of two."""
+    found = bytearray(4096)
+    if control is not None:
+        struct.pack_into("<I", found, 0x100, 0x0001 | 1 << 16 | 0x148 << 20)
+        struct.pack_into("<IHH", found, 0x148, 0x000D | 1 << 16, 0x5F, control)
+    return bytes(found)
+
+
 class Tree:
     """A machine's files below `root`; each method adds one part."""
 
@@ -56,6 +65,8 @@ class Tree:
             place += f"/{address}"
             if number < len(path) - 1 and not (self.root / place / "vendor").exists():
                 self.put(f"{place}/vendor", "0x1000")
+                self.put(f"{place}/config", port_config())
+                self.link(f"sys/bus/pci/devices/{address}", place)
                 self.pcie(place)
         for name, text in files.items():
             self.put(f"{place}/{name}", text)
@@ -69,7 +80,7 @@ class Tree:
             self.put(f"{place}/{kind}_link_speed", speed)
 
     def gpu(self, switch: int, device: str = "0x2330", *, domain: str | None = None) -> None:
-        """A GPU below a PCI switch of this number."""
+        """A GPU below a PCI switch of this number, which no IOMMU group has."""
         area = domain or f"{switch:04x}:00"
         path = self.below(switch, "03", domain)
         self.function(area, path, **{"class": "0x030200", "vendor": "0x10de", "device": device})

@@ -59,6 +59,21 @@ def counts_errors(name: str) -> bool:
     return bool(row and row["error"])
 
 
+def redirects(control: int) -> list[str]:
+    """The settings in a port's access control that send copies between devices elsewhere."""
+    bits = _table()["access_control"]
+    return [
+        name.replace("_", " ")
+        for name, bit in bits.items()
+        if name != "source" and control >> bit & 1
+    ]
+
+
+def translates(iommu: str) -> bool:
+    """Whether an IOMMU of this type translates the addresses of copies between devices."""
+    return iommu in _table()["translating"]["types"]
+
+
 def carries_rdma(vendor: str | None) -> bool:
     """Whether adapters of this PCI vendor are RDMA devices."""
     return vendor in _table()["vendors"]

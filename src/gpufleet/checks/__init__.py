@@ -24,6 +24,7 @@ READING_ORDER = (
     "network.ports",
     "network.errors",
     "network.settings",
+    "network.gpudirect",
     "driver.installed",
     "driver.use",
     "gpu.kernel_log",

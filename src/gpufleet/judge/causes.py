@@ -69,7 +69,9 @@ RELATIONS = (
     # A section that was not read.
     Relation("host.probe", EVERY),
     # An RDMA device of which nothing was read.
-    Relation("network.ports", ("network.errors", "network.settings"), ("rdma",)),
+    Relation(
+        "network.ports", ("network.errors", "network.settings", "network.gpudirect"), ("rdma",)
+    ),
     # An installation that was not finished, a tree that is gone, a mount that executes nothing.
     Relation(
         "install.complete",

@@ -12,6 +12,9 @@ PORT = ("vendor", "current_link_width", "current_link_speed", "max_link_width", 
 # The standard part of the configuration, which is all that is needed and what every bus has.
 CONFIG_BYTES = 256
 STATUS, FIRST_CAPABILITY, HAS_CAPABILITIES, EXPRESS, DEVICE_CONTROL = 0x06, 0x34, 0x10, 0x10, 8
+# The extended part begins here; a capability's header has its number and the place of the next one.
+EXTENDED, ACCESS_CONTROL = 0x100, 0x0D
+MOST_CAPABILITIES = 64
 RELAXED_ORDERING, READ_REQUEST_SHIFT, LEAST_READ_REQUEST = 0x10, 12, 128
 
 
@@ -90,3 +93,36 @@ def express_settings(config):
             break
         at, left = config[at + 1] & 0xFC, left - 1
     return found
+
+
+def access_control(host, name):
+    """The control word of a port's access control services (ACS), 0 where it has none.
+
+    None where it cannot be read: without rights the kernel gives the first 64 bytes.
+    """
+    try:
+        opened = os.open(host.path(name), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        at, left = EXTENDED, MOST_CAPABILITIES
+        while at >= EXTENDED and left:
+            data = os.pread(opened, 8, at)
+            if len(data) < 8 or data == b"\xff" * 8:
+                return None
+            header, _, control = struct.unpack("<IHH", data)
+            if header & 0xFFFF == ACCESS_CONTROL:
+                return control
+            at, left = header >> 20 & 0xFFC, left - 1
+        return 0
+    except OSError:
+        return None
+    finally:
+        os.close(opened)
+
+
+def iommu_type(host, directory):
+    """How the IOMMU treats a device, such as `identity` or `DMA`; `none` where it has no group."""
+    if not host.exists(directory + "/iommu_group"):
+        return "none"
+    return word(host, directory + "/iommu_group/type")

@@ -12,6 +12,7 @@ from .pci import (
     bridges_above,
     content,
     express_settings,
+    iommu_type,
     link_name,
     number,
     port_of,
@@ -45,6 +46,7 @@ UNREAD = {
     "address": None,
     "path": [],
     "numa": None,
+    "iommu": None,
     "bridge": None,
     "link": None,
     "above": None,
@@ -103,6 +105,7 @@ def read_device(host, name):
         "address": address if ADDRESS.match(address) else None,
         "path": bridges_above(place),
         "numa": number(host, place + "/numa_node"),
+        "iommu": iommu_type(host, place),
     }
     row["bridge"] = is_bridge(host, place, row, denied)
     row.update(express_settings(content(host, place + "/config")))

@@ -151,6 +151,7 @@ def adapter_without_a_driver(plan: Document, snapshot: Document) -> None:
 @fault(
     "network.errors",
     "network.settings",
+    "network.gpudirect",
     verdict="NOT-DECLARED",
     cause="no RDMA device",
     remedy="declare",
@@ -184,6 +185,7 @@ def counter_that_cannot_be_read(plan: Document, snapshot: Document) -> None:
     "network.ports",
     "network.errors",
     "network.settings",
+    "network.gpudirect",
     verdict="HUNG",
     cause="mlx5_3 gave no values: no answer",
     remedy="power cycle",
@@ -197,6 +199,7 @@ def device_that_hangs(plan: Document, snapshot: Document) -> None:
     "network.ports",
     "network.errors",
     "network.settings",
+    "network.gpudirect",
     verdict="INCONCLUSIVE",
     cause="mlx5_3 were not read: these may be bridges",
     remedy="as root",
@@ -209,6 +212,7 @@ def product_data_not_readable(plan: Document, snapshot: Document) -> None:
     "network.ports",
     "network.errors",
     "network.settings",
+    "network.gpudirect",
     verdict="NOT-DECLARED",
     cause="no two ports have one role to be compared: mlx5_0",
     remedy="ports: mlx5_0",
@@ -222,6 +226,7 @@ def single_adapter_of_a_workstation(plan: Document, snapshot: Document) -> None:
     "network.ports",
     "network.errors",
     "network.settings",
+    "network.gpudirect",
     verdict="NOT-DECLARED",
     cause="are the machine's",
     remedy="verify the machine",
@@ -235,6 +240,7 @@ def ports_of_the_machine_in_a_container(plan: Document, snapshot: Document) -> N
     "network.ports",
     "network.errors",
     "network.settings",
+    "network.gpudirect",
     verdict="INCONCLUSIVE",
     cause="RDMA devices were not read",
     remedy="/sys",
@@ -356,6 +362,12 @@ def module_of_management_not_loaded(plan: Document, snapshot: Document) -> None:
     found["nodes"] = [row for row in found["nodes"] if "umad" not in row["path"]]
 
 
+@fault("network.settings", verdict="INCONCLUSIVE", cause="was not read", remedy="ls /sys/module")
+def modules_not_observed(plan: Document, snapshot: Document) -> None:
+    derived(plan, snapshot)
+    data(snapshot, "network")["modules"] = None
+
+
 @fault(
     "network.settings",
     cause="mlx5_3 has no device file /dev/infiniband/uverbs*",
@@ -372,9 +384,69 @@ def device_file_of_one_adapter_gone(plan: Document, snapshot: Document) -> None:
     "network.ports",
     "network.errors",
     "network.settings",
+    "network.gpudirect",
     verdict="NOT-DECLARED",
     cause="gpu_expect.network: []",
     remedy="",
 )
 def no_ports_are_declared(plan: Document, snapshot: Document) -> None:
     plan["expect"]["network"] = []
+
+
+@fault("network.gpudirect", cause="is of driver 535.54.03, loaded is 535.261.03", remedy="reboot")
+def peermem_of_another_driver(plan: Document, snapshot: Document) -> None:
+    derived(plan, snapshot)
+    data(snapshot, "network").update(peermem="535.54.03")
+
+
+@harmless
+def peermem_of_the_driver(plan: Document, snapshot: Document) -> None:
+    derived(plan, snapshot)
+    data(snapshot, "network").update(peermem=data(snapshot, "driver")["loaded"])
+
+
+@fault(
+    "network.gpudirect",
+    cause="0000:03:02.0 (request redirect, completion redirect, upstream forwarding)",
+    remedy="setpci -s 0000:03:02.0 ECAP_ACS+6.w=0000",
+)
+def access_control_on(plan: Document, snapshot: Document) -> None:
+    derived(plan, snapshot)
+    data(snapshot, "network")["access_control"]["0000:03:02.0"] = 0x001D
+
+
+@harmless
+def access_control_that_redirects_nothing_or_is_above_the_switch(
+    plan: Document, snapshot: Document
+) -> None:
+    derived(plan, snapshot)
+    data(snapshot, "network")["access_control"].update({"0000:03:02.0": 1, "0000:03:01.0": 0x1D})
+
+
+@harmless
+def access_control_of_a_virtual_machine(plan: Document, snapshot: Document) -> None:
+    for row in derived(plan, snapshot):
+        row["iommu"] = "DMA"
+    data(snapshot, "network")["access_control"]["0000:03:02.0"] = 0x001D
+    data(snapshot, "gpus")["hypervisor"] = True
+
+
+@fault(
+    "network.gpudirect",
+    verdict="INCONCLUSIVE",
+    cause="ACS) of 0000:03:02.0 cannot be read",
+    remedy="as root",
+)
+def access_control_not_readable(plan: Document, snapshot: Document) -> None:
+    derived(plan, snapshot)
+    data(snapshot, "network")["access_control"]["0000:03:02.0"] = None
+
+
+@fault("network.gpudirect", cause="translates addresses of mlx5_3 (DMA-FQ)", remedy="iommu=pt")
+def iommu_that_translates(plan: Document, snapshot: Document) -> None:
+    derived(plan, snapshot)[3]["iommu"] = "DMA-FQ"
+
+
+@fault("network.gpudirect", verdict="INCONCLUSIVE", cause="treats mlx5_3 cannot", remedy="cmdline")
+def iommu_not_readable(plan: Document, snapshot: Document) -> None:
+    derived(plan, snapshot)[3]["iommu"] = None

@@ -12,7 +12,7 @@ from tests.support import rdma_tree
 from tests.support.healthy_host import Document, data, document, with_cards
 from tests.support.rdma_tree import Tree
 
-NETWORK = ("network.errors", "network.ports", "network.settings")
+NETWORK = ("network.errors", "network.gpudirect", "network.ports", "network.settings")
 
 
 def judged(tree: Tree) -> dict[str, Document]:

@@ -66,8 +66,7 @@ def counting(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
             "Error counters have reached their maximum and count no more, so that new errors of"
             f" these ports are not seen: {shortened(full, 8)}",
             f"clear them; on the host: perfquery -C {device} -P {number['port']} -R (package"
-            " infiniband-diags), for each port; a driver's reload does it as well. Read them again"
-            " a day later",
+            " infiniband-diags), for each port; then ./gpufleet verify",
             "\n".join(full),
             Verdict.INCONCLUSIVE,
         )

@@ -312,7 +312,14 @@ def _tables(ports: list[Port]) -> Iterator[Finding]:
 
 def _nodes(ports: list[Port], network: Network) -> Iterator[Finding]:
     """Programs can open the adapters: their device files are there."""
-    modules = network["modules"] or {}
+    modules = network["modules"]
+    if modules is None:
+        yield Finding(
+            f"Whether programs can open {named(ports)} was not read",
+            "on the host: see whether /sys is mounted (ls /sys/module)",
+            verdict=Verdict.INCONCLUSIVE,
+        )
+        return
     there = {(row["device"], row["port"], row["path"]) for row in network["nodes"] if row["exists"]}
     verbs = {device for device, _, path in there if "/uverbs" in path}
     mads = {(device, port) for device, port, path in there if "/umad" in path}

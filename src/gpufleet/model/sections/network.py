@@ -63,6 +63,7 @@ class RdmaDevice(TypedDict):
     address: Annotated[Text | None, "null for a device that is not on a PCI bus"]
     path: Annotated[list[Text], "the PCI ports above it, the root port first"]
     numa: Annotated[int | None, "the NUMA node; -1: none"]
+    iommu: Annotated[Text | None, "such as `identity` or `DMA`; `none`: no IOMMU is used"]
     bridge: Annotated[
         bool | None,
         "a bridge to the NVSwitches, whose ports are not read; null: its product data cannot be"
@@ -112,6 +113,7 @@ class GpuPlace(TypedDict):
     address: Text
     path: Annotated[list[Text], "the PCI ports above it, the root port first"]
     numa: int | None
+    iommu: Text | None
 
 
 class RdmaNode(TypedDict):
@@ -130,5 +132,11 @@ class Network(TypedDict):
     interfaces: Annotated[list[Interface] | None, "null where they gave no answer"]
     adapters: Annotated[list[NetworkFunction], "the network functions on the PCI bus"]
     gpus: Annotated[list[GpuPlace], "NVIDIA's GPUs on the PCI bus"]
+    access_control: Annotated[
+        dict[str, int | None],
+        "by PCI port above a GPU or an RDMA device: the control word of its ACS, 0 where it has"
+        " none; null: not read",
+    ]
+    peermem: Annotated[Text | None, "the version of the loaded module nvidia_peermem"]
     modules: Annotated[dict[str, bool] | None, "whether a kernel module is loaded, by its name"]
     nodes: Annotated[list[RdmaNode], "the device files that programs open"]

@@ -2,7 +2,7 @@
 
 import os
 
-from ..pci import BUS, bridges_above, link_name, number, word
+from ..pci import BUS, access_control, bridges_above, iommu_type, link_name, number, word
 from ..processes import in_child
 from ..rdma import is_virtual_function, rdma_devices
 from ..text import natural
@@ -30,14 +30,23 @@ def section_network(host):
     devices = rdma_devices(host) if seen else None
     silent = {row["address"] for row in devices or [] if row["address"] and row["ports"] is None}
     # The speed of an interface is a question to its driver, which may not answer.
-    state, interfaces, _ = in_child(interfaces_of, (host, silent), host.inner_s / 4)
+    answer, interfaces, _ = in_child(interfaces_of, (host, silent), host.inner_s / 4)
     adapters, gpus = pci_functions(host)
+    above = {port for row in gpus + (devices or []) for port in row["path"]}
+    # A device that is gone may not answer either.
+    state, access, _ = in_child(access_of, (host, sorted(above)), host.inner_s / 4)
     return {
         "devices": devices,
-        "interfaces": interfaces if seen and state == "ok" else None,
+        "interfaces": interfaces if seen and answer == "ok" else None,
         "adapters": adapters,
         "gpus": gpus,
-        "modules": {name: host.exists("/sys/module/" + name) for name in MODULES} if seen else None,
+        "access_control": access if state == "ok" else dict.fromkeys(above),
+        "peermem": word(host, "/sys/module/nvidia_peermem/version"),
+        "modules": (
+            {name: host.exists("/sys/module/" + name) for name in MODULES}
+            if host.exists("/sys/module")
+            else None
+        ),
         "nodes": nodes_of(host),
     }
 
@@ -63,9 +72,15 @@ def pci_functions(host):
                     "address": os.path.basename(name),
                     "path": bridges_above(host.realpath(name)),
                     "numa": number(host, name + "/numa_node"),
+                    "iommu": iommu_type(host, name),
                 }
             )
     return adapters, gpus
+
+
+def access_of(host, addresses):
+    """{address: the control word of its access control} of PCI ports."""
+    return {name: access_control(host, BUS + "/" + name + "/config") for name in addresses}
 
 
 def nodes_of(host):
