@@ -30,6 +30,7 @@ def interface(row: Document, name: str, **changes: object) -> Document:
         "carrier_changes": 2,
         "carrier_up_count": 1,
         "speed": 100000,
+        "index": 5,
         "mtu": 9000,
         "dev_port": 0,
         "master": None,

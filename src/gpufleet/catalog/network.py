@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cache
 
 from gpufleet.model.types import Row
 
@@ -24,6 +25,28 @@ class Rate:
         row = _table()["unknown_rate"]
         slowest = self.lanes is None or self.gb_s == row["gb_s_per_lane"] * self.lanes
         return slowest and self.speed in row["speeds"]
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A growth of a counter that is a fault (`fatal`), or a warning: more than this in a time."""
+
+    more: float
+    seconds: float
+    fatal: bool
+
+
+def rate_limit(counter: str) -> Limit | None:
+    """The limit of a counter's growth; None if no tool has one."""
+    return _limits().get(counter)
+
+
+@cache
+def _limits() -> dict[str, Limit]:
+    return {
+        row["counter"]: Limit(row["more"], row["seconds"], row["fatal"])
+        for row in _table()["rates"]
+    }
 
 
 def rate(text: str | None) -> Rate | None:

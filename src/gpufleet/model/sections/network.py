@@ -89,6 +89,7 @@ class Interface(TypedDict):
     carrier_changes: int | None
     carrier_up_count: Annotated[int | None, "how often it got a carrier since the driver's load"]
     speed: Annotated[int | None, "in Mb/s; -1: unknown"]
+    index: Annotated[int | None, "another number after each load of its driver"]
     mtu: int | None
     dev_port: Annotated[int | None, "the port of its device, the first is 0"]
     master: Annotated[Text | None, "the bond or bridge that it is a part of"]

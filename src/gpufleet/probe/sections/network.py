@@ -122,6 +122,7 @@ def interfaces_of(host, silent):
                 "carrier_changes": number(host, name + "/carrier_changes"),
                 "carrier_up_count": number(host, name + "/carrier_up_count"),
                 "speed": number(host, name + "/speed") if asked else None,
+                "index": number(host, name + "/ifindex"),
                 "mtu": number(host, name + "/mtu"),
                 "dev_port": number(host, name + "/dev_port"),
                 "master": link_name(host, name + "/master"),
