@@ -18,6 +18,8 @@ from gpufleet.model.sections.network import Interface, Network, RdmaDevice, Rdma
 
 COMPUTE, STORAGE, MANAGEMENT, UNUSED = "compute", "storage", "management", "unused"
 INFINIBAND, ETHERNET, EFA = "InfiniBand", "Ethernet", "EFA"
+# In place of a link layer that cannot be read.
+NOT_READ = "not read"
 AMAZON = "0x1d0f"
 
 
@@ -173,7 +175,7 @@ def _unassigned(network: Network) -> list[Port]:
         for port in device["ports"] or []:
             name = device["name"] if port["port"] == 1 else f"{device['name']}/{port['port']}"
             place = device["address"] or "", port["port"] - 1
-            layer = EFA if device["vendor"] == AMAZON else port["link_layer"] or "not read"
+            layer = EFA if device["vendor"] == AMAZON else port["link_layer"] or NOT_READ
             found.append(Port(name, layer, device, port, interfaces.get(place)))
             used.add(place)
     for place, interface in interfaces.items():

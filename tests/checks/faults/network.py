@@ -96,7 +96,8 @@ def declared_port_disabled(plan: Document, snapshot: Document) -> None:
 @fault("network.ports", cause="mlx5_8 is down", remedy="its cable")
 def storage_port_that_had_a_link(plan: Document, snapshot: Document) -> None:
     row = storage(8)
-    row["ports"][0].update(DOWN, counters={"link_downed": 1})
+    row["ports"][0].update(DOWN)
+    row["ports"][0]["counters"]["link_downed"] = 1
     derived(plan, snapshot, row, storage(9))
 
 
@@ -171,7 +172,7 @@ def other_link_layer_than_declared(plan: Document, snapshot: Document) -> None:
     ]
 
 
-@fault("network.ports", verdict="INCONCLUSIVE", cause="The state of mlx5_3 cannot", remedy="ibstat")
+@fault("network.ports", verdict="INCONCLUSIVE", cause="layer of mlx5_3 cannot", remedy="ibstat")
 def port_that_tells_no_state(plan: Document, snapshot: Document) -> None:
     first(derived(plan, snapshot)).update(dict.fromkeys(("state", "phys_state", "rate")))
 
@@ -450,3 +451,43 @@ def iommu_that_translates(plan: Document, snapshot: Document) -> None:
 @fault("network.gpudirect", verdict="INCONCLUSIVE", cause="treats mlx5_3 cannot", remedy="cmdline")
 def iommu_not_readable(plan: Document, snapshot: Document) -> None:
     derived(plan, snapshot)[3]["iommu"] = None
+
+
+@fault("network.ports", verdict="INCONCLUSIVE", cause="layer of mlx5_1 cannot", remedy="ibstat")
+def link_layer_that_cannot_be_read(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "network")["devices"][1]["ports"][0]["link_layer"] = None
+
+
+@fault(
+    "network.errors",
+    verdict="INCONCLUSIVE",
+    cause="mlx5_3 has no counters that its siblings have: excessive_buffer",
+    remedy="compare their files",
+)
+def port_without_counters(plan: Document, snapshot: Document) -> None:
+    first(derived(plan, snapshot))["counters"] = None
+
+
+@fault("network.settings", verdict="INCONCLUSIVE", cause="board of mlx5_3 cannot", remedy="ibstat")
+def board_not_readable(plan: Document, snapshot: Document) -> None:
+    derived(plan, snapshot)[3]["board"] = None
+
+
+@fault("network.settings", verdict="INCONCLUSIVE", cause="firmware of mlx5_3", remedy="ibstat")
+def firmware_not_readable(plan: Document, snapshot: Document) -> None:
+    derived(plan, snapshot)[3]["firmware"] = None
+
+
+@fault("network.settings", verdict="INCONCLUSIVE", cause="lanes of mlx5_3 cannot", remedy="LnkSta")
+def pcie_link_not_readable(plan: Document, snapshot: Document) -> None:
+    derived(plan, snapshot)[3]["link"] = None
+
+
+@fault("network.settings", verdict="INCONCLUSIVE", cause="GID table of mlx5_3", remedy="by hand")
+def gids_not_readable(plan: Document, snapshot: Document) -> None:
+    first(rails(plan, snapshot))["gids"] = None
+
+
+@fault("network.settings", verdict="INCONCLUSIVE", cause="P_Keys of mlx5_3", remedy="by hand")
+def partitions_not_readable(plan: Document, snapshot: Document) -> None:
+    first(derived(plan, snapshot))["pkeys"] = None

@@ -31,6 +31,8 @@ def counting(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     yield from not_judged(plan, observed, found)
     full: list[str] = []
     clear: list[Port] = []
+    for group in found.groups:
+        yield from _missing([port for port in group if port.port and port.role != MANAGEMENT])
     for port in found.judged:
         if port.port is None or port.role == MANAGEMENT:
             continue
@@ -70,6 +72,29 @@ def counting(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
             "\n".join(full),
             Verdict.INCONCLUSIVE,
         )
+
+
+def _missing(ports: list[Port]) -> Iterator[Finding]:
+    """Ports without counters that their siblings have; adapters of a kind have the same ones."""
+    names = {port.name: _names(port) for port in ports}
+    for port in ports:
+        kind = [each for each in ports if _kind(each) == _kind(port)]
+        lacking = set().union(*(names[each.name] for each in kind)) - names[port.name]
+        if lacking:
+            yield Finding(
+                f"{port.name} has no counters that its siblings have: {shortened(sorted(lacking))}",
+                "on the host: compare their files (ls /sys/class/infiniband/*/ports/*/counters)",
+                verdict=Verdict.INCONCLUSIVE,
+            )
+
+
+def _names(port: Port) -> set[str]:
+    counters = (port.port["counters"] if port.port else None) or {}
+    return {name for name in counters if facts.counts_errors(name)}
+
+
+def _kind(port: Port) -> tuple[str, str | None]:
+    return port.layer, port.device["type"] if port.device else None
 
 
 def _saturated(name: str, value: int | None) -> bool:

@@ -127,10 +127,10 @@ def _without_device(network: Network) -> Iterator[Finding]:
 
 
 def _states(group: list[Port], *, wanted: bool) -> Iterator[Finding | Evidence]:
-    unread = [port for port in group if port.active is None]
+    unread = [port for port in group if port.active is None or port.layer == roles.NOT_READ]
     if unread:
         yield Finding(
-            f"The state of {named(unread)} cannot be read",
+            f"State or link layer of {named(unread)} cannot be read",
             "on the host: read it by hand (ibstat, `ip link`), and look for messages of its driver"
             " (dmesg)",
             verdict=Verdict.INCONCLUSIVE,

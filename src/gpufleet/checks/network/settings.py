@@ -92,6 +92,14 @@ def _firmware(found: Ports) -> Iterator[Finding]:
     for port in found.judged if found.groups else []:
         if port.device and port.device["board"]:
             by_board[port.device["board"]].setdefault(port.device["name"], port)
+    for group in found.groups:
+        nameless = [port for port in group if port.device and not port.device["board"]]
+        if nameless and any(port.device and port.device["board"] for port in group):
+            yield Finding(
+                f"The board of {named(nameless)} cannot be read",
+                "on the host: read it by hand (ibstat, or ethtool -i)",
+                verdict=Verdict.INCONCLUSIVE,
+            )
     for board, devices in by_board.items():
         common, others = _odd(list(devices.values()), _firmware_of)
         if others:
@@ -177,7 +185,7 @@ def _pci_settings(ports: list[Port], observed: Sections) -> Iterator[Finding]:
                     f"{name} differs: {_listed(others, _shown)}{most}",
                     PCI_SETTING,
                 )
-        unread = [port for port in own if settings[0][1](port) is None]
+        unread = [port for port in own if any(value(port) is None for _, value in settings)]
         # A device without these settings has them nowhere; without rights none can be read.
         if unread and (len(unread) < len(own) or observed.snapshot.get("euid")):
             yield Finding(
@@ -225,6 +233,17 @@ def _pcie(ports: list[Port]) -> Iterator[Finding]:
             slot = measure(above)[1] if above and not fabric.is_virtual_port(above["vendor"]) else 0
             if most and slot:
                 wanted[port.name] = min(most, slot)
+        unread = [
+            port
+            for port in ports
+            if port.name not in known and port.device and port.device["address"]
+        ]
+        if known and unread:
+            yield Finding(
+                f"The {what} of {named(unread)} cannot be read",
+                "on the host: read them by hand (lspci -vv, LnkSta)",
+                verdict=Verdict.INCONCLUSIVE,
+            )
         best = max(known.values(), default=0)
         narrow = [
             port
@@ -288,6 +307,16 @@ def _tables(ports: list[Port]) -> Iterator[Finding]:
     """The GID tables of RoCE ports and the P_Keys of InfiniBand ports are like their siblings'."""
     active = [port for port in ports if port.active and port.port]
     roce = [port for port in active if port.layer == ETHERNET]
+    infiniband = [port for port in active if port.layer == INFINIBAND]
+    tables = [(roce, "GID table", _routable), (infiniband, "P_Keys", _keys)]
+    for own, what, value in tables:
+        unread = [port for port in own if value(port) is None]
+        if unread and (what == "GID table" or len(unread) < len(own)):
+            yield Finding(
+                f"The {what} of {named(unread)} cannot be read",
+                "on the host: read it by hand (ls /sys/class/infiniband/*/ports/*/gids, pkeys)",
+                verdict=Verdict.INCONCLUSIVE,
+            )
     common, others = _odd(roce, _routable)
     if common not in (None, NO_ROUTE):
         for (index, kind), own in others.items():
@@ -298,7 +327,6 @@ def _tables(ports: list[Port]) -> Iterator[Finding]:
                 "on the host: see show_gids, and give each port's interface its IP address; set the"
                 " interface up again where only the index differs",
             )
-    infiniband = [port for port in active if port.layer == INFINIBAND]
     keys, odd = _odd(infiniband, _keys)
     if keys and odd:
         for have_keys, own in odd.items():
