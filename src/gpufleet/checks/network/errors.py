@@ -13,6 +13,7 @@ from gpufleet.checks.base.registry import INSPECT, Evidence, Finding, check, sho
 from gpufleet.checks.base.sections import Sections
 from gpufleet.host_state.ports import MANAGEMENT, Port
 from gpufleet.model.plan import Plan
+from gpufleet.model.text import quoted
 from gpufleet.model.verdict import Verdict
 
 from .reading import none_declared, not_judged, ports_of
@@ -45,9 +46,8 @@ def counting(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
         if unread:
             yield Finding(
                 f"Counters of {port.name} cannot be read: {shortened(unread)}",
-                f"on the host: read one by hand (cat /sys/class/infiniband/{port.name}/ports/"
-                f"{port.port['port']}/counters/{unread[0]}), and look for messages of its driver"
-                " (dmesg)",
+                "on the host: read one by hand (below /sys/class/infiniband/"
+                f"{quoted(_device(port))}/ports), and look for messages of its driver (dmesg)",
                 verdict=Verdict.INCONCLUSIVE,
             )
         saturated = [name for name, value in counters.items() if _saturated(name, value)]
@@ -63,15 +63,19 @@ def counting(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
         if shown:
             yield Evidence(f"{port.name}: {', '.join(shown)}")
     if full:
-        device, number = clear[0].name.partition("/")[0], clear[0].port or {"port": 1}
+        number = clear[0].port["port"] if clear[0].port else 1
         yield Finding(
             "Error counters have reached their maximum and count no more, so that new errors of"
             f" these ports are not seen: {shortened(full, 8)}",
-            f"clear them; on the host: perfquery -C {device} -P {number['port']} -R (package"
+            f"clear them; on the host: perfquery -C {quoted(_device(clear[0]))} -P {number} -R (package"
             " infiniband-diags), for each port; then ./gpufleet verify",
             "\n".join(full),
             Verdict.INCONCLUSIVE,
         )
+
+
+def _device(port: Port) -> str:
+    return port.device["name"] if port.device else port.name
 
 
 def _missing(ports: list[Port]) -> Iterator[Finding]:

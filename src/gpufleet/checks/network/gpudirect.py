@@ -15,6 +15,7 @@ from gpufleet.checks.base.sections import Sections
 from gpufleet.host_state.ports import COMPUTE, Port
 from gpufleet.model.plan import Plan
 from gpufleet.model.sections.network import Network
+from gpufleet.model.text import quoted
 from gpufleet.model.verdict import Verdict
 
 from .reading import none_declared, not_judged, ports_of
@@ -82,7 +83,7 @@ def _access_control(serving: list[Port], network: Network) -> Iterator[Finding |
         yield Finding(
             "Access control (ACS) of PCI ports sends copies between GPUs and adapters through the"
             f" processor: {shortened(listed)}",
-            f"on the host: setpci -s {next(iter(redirecting))} ECAP_ACS+6.w=0000, for each port and"
+            f"on the host: setpci -s {quoted(next(iter(redirecting)))} ECAP_ACS+6.w=0000, for each port and"
             " again at each boot; or switch ACS off in the firmware's settings",
             "\n".join(listed),
         )

@@ -16,6 +16,7 @@ from gpufleet.host_state import ports as roles
 from gpufleet.host_state.ports import COMPUTE, INFINIBAND, Port
 from gpufleet.model.plan import Plan, PlannedPorts
 from gpufleet.model.sections.network import Network
+from gpufleet.model.text import quoted
 from gpufleet.model.verdict import Verdict
 
 from .reading import (
@@ -160,7 +161,7 @@ def _states(group: list[Port], *, wanted: bool) -> Iterator[Finding | Evidence]:
         yield Finding(
             f"{have(undecided, 'is', 'are')} down ({undecided[0].state_text}), and nothing says"
             " whether it should have a link; gpu_expect.network: not set",
-            f"declare gpu_expect: {{network: [{{ports: {undecided[0].name}, role: unused}},"
+            f"declare gpu_expect: {{network: [{{ports: {quoted(undecided[0].name)}, role: unused}},"
             f" {{ports: ..., role: {undecided[0].role}}}]}}",
             verdict=Verdict.NOT_DECLARED,
         )
@@ -234,7 +235,7 @@ def _rates(group: list[Port], row: PlannedPorts | None) -> Iterator[Finding]:
     )
     yield Finding(
         f"{have(slow, 'carries', 'carry')} {shown}: {compared}",
-        f"{CABLE}; if it is by design, declare gpu_expect: {{network: [{{ports: {slow[0].name},"
+        f"{CABLE}; if it is by design, declare gpu_expect: {{network: [{{ports: {quoted(slow[0].name)},"
         f" rate: {rates[slow[0].name].gb_s:g}}}, ...]}}",
     )
 

@@ -12,6 +12,7 @@ from gpufleet.host_state import ports as roles
 from gpufleet.host_state.ports import Port
 from gpufleet.model.plan import Plan, PlannedPorts
 from gpufleet.model.sections.network import Network
+from gpufleet.model.text import quoted
 from gpufleet.model.verdict import Verdict
 
 # What a person writes to have the ports judged.
@@ -79,10 +80,10 @@ def not_judged(plan: Plan, observed: Sections, ports: Ports) -> Iterator[Finding
     if not ports.groups and network["devices"] is not None:
         alone = [port.name for port in ports.all if port.device]
         shown = shortened(alone) if alone else "no RDMA device is on this host"
+        line = DECLARATION.replace("NAMES", quoted(alone[0])) if alone else DECLARATION
         yield Finding(
             f"gpu_expect.network: not set, and no two ports have one role to be compared: {shown}",
-            f"declare {DECLARATION.replace('NAMES', alone[0]) if alone else DECLARATION}, or"
-            " gpu_expect: {network: []} for a host without such ports",
+            f"declare {line}, or gpu_expect: {{network: []}} for a host without such ports",
             verdict=Verdict.NOT_DECLARED,
         )
 

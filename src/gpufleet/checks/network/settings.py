@@ -16,6 +16,7 @@ from gpufleet.checks.base.sections import Sections
 from gpufleet.host_state.ports import COMPUTE, ETHERNET, INFINIBAND, MANAGEMENT, Port
 from gpufleet.model.plan import Plan, PlannedPorts
 from gpufleet.model.sections.network import DeviceLink, Network
+from gpufleet.model.text import quoted
 from gpufleet.model.verdict import Verdict
 
 from .reading import Ports, declared, have, named, none_declared, not_judged, ports_of
@@ -274,7 +275,7 @@ def _declared_gid(ports: list[Port], row: PlannedPorts) -> Iterator[Finding]:
             )
             continue
         own = [gid for gid in gids if gid["index"] == index]
-        interface = port.interface["name"] if port.interface else "its interface"
+        interface = quoted(port.interface["name"]) if port.interface else "its interface"
         if not own:
             yield Finding(
                 f"{port.name} has no GID with index {index}, which {port.because} declares",
