@@ -67,8 +67,8 @@ def counting(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
         yield Finding(
             "Error counters have reached their maximum and count no more, so that new errors of"
             f" these ports are not seen: {shortened(full, 8)}",
-            f"clear them; on the host: perfquery -C {quoted(_device(clear[0]))} -P {number} -R (package"
-            " infiniband-diags), for each port; then ./gpufleet verify",
+            f"clear them; on the host: perfquery -C {quoted(_device(clear[0]))} -P {number} -R"
+            " (package infiniband-diags), for each port; then ./gpufleet verify",
             "\n".join(full),
             Verdict.INCONCLUSIVE,
         )

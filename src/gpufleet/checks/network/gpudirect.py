@@ -83,8 +83,8 @@ def _access_control(serving: list[Port], network: Network) -> Iterator[Finding |
         yield Finding(
             "Access control (ACS) of PCI ports sends copies between GPUs and adapters through the"
             f" processor: {shortened(listed)}",
-            f"on the host: setpci -s {quoted(next(iter(redirecting)))} ECAP_ACS+6.w=0000, for each port and"
-            " again at each boot; or switch ACS off in the firmware's settings",
+            f"on the host: setpci -s {quoted(next(iter(redirecting)))} ECAP_ACS+6.w=0000, for each"
+            " port and again at each boot; or switch ACS off in the firmware's settings",
             "\n".join(listed),
         )
     unread = [name for name, word in words.items() if word is None]

@@ -235,8 +235,8 @@ def _rates(group: list[Port], row: PlannedPorts | None) -> Iterator[Finding]:
     )
     yield Finding(
         f"{have(slow, 'carries', 'carry')} {shown}: {compared}",
-        f"{CABLE}; if it is by design, declare gpu_expect: {{network: [{{ports: {quoted(slow[0].name)},"
-        f" rate: {rates[slow[0].name].gb_s:g}}}, ...]}}",
+        f"{CABLE}; if it is by design, declare gpu_expect: {{network: [{{ports:"
+        f" {quoted(slow[0].name)}, rate: {rates[slow[0].name].gb_s:g}}}, ...]}}",
     )
 
 
