@@ -75,6 +75,7 @@ def test_a_port_is_read_with_its_tables_and_counters(tree: Tree) -> None:
             {
                 "index": 0,
                 "gid": "fe80:0000:0000:0000:a088:c203:00ab:0000",
+                "kind": "link-local",
                 "type": "IB/RoCE v1",
                 "interface": "ens0np0",
             }
@@ -83,6 +84,18 @@ def test_a_port_is_read_with_its_tables_and_counters(tree: Tree) -> None:
         "counters": {"symbol_error": 0, "link_downed": 0, "port_xmit_data": 1 << 45},
         "hw_counters": {"out_of_buffer": 0},
     }
+
+
+def test_a_roce_port_has_the_kinds_of_its_gids(tree: Tree) -> None:
+    tree.mlx("mlx5_0", 0, "01", link_layer="Ethernet", address=7)
+    (port,) = tree.read()["devices"][0]["ports"]
+    kinds = [(gid["index"], gid["kind"], gid["type"]) for gid in port["gids"]]
+    assert kinds == [
+        (0, "link-local", "IB/RoCE v1"),
+        (1, "link-local", "RoCE v2"),
+        (2, "IPv4", "IB/RoCE v1"),
+        (3, "IPv4", "RoCE v2"),
+    ]
 
 
 def opened_of(tree: Tree, name: str) -> list[str]:

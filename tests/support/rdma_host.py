@@ -49,6 +49,7 @@ def port(number: int, **changes: Any) -> Document:
             {
                 "index": 0,
                 "gid": f"fe80:0000:0000:0000:a088:c203:00ab:{number:04x}",
+                "kind": "link-local",
                 "type": "IB/RoCE v1",
                 "interface": None,
             }
@@ -70,7 +71,13 @@ def roce_port(number: int, **changes: Any) -> Document:
         **{
             "link_layer": "Ethernet",
             "gids": [
-                {"index": at, "gid": gid, "type": kinds[at % 2], "interface": f"ens{number}np0"}
+                {
+                    "index": at,
+                    "gid": gid,
+                    "kind": "link-local" if gid is local else "IPv4",
+                    "type": kinds[at % 2],
+                    "interface": f"ens{number}np0",
+                }
                 for at, gid in enumerate((local, local, mapped, mapped))
             ],
             **changes,

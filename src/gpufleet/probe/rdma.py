@@ -177,11 +177,19 @@ def gids_of(host, directory):
                 {
                     "index": index,
                     "gid": gid,
+                    "kind": kind_of(gid),
                     "type": word(host, attributes % "types"),
                     "interface": word(host, attributes % "ndevs"),
                 }
             )
     return found if entries else None
+
+
+def kind_of(gid):
+    """The kind of address in a GID; a report may leave out the address itself."""
+    if gid.startswith("fe80:"):
+        return "link-local"
+    return "IPv4" if gid.startswith("0000:0000:0000:0000:0000:ffff:") else "IPv6"
 
 
 def keys_of(host, directory):

@@ -22,7 +22,7 @@ from gpufleet.model.verdict import Verdict
 from .reading import Ports, declared, have, named, none_declared, not_judged, ports_of
 
 Value = TypeVar("Value", bound=Hashable)
-LINK_LOCAL, IPV4 = "fe80:", "0000:0000:0000:0000:0000:ffff:"
+LINK_LOCAL = "link-local"
 # The GID of a port whose interface has no IP address.
 NO_ROUTE = (-1, "none")
 ROCE = {"v1": "IB/RoCE v1", "v2": "RoCE v2"}
@@ -295,8 +295,8 @@ def _routable(port: Port) -> tuple[int, str] | None:
     if gids is None:
         return None
     for gid in gids:
-        if gid["type"] == ROCE["v2"] and not gid["gid"].startswith(LINK_LOCAL):
-            return gid["index"], "IPv4" if gid["gid"].startswith(IPV4) else "IPv6"
+        if gid["type"] == ROCE["v2"] and gid["kind"] != LINK_LOCAL:
+            return gid["index"], gid["kind"]
     return NO_ROUTE
 
 

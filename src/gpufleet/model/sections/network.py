@@ -12,6 +12,7 @@ class Gid(TypedDict):
 
     index: int
     gid: Text
+    kind: Annotated[Text, "of its address: `link-local`, `IPv4` or `IPv6`"]
     type: Annotated[Text | None, "`IB/RoCE v1` or `RoCE v2`"]
     interface: Annotated[Text | None, "the network interface of the GID"]
 
