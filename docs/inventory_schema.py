@@ -18,6 +18,7 @@ from gpufleet.catalog import container_toolkit
 from gpufleet.frameworks import FRAMEWORKS
 from gpufleet.model.json_schema import DRAFT
 from gpufleet.model.spec import KEYS, LOCAL, MODULES, PIP
+from gpufleet.spec import network
 from gpufleet.spec.expectation import CHOICES, MOST_GPUS
 from gpufleet.spec.parse_driver import CONTAINER_SOURCES, SOURCES
 
@@ -69,6 +70,8 @@ def completed(values: Iterable[str], free: Schema) -> Schema:
     """Text of its own form, with the values that an editor suggests."""
     return {"anyOf": [{"enum": list(values)}, free]}
 
+
+PORTS: Schema = {"type": "string", "pattern": f"^{network.PATTERN}$"}
 
 # What the argument specifications do not say of a value: its form and its words.
 SHAPES: dict[str, Schema] = {
@@ -132,6 +135,23 @@ SHAPES: dict[str, Schema] = {
     **{f"gpu_expect.{key}": {"enum": list(values)} for key, values in CHOICES.items()},
     "gpu_expect.pcie.generation": {"enum": list(range(1, 8))},
     "gpu_expect.pcie.width": {"enum": [1, 2, 4, 8, 16]},
+    "gpu_expect.network.ports": {
+        "anyOf": [PORTS, {"type": "array", "minItems": 1, "items": PORTS}]
+    },
+    "gpu_expect.network.count": {
+        "type": "integer",
+        "minimum": 0,
+        "maximum": network.MOST_PORTS,
+    },
+    "gpu_expect.network.gid_index": {
+        "type": "integer",
+        "minimum": 0,
+        "maximum": network.MOST_GIDS,
+    },
+    **{
+        f"gpu_expect.network.{key}": {"enum": list(values)}
+        for key, values in network.CHOICES.items()
+    },
     "gpu_artifacts": {
         "type": "object",
         "additionalProperties": mapping(
@@ -150,6 +170,10 @@ SHAPES: dict[str, Schema] = {
     "gpu_artifacts_cache": {"type": "string"},
     "gpu_locks_dir": {"type": "string"},
 }
+
+
+# The keys that an entry of a list needs; an entry of gpu_stacks needs its framework.
+REQUIRED: dict[str, Schema] = {"gpu_expect.network": {"required": ["ports"]}}
 
 
 def text(specifications: Iterable[dict[str, Any]], plain: Callable[[str], str]) -> str:
@@ -171,8 +195,8 @@ def _variable(path: str, option: dict[str, Any], plain: Callable[[str], str]) ->
         keys = option["options"].items()
         shape = mapping(**{key: _variable(f"{path}.{key}", each, plain) for key, each in keys})
         if option["type"] == "list":
-            named = [{"required": [each]} for each in FRAMEWORKS]
-            shape = {"type": "array", "items": {**shape, "oneOf": named}}
+            needed = REQUIRED.get(path) or {"oneOf": [{"required": [each]} for each in FRAMEWORKS]}
+            shape = {"type": "array", "items": {**shape, **needed}}
     described: Schema = {"description": plain(option["description"])}
     # A default that Ansible computes is none to suggest.
     if "default" in option and re.fullmatch(r"auto|true|false|/[a-z/]*", _word(option["default"])):

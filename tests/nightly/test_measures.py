@@ -45,6 +45,22 @@ def test_speeds_are_named_by_card_and_by_what_computed(cards: tuple[Document, Do
     assert not [name for name in found if name.startswith("cpu.")]
 
 
+def test_the_error_counters_of_a_port_are_named_by_its_guid(
+    cards: tuple[Document, Document],
+) -> None:
+    port = data(cards[1], "network")["devices"][1]["ports"][0]
+    port["counters"]["symbol_error"] = 7
+    found = measures(cards[1], cards[0])
+    assert found["port.a088c20300ab0001.symbol_error.reading"] == 7
+    assert found["port.a088c20300ab0000.link_downed.reading"] == 0
+    assert "port.a088c20300ab0000.port_xmit_data.reading" not in found
+    load = found["port.a088c20300ab0000.load.reading"]
+    data(cards[1], "kernel")["boot_id"] = "another boot"
+    assert measures(cards[1], cards[0])["port.a088c20300ab0000.load.reading"] != load
+    cards[0]["expect"]["network"][0]["role"] = "unused"
+    assert not [name for name in measures(cards[1], cards[0]) if name.startswith("port.")]
+
+
 def test_a_card_with_half_a_number_is_measured_by_its_uuid(
     cards: tuple[Document, Document],
 ) -> None:

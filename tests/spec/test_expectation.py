@@ -10,6 +10,7 @@ from gpufleet.resolver import resolve
 from gpufleet.spec import expectation
 from gpufleet.spec.parse import declaration_of
 from gpufleet.spec.probe_settings import probe_settings
+from tests.support.rdma_host import declared
 
 UUID = "GPU-4cf8db2d-06c0-7d70-1a51-e59b25b2c16c"
 
@@ -39,6 +40,7 @@ def test_everything_that_is_declared_stands_in_the_plan() -> None:
         "nvlinks": 0,
         "tflops": 12.5,
         "governor": "performance",
+        "network": [declared(count=8, rate=400.0, gid_index=3, gid_type="v2")],
     }
     assert expected(**wanted) == {**wanted, "uuids": [UUID], "tflops_because": "gpu_expect.tflops"}
     # A key that nobody reads would be accepted, and dropped.

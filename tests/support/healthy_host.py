@@ -13,6 +13,7 @@ import pytest
 from gpufleet.checks import CHECKS
 from gpufleet.judge import judge
 from gpufleet.probe.smi_document import parse_smi
+from tests.support import rdma_host
 from tests.support.smi_text import MEMORY_MIB, MODEL, smi_text
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -199,6 +200,11 @@ def with_cards(plan: Document, snapshot: Document, count: int = 2) -> None:
     data(snapshot, "kernel")["frequency"] = [
         {"cpu": cpu, "governor": "performance", "driver": "intel_pstate"} for cpu in range(2)
     ]
+    # Each has an adapter beside it.
+    plan["expect"]["network"] = [rdma_host.declared(count=count, rate=400.0)]
+    data(snapshot, "network").update(
+        rdma_host.network([rdma_host.device(n) for n in range(count)], count)
+    )
     plan["driver"]["mig"] = {"all": []}
     data(snapshot, "smi").update(
         program="/usr/bin/nvidia-smi",

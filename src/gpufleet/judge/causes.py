@@ -68,6 +68,10 @@ INSTALLED_CUDNN = ("cudnn.files", "cudnn.present", "cudnn.links", "cudnn.readabl
 RELATIONS = (
     # A section that was not read.
     Relation("host.probe", EVERY),
+    # An RDMA device of which nothing was read.
+    Relation(
+        "network.ports", ("network.errors", "network.settings", "network.gpudirect"), ("rdma",)
+    ),
     # An installation that was not finished, a tree that is gone, a mount that executes nothing.
     Relation(
         "install.complete",

@@ -20,6 +20,20 @@ class ExpectedLink(TypedDict):
     width: int | None
 
 
+class PlannedPorts(TypedDict):
+    """Declared network ports of one role; null: not declared, compared among each other."""
+
+    ports: Annotated[list[Text], "names or patterns of RDMA devices or network interfaces"]
+    role: Literal["compute", "storage", "management", "unused"]
+    count: Annotated[int | None, "how many ports there must be; null: at least one by each name"]
+    rate: Annotated[float | None, "the least rate of each port in Gb/s"]
+    link_layer: Literal["InfiniBand", "Ethernet"] | None
+    firmware: Text | None
+    board: Annotated[Text | None, "the boards' id (PSID)"]
+    gid_index: Annotated[int | None, "the entry of the GID table that programs use"]
+    gid_type: Annotated[Literal["v1", "v2"] | None, "of RoCE"]
+
+
 class Expectation(TypedDict):
     """The GPUs that must be there; null: not declared, not judged."""
 
@@ -36,6 +50,13 @@ class Expectation(TypedDict):
     tflops_because: Annotated[Text | None, "`gpu_expect.tflops`, or the model's floor"]
     governor: NotRequired[
         Annotated[Text | None, "the frequency governor of each CPU, such as `performance`"]
+    ]
+    network: NotRequired[
+        Annotated[
+            list[PlannedPorts] | None,
+            "the network ports, by role; empty: the host is declared to have none; null: roles are"
+            " derived",
+        ]
     ]
     found: NotRequired[
         Annotated[bool, "the count is that of the probe, not a declaration (`verify --local`)"]

@@ -15,6 +15,7 @@ from .sections.compute import Compute
 from .sections.cuda import Cudnn, Linker, Receipts, Toolkits
 from .sections.gpu import Driver, Gpus, Smi
 from .sections.host import Disks, Environment, Kernel, KernelLog, Os, Packages
+from .sections.network import Network
 from .sections.stacks import Containers, Stacks
 from .types import Text, Time
 
@@ -49,6 +50,7 @@ class Sections(TypedDict, total=False):
     disks: Section[Disks]
     gpus: Section[Gpus]
     driver: Section[Driver]
+    network: Section[Network]
     packages: Section[Packages]
     receipts: Section[Receipts]
     toolkits: Section[Toolkits]
@@ -72,6 +74,7 @@ class SectionData(TypedDict, total=False):
     disks: Disks
     gpus: Gpus
     driver: Driver
+    network: Network
     packages: Packages
     receipts: Receipts
     toolkits: Toolkits

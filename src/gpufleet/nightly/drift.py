@@ -23,6 +23,8 @@ from gpufleet.model.verdict import LETTERS, Verdict
 
 from . import baselines
 from .change import WEIGHTS, Change, count_nights
+from .port_errors import error_changes
+from .retention import read_time
 from .versions import card_hosts, version_changes
 
 T = TypeVar("T")
@@ -59,7 +61,8 @@ class Window:
     `hosts`: each host's letters. `checks`: by host and check, each night's result (None: no
     result), of the checks that were unhealthy in any of the nights. `texts`: by host and measure,
     the last recorded text and tonight's. `cards`: all former cards of hosts whose cards differ
-    tonight. `speeds`: by host and measure, each night's number.
+    tonight. `speeds`: by host and measure, each night's number. `counters`: error counters of
+    ports, in the same form, of the last of these nights.
     """
 
     nights: list[str]
@@ -68,6 +71,7 @@ class Window:
     texts: dict[tuple[str, str], tuple[str | None, str]] = field(default_factory=dict)
     speeds: dict[tuple[str, str], list[float | None]] = field(default_factory=dict)
     cards: dict[str, set[str]] = field(default_factory=dict)
+    counters: dict[tuple[str, str], list[float | None]] = field(default_factory=dict)
 
 
 def document(window: Window) -> Changes:
@@ -140,6 +144,9 @@ def _changes(window: Window) -> Iterator[Change]:
         _by_host(window.texts),
         _by_host(window.speeds),
     )
+    counters = _by_host(window.counters)
+    most = max(map(len, window.counters.values()), default=0)
+    started = [read_time(night).timestamp() for night in window.nights[-most:]] if most else []
     now, before = (_explains(window, night) for night in (-1, -2))
     places = card_hosts(window.texts)
 
@@ -154,6 +161,7 @@ def _changes(window: Window) -> Iterator[Change]:
             ),
             *version_changes(texts.get(host, {}), places, window.cards.get(host, ())),
             *baselines.throughput_changes(speeds.get(host, {})),
+            *error_changes(counters.get(host, {}), started),
         ]
 
     for host in window.hosts:

@@ -48,6 +48,8 @@ NIGHTLY = "nightly"
 # How many nights a baseline and the detection of flapping look back.
 WINDOW = 30
 SPEEDS, CARDS = "*.tflops", "gpus"
+# Error counters are compared with the last night that read them, of so many.
+COUNTERS, RECENT = "port.*.reading", 7
 
 _LETTER = {code: LETTERS[verdict] for code, verdict in enumerate(CODES)}
 # The letter of a code that no release has written.
@@ -242,6 +244,7 @@ class History:
             texts,
             self.numbers(nights, SPEEDS),
             {host: self._cards(nights[:-1], host) for host, name in texts if name == CARDS},
+            self.numbers(nights[-RECENT:], COUNTERS),
         )
 
     def check_results(

@@ -7,6 +7,8 @@ A number's name ends in its unit. A value that could not be read has no entry. T
     gpu.GPU-<uuid>.stack.tensorflow-2.13.1.tflops, ...         through the framework
     cpu.stack.tensorflow-2.13.1.tflops, ...                    on a host declared to have no GPU
     gpu.GPU-<uuid>.temperature_c, .power_w, .ecc_uncorrected, .bandwidth_gib_s
+    port.<guid>.symbol_error.reading, ...                      error counters of a port
+    port.<guid>.load.reading    a number for the boot and the driver load that they belong to
     gpus (address, UUID and model of each card), nvlinks (address and number of active links of each
     card that has any), driver.version, kernel.running, os.version,
     toolkits, toolkit.11.8.version, cudnn.11.8.libcudnn.so.8.version, stacks,
@@ -22,6 +24,8 @@ from dataclasses import dataclass, replace
 from typing import TypeGuard
 
 from gpufleet.errors import Defect, guarded
+from gpufleet.host_state import counters
+from gpufleet.host_state import ports as roles
 from gpufleet.judge import judge
 from gpufleet.model.plan import Plan
 from gpufleet.model.sections.compute import CublasResult
@@ -31,6 +35,8 @@ from gpufleet.model.snapshot import SectionData, Snapshot
 from gpufleet.model.text import cut
 from gpufleet.model.validator import section_data
 from gpufleet.verification.session import HostRun, Session
+
+from .port_errors import END, LOAD
 
 Pair = tuple[str, str | float | None]
 
@@ -48,7 +54,12 @@ def measures(snapshot: Snapshot | None, plan: Plan) -> dict[str, float | str]:
         return {}
     data = section_data(snapshot)
     names = dict(_cards(data))
-    found = [*_versions(data, plan), *_gpus(data, names), *_products(data, plan, names)]
+    found = [
+        *_versions(data, plan),
+        *_gpus(data, names),
+        *_products(data, plan, names),
+        *_ports(data, plan),
+    ]
     known = {
         name: cut(value, MOST_TEXT) if isinstance(value, str) else float(value)
         for name, value in found
@@ -150,6 +161,19 @@ def _gpus(data: SectionData, names: Mapping[float | str, str]) -> Iterator[Pair]
         yield f"{name}.temperature_c", card["temperature_c"]
         yield f"{name}.power_w", card["power_w"]
         yield f"{name}.ecc_uncorrected", card["ecc_uncorrected_aggregate"]
+
+
+def _ports(data: SectionData, plan: Plan) -> Iterator[Pair]:
+    """The error counters of the ports that are judged."""
+    if "network" not in data or "kernel" not in data:
+        return
+    expect = plan.get("expect") or {}
+    found = roles.ports(data["network"], expect.get("network"), expect.get("count") or 0)
+    judged = [port for group in roles.groups(found) for port in group if port.port]
+    for guid, reading in counters.readings(judged, data["kernel"]["boot_id"]):
+        yield f"port.{guid}.{LOAD}{END}", reading.load
+        for name, value in reading.counters.items():
+            yield f"port.{guid}.{name}{END}", value
 
 
 def _active_links(data: SectionData) -> Iterator[str]:

@@ -23,6 +23,7 @@ from .sections.gpus import section_gpus
 from .sections.kernel import section_kernel
 from .sections.kernel_log import section_kernel_log
 from .sections.linker import section_linker
+from .sections.network import section_network
 from .sections.operating_system import section_os
 from .sections.packages import section_packages
 from .sections.receipts import section_receipts
@@ -39,6 +40,7 @@ SECTIONS = {
     "disks": section_disks,
     "gpus": section_gpus,
     "driver": section_driver,
+    "network": section_network,
     "packages": section_packages,
     "receipts": section_receipts,
     "toolkits": section_toolkits,

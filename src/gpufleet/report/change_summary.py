@@ -20,6 +20,7 @@ TITLES = {
     "kernel": "kernel",
     "gpu": "GPU",
     "throughput": "slower",
+    "errors": "errors",
     "appeared": "new host",
     "vanished": "host removed",
     "flapping": "flapping",

@@ -12,6 +12,7 @@ from typing import Any
 
 from gpufleet.model.problems import Code
 
+from . import network
 from .reader import Reader
 
 # More than a host can have; work is done for each of them.
@@ -28,6 +29,7 @@ KEYS = (
     "nvlinks",
     "tflops",
     "governor",
+    "network",
 )
 COMPUTE_MODES = ("default", "exclusive_process")
 # The kernel's governors. Left out is userspace, which leaves the frequency to a program.
@@ -69,6 +71,7 @@ def read(reader: Reader, value: Any) -> dict[str, Any]:
         "pcie": _link(reader, entry.get("pcie"), f"{_WHERE}.pcie"),
         "nvlinks": count("nvlinks", "a number, 0 for cards without a bridge"),
         "tflops": _amount(reader, entry.get("tflops"), f"{_WHERE}.tflops", "such as 12.5"),
+        "network": network.read(reader, entry.get("network"), f"{_WHERE}.network"),
         **{
             key: reader.choice(entry.get(key), f"{_WHERE}.{key}", choices)
             for key, choices in CHOICES.items()

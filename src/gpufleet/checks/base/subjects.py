@@ -24,6 +24,7 @@ it was observed:
     libcuda         the driver's library for programs; `fabric`, `nouveau`: the others that
                     keep it from working; `key`: that of the modules' signature
     pending         a restart for the driver
+    rdma/mlx5_0     an RDMA device of which nothing was read
     kernel-log      the kernel log as a whole
     container       no container was started
     container-toolkit  another container toolkit than planned, or none
@@ -76,6 +77,11 @@ def memory(address: str | None) -> Subjects:
 def slow(address: str | None) -> Subjects:
     """A card that computes too slowly."""
     return (f"slow/{address}",) if address else ()
+
+
+def rdma(device: str) -> str:
+    """An RDMA device, or all of them."""
+    return f"rdma/{device}".rstrip("/")
 
 
 def noexec(path: str) -> str:

@@ -35,6 +35,9 @@ from gpufleet.model.verdict import Verdict
 SECOND_READINGS = tuple(name for name in Documented.__annotations__ if name.endswith("_after"))
 SECTIONS = tuple(name for name in Documented.__annotations__ if name not in SECOND_READINGS)
 
+# Sections that the probes of earlier releases do not read: the checks that read them report it.
+ADDED = ("network",)
+
 
 def unreadable_section(snapshot: Snapshot, name: str) -> Finding | None:
     """Why a section cannot be judged, if it cannot."""
@@ -108,8 +111,11 @@ def probed(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
             "use a plan and a snapshot of the same host",
         )
     again = [name for name in SECOND_READINGS if name in snapshot["sections"]]
+    former = [name for name in ADDED if name not in snapshot["sections"]]
     for name in (*SECTIONS, *again):
-        if finding := unreadable_section(snapshot, name):
+        if name in former:
+            yield Evidence(f"an earlier release's probe did not read section '{name}'")
+        elif finding := unreadable_section(snapshot, name):
             yield behind_mps(finding, observed) if name in CUDA_SECTIONS else finding
     unreadable = [f"{row['what']} ({row['because']})" for row in snapshot.get("unseen", [])]
     needed = [row["what"] for row in snapshot.get("unseen", []) if _needed(plan, row["what"])]

@@ -8,6 +8,7 @@ from ..accounts import account, account_name
 from ..holders import mps_processes
 from ..manifest import mode_of
 from ..mig import mig_of
+from ..pci import port_of
 from ..processes import in_child
 from ..text import natural
 from .kernel import container_of
@@ -56,23 +57,6 @@ def section_gpus(host):
         "node_access": node_access(host, nodes),
         "mps": mps_processes(host),
     }
-
-
-PORT = ("vendor", "current_link_width", "current_link_speed", "max_link_width", "max_link_speed")
-
-
-def port_of(host, directory):
-    """The port above a device: its address, vendor and link, as the kernel prints them."""
-    above = os.path.dirname(host.realpath(directory))
-    if not re.match(r"[0-9a-f]+:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]$", os.path.basename(above)):
-        return None
-    found = {"address": os.path.basename(above)}
-    for key in PORT:
-        try:
-            found[key] = (host.text_or_none(above + "/" + key) or "").strip() or None
-        except OSError:  # a device without a PCIe link
-            found[key] = None
-    return found
 
 
 def hypervisor(host):

@@ -1,0 +1,106 @@
+"""Network adapters, and what the files of their ports mean (catalog/data/network.yml)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+
+from gpufleet.model.types import Row
+
+from . import facts
+
+
+@dataclass(frozen=True)
+class Rate:
+    """What a port carries: `400 Gb/sec (4X NDR)`."""
+
+    gb_s: float
+    lanes: int | None
+    speed: str
+
+    @property
+    def unknown(self) -> bool:
+        """Whether the kernel may have printed a speed that it does not know as the slowest one."""
+        row = _table()["unknown_rate"]
+        slowest = self.lanes is None or self.gb_s == row["gb_s_per_lane"] * self.lanes
+        return slowest and self.speed in row["speeds"]
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A growth of a counter that is a fault (`fatal`), or a warning: more than this in a time."""
+
+    more: float
+    seconds: float
+    fatal: bool
+
+
+def rate_limit(counter: str) -> Limit | None:
+    """The limit of a counter's growth; None if no tool has one."""
+    return _limits().get(counter)
+
+
+@cache
+def _limits() -> dict[str, Limit]:
+    return {
+        row["counter"]: Limit(row["more"], row["seconds"], row["fatal"])
+        for row in _table()["rates"]
+    }
+
+
+def rate(text: str | None) -> Rate | None:
+    """The rate that the kernel prints; None if it prints none."""
+    found = re.match(
+        r"(\d{1,6}(?:\.\d{1,3})?) Gb/sec(?: \((\d{1,3})X(?: ([A-Z0-9]{1,8}))?\))?", text or ""
+    )
+    if not found:
+        return None
+    return Rate(float(found[1]), int(found[2]) if found[2] else None, found[3] or "")
+
+
+def state_number(text: str | None) -> int | None:
+    """The number of a state such as `4: ACTIVE`."""
+    found = re.match(r"(\d{1,2}):", text or "")
+    return int(found[1]) if found else None
+
+
+def state(name: str) -> int:
+    """The number of a port's state, or of its physical state, by its name in the table."""
+    return int(_table()["port_states"][name])
+
+
+def counter_limit(name: str) -> int | None:
+    """The maximum of a classic counter, where it stays; None if it has no such limit."""
+    row = _table()["counters"].get(name)
+    return (1 << row["bits"]) - 1 if row else None
+
+
+def counts_errors(name: str) -> bool:
+    """Whether a classic counter counts faults."""
+    row = _table()["counters"].get(name)
+    return bool(row and row["error"])
+
+
+def redirects(control: int) -> list[str]:
+    """The settings in a port's access control that send copies between devices elsewhere."""
+    bits = _table()["access_control"]
+    return [
+        name.replace("_", " ")
+        for name, bit in bits.items()
+        if name != "source" and control >> bit & 1
+    ]
+
+
+def translates(iommu: str) -> bool:
+    """Whether an IOMMU of this type translates the addresses of copies between devices."""
+    return iommu in _table()["translating"]["types"]
+
+
+def carries_rdma(vendor: str | None) -> bool:
+    """Whether adapters of this PCI vendor are RDMA devices."""
+    return vendor in _table()["vendors"]
+
+
+def _table() -> Row:
+    return facts.document("network.yml")

@@ -1,0 +1,1 @@
+"""Checks of network ports: whether they carry data, their counters, their settings."""

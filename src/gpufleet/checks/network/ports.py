@@ -1,0 +1,246 @@
+"""The network ports: each that is wanted carries data, at its rate.
+
+A port that is down may never have had a cable. Without a declaration it is a fault only if it has
+had a link since the driver was loaded, or if most ports that serve the GPUs have one.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from gpufleet.catalog import network as facts
+from gpufleet.checks.base.registry import HARDWARE, Evidence, Finding, check, shortened
+from gpufleet.checks.base.sections import Sections
+from gpufleet.host_state import ports as roles
+from gpufleet.host_state.ports import COMPUTE, INFINIBAND, Port
+from gpufleet.model.plan import Plan, PlannedPorts
+from gpufleet.model.sections.network import Network
+from gpufleet.model.text import quoted
+from gpufleet.model.verdict import Verdict
+
+from .reading import (
+    Ports,
+    declared,
+    have,
+    named,
+    none_declared,
+    not_judged,
+    ports_of,
+    role_evidence,
+)
+
+CABLE = (
+    "look at its cable, at both transceivers and at the switch's port (on the host: ibstat, or"
+    " ethtool and `ip link`); of a cloud's instance: report it to the provider"
+)
+INFINIBAND_CLASS = "0x0207"
+
+
+@check(
+    "network.ports",
+    reads=("network", "kernel"),
+    repair=HARDWARE,
+    severity="critical",
+    skip_reason=none_declared,
+)
+def carrying(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
+    """Each network port carries data, at the rate that is declared or that its siblings have."""
+    found = ports_of(plan, observed)
+    yield from not_judged(plan, observed, found)
+    yield from role_evidence(found)
+    yield from _missing(declared(plan), found)
+    if found.groups or not observed.data["kernel"].get("container"):
+        yield from _without_device(found.network)
+    for group in found.groups:
+        row = declared(plan)[group[0].row] if group[0].row is not None else None
+        yield from _states(group, wanted=row is not None)
+        yield from _rates(group, row)
+        if row and row["link_layer"]:
+            others = [port for port in group if port.layer != row["link_layer"]]
+            if others:
+                yield Finding(
+                    f"{have(others, 'has', 'have')} link layer {others[0].layer}, declared is"
+                    f" {row['link_layer']}",
+                    "set the adapter's LINK_TYPE (mlxconfig) and restart its firmware, or correct"
+                    " gpu_expect.network",
+                )
+        rates = sorted({port.port["rate"] or "" for port in group if port.port and port.active})
+        up = sum(bool(port.active) for port in group)
+        yield Evidence(f"{named(group, 12)}: {up} of {len(group)} active, {', '.join(rates)}")
+
+
+def _missing(rows: list[PlannedPorts], found: Ports) -> Iterator[Finding]:
+    """Declared ports that are not there."""
+    for number, row in enumerate(rows):
+        own = [port for port in found.all if port.row == number]
+        absent = [each for each in row["ports"] if not roles.matched({**row, "ports": [each]}, own)]
+        if row["role"] == roles.UNUSED and not row["count"]:
+            continue
+        remedy = (
+            "on the host: look for the adapter (lspci) and for messages of its driver (dmesg |"
+            f" grep mlx5), reboot; or correct gpu_expect.network[{number}]"
+        )
+        if row["count"] is not None and len(own) < row["count"]:
+            yield Finding(
+                f"{len(own)} ports match {shortened(row['ports'])}, declared are {row['count']}",
+                remedy,
+            )
+        elif absent and not (row["count"] is not None and len(own) >= row["count"]):
+            yield Finding(f"The declared port {shortened(absent)} is not there", remedy)
+
+
+def _without_device(network: Network) -> Iterator[Finding]:
+    """Adapters without a driver, or without an RDMA device, where others of their kind have one."""
+    devices = network["devices"]
+    if devices is None:
+        return
+    # A bond of two functions has one RDMA device.
+    cards = {(device["address"] or "").rpartition(".")[0] for device in devices}
+    kinds = {(device["vendor"], device["device"]) for device in devices if device["vendor"]}
+    loaded = (network["modules"] or {}).get("mlx5_ib")
+    lost = [
+        row
+        for row in network["adapters"]
+        if row["address"].rpartition(".")[0] not in cards
+        # Another driver (vfio-pci) has given it to a virtual machine.
+        and row["driver"] in (None, "mlx5_core", "efa")
+        and facts.carries_rdma(row["vendor"])
+        and (
+            (row["vendor"], row["device"]) in kinds
+            or (row["class"].startswith(INFINIBAND_CLASS) and not devices)
+        )
+    ]
+    bare = [row["address"] for row in lost if row["driver"] is None]
+    if bare:
+        yield Finding(
+            f"No driver has the adapter at {shortened(bare)}, others of its kind have one",
+            "on the host: look for the driver's messages of it (dmesg); reboot, and if it stays so,"
+            " have the adapter serviced",
+        )
+    silent = [row["address"] for row in lost if row["driver"] is not None]
+    if silent:
+        yield Finding(
+            f"The adapter at {shortened(silent)} is no RDMA device"
+            + ("" if loaded or devices else ": the module mlx5_ib is not loaded"),
+            "on the host: modprobe mlx5_ib; if it is loaded, look for its messages (dmesg)",
+        )
+
+
+def _states(group: list[Port], *, wanted: bool) -> Iterator[Finding | Evidence]:
+    unread = [port for port in group if port.active is None or port.layer == roles.NOT_READ]
+    if unread:
+        yield Finding(
+            f"State or link layer of {named(unread)} cannot be read",
+            "on the host: read it by hand (ibstat, `ip link`), and look for messages of its driver"
+            " (dmesg)",
+            verdict=Verdict.INCONCLUSIVE,
+        )
+    up = [port for port in group if port.active]
+    down = [port for port in group if port.active is False]
+    spare = set() if wanted else _never_cabled(group)
+    faults: dict[tuple[str, str], list[Port]] = defaultdict(list)
+    undecided = []
+    for port in down:
+        reason = _fault(port, up, down, wanted=wanted, spare=port.name in spare)
+        if reason:
+            faults[port.state_text, reason].append(port)
+        elif port.name not in spare:
+            undecided.append(port)
+    for (state, reason), ports in faults.items():
+        if ports[0].signal and ports[0].layer == INFINIBAND:
+            yield Finding(
+                f"{have(ports, 'has', 'have')} a link ({state}), but no subnet manager has set it"
+                f" up; {reason}",
+                "see whether a subnet manager runs in this fabric (on the host: sminfo), and what"
+                " it logs of this port",
+            )
+        else:
+            yield Finding(f"{have(ports, 'is', 'are')} down ({state}): {reason}", CABLE)
+    if undecided:
+        yield Finding(
+            f"{have(undecided, 'is', 'are')} down ({undecided[0].state_text}), and nothing says"
+            " whether it should have a link; gpu_expect.network: not set",
+            f"declare gpu_expect: {{network: [{{ports: {quoted(undecided[0].name)}, role: unused}},"
+            f" {{ports: ..., role: {undecided[0].role}}}]}}",
+            verdict=Verdict.NOT_DECLARED,
+        )
+    idle = [port for port in down if port.name in spare and not port.was_up]
+    if idle:
+        yield Evidence(f"never cabled on any card, not judged: {named(idle, 12)}")
+
+
+def _fault(
+    port: Port, up: list[Port], down: list[Port], *, wanted: bool, spare: bool
+) -> str | None:
+    """Why it is a fault that a port is down; None if it may be meant so."""
+    if wanted:
+        return f"it is declared in {port.because}"
+    if port.was_up and (port.role == COMPUTE or not port.disabled):
+        return "it has had a link since its driver was loaded"
+    if spare:
+        return None
+    if port.signal and port.layer == INFINIBAND:
+        return "its cable ends at a port that answers"
+    if port.role == COMPUTE and len(up) > 1 and len(up) > len(down):
+        return f"{len(up)} ports of role {port.role} are active"
+    return None
+
+
+def _never_cabled(group: list[Port]) -> set[str]:
+    """The ports at a position of a card at which no card of the group has a link, others having."""
+    by_position: dict[tuple[str, int], list[Port]] = defaultdict(list)
+    for port in group:
+        by_position[port.position].append(port)
+    used = {port.card for port in group if port.active}
+    return {
+        port.name
+        for members in by_position.values()
+        if not any(port.active for port in members) and {port.card for port in members} <= used
+        for port in members
+    }
+
+
+def _rates(group: list[Port], row: PlannedPorts | None) -> Iterator[Finding]:
+    active = [port for port in group if port.active]
+    rates = {port.name: rate for port in active if (rate := port.rate)}
+    unread = [port for port in active if port.name not in rates]
+    if unread and (row is None or row["rate"] or row["role"] == COMPUTE):
+        yield Finding(
+            f"The rate of {named(unread)} cannot be read",
+            "on the host: read it by hand (ibstat, ethtool)",
+            verdict=Verdict.INCONCLUSIVE,
+        )
+    if not rates:
+        return
+    best = max(rate.gb_s for rate in rates.values())
+    wanted = row["rate"] if row and row["rate"] else best
+    slow = [port for port in active if port.name in rates and rates[port.name].gb_s < wanted]
+    if not slow:
+        return
+    shown = "; ".join(dict.fromkeys(_rate_text(port) for port in slow))
+    if row and row["rate"] and all(rate.unknown for rate in rates.values()):
+        yield Finding(
+            f"The kernel says {shown} of {named(slow)}, declared are {wanted:g} Gb/s: one that"
+            " does not know a speed prints the slowest",
+            "on the host: read the rate by `mlxlink -d DEVICE`, or update the kernel or its driver",
+            verdict=Verdict.INCONCLUSIVE,
+        )
+        return
+    others = [port for port in active if port not in slow]
+    compared = (
+        f"declared are {wanted:g} Gb/s in {slow[0].because}"
+        if row and row["rate"]
+        else f"{have(others, 'carries', 'carry')} {_rate_text(others[0])}"
+    )
+    yield Finding(
+        f"{have(slow, 'carries', 'carry')} {shown}: {compared}",
+        f"{CABLE}; if it is by design, declare gpu_expect: {{network: [{{ports:"
+        f" {quoted(slow[0].name)}, rate: {rates[slow[0].name].gb_s:g}}}, ...]}}",
+    )
+
+
+def _rate_text(port: Port) -> str:
+    if port.port is not None:
+        return port.port["rate"] or "no rate"
+    return f"{port.rate.gb_s:g} Gb/s" if port.rate else "no rate"

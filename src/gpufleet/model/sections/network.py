@@ -1,0 +1,144 @@
+"""The section of a snapshot about RDMA devices, their ports, and network interfaces."""
+
+from __future__ import annotations
+
+from typing import Annotated, TypedDict
+
+from gpufleet.model.types import Path, Text
+
+
+class Gid(TypedDict):
+    """An entry of a port's GID table that is in use."""
+
+    index: int
+    gid: Text
+    kind: Annotated[Text, "of its address: `link-local`, `IPv4` or `IPv6`"]
+    type: Annotated[Text | None, "`IB/RoCE v1` or `RoCE v2`"]
+    interface: Annotated[Text | None, "the network interface of the GID"]
+
+
+class RdmaPort(TypedDict):
+    """A port of an RDMA device, as the kernel prints its values."""
+
+    port: int
+    state: Annotated[Text | None, "such as 4: ACTIVE"]
+    phys_state: Annotated[Text | None, "such as 5: LinkUp"]
+    rate: Annotated[Text | None, "such as 400 Gb/sec (4X NDR)"]
+    link_layer: Annotated[Text | None, "`InfiniBand`, or `Ethernet` (RoCE); EFA has another one"]
+    gids: Annotated[list[Gid] | None, "null where there is no table"]
+    pkeys: Annotated[list[Text] | None, "null where there is no table"]
+    counters: Annotated[
+        dict[str, int | None] | None,
+        "counters that the device does not have are left out; null where it has none",
+    ]
+    hw_counters: Annotated[dict[str, int | None] | None, "the same of the driver's own counters"]
+
+
+class DeviceLink(TypedDict):
+    """The PCIe link of a device."""
+
+    current_link_speed: Annotated[Text | None, "such as 32.0 GT/s PCIe"]
+    current_link_width: Text | None
+    max_link_speed: Text | None
+    max_link_width: Text | None
+
+
+class PortAbove(DeviceLink):
+    """The PCI port above a device."""
+
+    address: Text
+    vendor: Text | None
+
+
+class RdmaDevice(TypedDict):
+    """An RDMA device; null: not read."""
+
+    name: Annotated[Text, "such as mlx5_0"]
+    type: Annotated[Text | None, "its model, such as MT4129 for a ConnectX-7"]
+    firmware: Text | None
+    board: Annotated[Text | None, "the board's id (PSID)"]
+    guid: Annotated[Text | None, "the node GUID"]
+    driver: Text | None
+    vendor: Annotated[Text | None, "the PCI vendor, such as 0x15b3"]
+    device: Annotated[Text | None, "the PCI device, such as 0x1021"]
+    address: Annotated[Text | None, "null for a device that is not on a PCI bus"]
+    path: Annotated[list[Text], "the PCI ports above it, the root port first"]
+    numa: Annotated[int | None, "the NUMA node; -1: none"]
+    iommu: Annotated[Text | None, "such as `identity` or `DMA`; `none`: no IOMMU is used"]
+    bridge: Annotated[
+        bool | None,
+        "a bridge to the NVSwitches, whose ports are not read; null: its product data cannot be"
+        " read",
+    ]
+    link: DeviceLink | None
+    above: PortAbove | None
+    max_read_request: Annotated[int | None, "in bytes"]
+    relaxed_ordering: bool | None
+    ports: Annotated[list[RdmaPort] | None, "null where they were not read, so also of a bridge"]
+    error: Annotated[Text | None, "why nothing of it was read"]
+
+
+class Interface(TypedDict):
+    """A network interface that has a device."""
+
+    name: Text
+    address: Annotated[Text, "of its device: a PCI address, mostly"]
+    driver: Text | None
+    type: Annotated[int | None, "1: Ethernet, 32: InfiniBand"]
+    operstate: Text | None
+    carrier: Annotated[int | None, "null where the interface is not set up"]
+    carrier_changes: int | None
+    carrier_up_count: Annotated[int | None, "how often it got a carrier since the driver's load"]
+    speed: Annotated[int | None, "in Mb/s; -1: unknown"]
+    index: Annotated[int | None, "another number after each load of its driver"]
+    mtu: int | None
+    dev_port: Annotated[int | None, "the port of its device, the first is 0"]
+    master: Annotated[Text | None, "the bond or bridge that it is a part of"]
+    default_route: Annotated[bool, "it, or what it is a part of, has a default route"]
+
+
+NetworkFunction = TypedDict(
+    "NetworkFunction",
+    {
+        "address": Text,
+        "vendor": Text | None,
+        "device": Text | None,
+        "class": Annotated[Text, "such as 0x020700 for InfiniBand"],
+        "driver": Annotated[Text | None, "null: no driver has it"],
+    },
+)
+
+
+class GpuPlace(TypedDict):
+    """Where a GPU is on the PCI bus."""
+
+    address: Text
+    path: Annotated[list[Text], "the PCI ports above it, the root port first"]
+    numa: int | None
+    iommu: Text | None
+
+
+class RdmaNode(TypedDict):
+    """A device file of RDMA."""
+
+    path: Path
+    device: Annotated[Text | None, "the RDMA device"]
+    port: int | None
+    exists: bool
+
+
+class Network(TypedDict):
+    """RDMA devices and network interfaces, without virtual functions of this host."""
+
+    devices: Annotated[list[RdmaDevice] | None, "null where /sys is not there"]
+    interfaces: Annotated[list[Interface] | None, "null where they gave no answer"]
+    adapters: Annotated[list[NetworkFunction], "the network functions on the PCI bus"]
+    gpus: Annotated[list[GpuPlace], "NVIDIA's GPUs on the PCI bus"]
+    access_control: Annotated[
+        dict[str, int | None],
+        "by PCI port above a GPU or an RDMA device: the control word of its ACS, 0 where it has"
+        " none; null: not read",
+    ]
+    peermem: Annotated[Text | None, "the version of the loaded module nvidia_peermem"]
+    modules: Annotated[dict[str, bool] | None, "whether a kernel module is loaded, by its name"]
+    nodes: Annotated[list[RdmaNode], "the device files that programs open"]

@@ -1,0 +1,54 @@
+"""Error counters of ports from night to night: a growth beyond its limit is a change."""
+
+from __future__ import annotations
+
+from gpufleet.nightly import drift
+from gpufleet.nightly.drift import Window
+from gpufleet.nightly.port_errors import error_changes
+
+GUID = "a088c20300ab0001"
+DAY = 86400.0
+
+
+def lines(**counters: list[float | None]) -> dict[tuple[str, str], list[float | None]]:
+    return {("gpu01", f"port.{GUID}.{name}.reading"): line for name, line in counters.items()}
+
+
+def changes(**counters: list[float | None]) -> list[tuple[str, str | None]]:
+    """(weight, what it is after) of each change."""
+    seconds = [DAY * night for night in range(len(next(iter(counters.values()))))]
+    return [(it.weight, it.after) for it in error_changes(lines(**counters), seconds)]
+
+
+def test_a_link_that_went_down_since_the_last_night_is_bad() -> None:
+    assert changes(load=[1, 1], link_downed=[3, 5]) == [("bad", "link_downed +2")]
+    assert changes(load=[1, 1], link_downed=[3, 3]) == []
+
+
+def test_a_rate_that_only_warns_is_a_note() -> None:
+    assert changes(load=[1, 1], port_rcv_errors=[0, 65535]) == []
+    assert changes(load=[1, 1], roce_slow_restart=[0, 11 * DAY]) == [
+        ("note", f"roce_slow_restart +{11 * DAY:g}")
+    ]
+
+
+def test_a_host_that_was_booted_or_a_counter_that_was_cleared_starts_again() -> None:
+    assert changes(load=[1, 2], link_downed=[3, 5]) == []
+    assert changes(load=[1, 1], link_downed=[5, 3]) == []
+
+
+def test_a_night_without_a_reading_is_left_out() -> None:
+    assert changes(load=[1, None, 1], link_downed=[3, None, 4]) == [("bad", "link_downed +1")]
+    assert changes(load=[1, 1, None], link_downed=[3, 4, None]) == []
+
+
+def test_the_change_is_that_of_its_host_in_the_document() -> None:
+    nights = [f"2026-11-2{number}T01:00:00Z" for number in range(3)]
+    window = Window(
+        nights,
+        {"gpu01": "PPP", "gpu02": "PPP"},
+        counters=lines(load=[1, 1], symbol_error=[0, 4000]),
+    )
+    (found,) = drift.document(window)["changes"]
+    assert (found["host"], found["check"], found["kind"]) == ("gpu01", "network.errors", "errors")
+    assert f"GUID {GUID} grow: symbol_error grew by 4000 in 24 h." in found["text"]
