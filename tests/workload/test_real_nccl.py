@@ -29,8 +29,10 @@ def release(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[st
     version: str = request.param
     wheels = tmp_path / "wheels"
     subprocess.run(
-        [Path(sys.executable).with_name("uv"), "pip", "install", "--quiet", "--no-deps"]
-        + ["--target", wheels, f"nvidia-nccl-cu12=={version}"],
+        [
+            *(Path(sys.executable).with_name("uv"), "pip", "install", "--quiet", "--no-deps"),
+            *("--target", wheels, f"nvidia-nccl-cu12=={version}"),
+        ],
         check=True,
     )
     place = collectives.build(tmp_path / "nccl")
