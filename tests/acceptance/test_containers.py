@@ -247,9 +247,10 @@ CONFIGURATION = "/etc/nvidia-container-runtime/config.toml"
                 "set no-cgroups = false",
             ),
         ),
-        (
+        pytest.param(
             "printf '[nvidia-container-runtime]\\nmode = \"cdi\"\\n' >",
             ("A container could not be run", 'set mode = "auto"'),
+            marks=pytest.mark.slow,
         ),
     ],
     ids=["no-cgroups", "mode"],

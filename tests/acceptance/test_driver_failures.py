@@ -208,6 +208,7 @@ def test_two_repositories_that_would_be_mixed_are_refused(host: Host) -> None:
     host.works(OLD)
 
 
+@pytest.mark.slow
 def test_of_two_repositories_the_declared_one_wins(host: Host) -> None:
     host.deliver("/srv/other", label="Other")
     host.on("echo 'deb [trusted=yes] copy:/srv/other ./' >/etc/apt/sources.list.d/test-other.list")

@@ -69,7 +69,11 @@ OBSTACLES = {
 }
 
 # Alike for the code, and another component or file system.
-ALIKE = ("immutable directory of a stack", "full file system of the artifacts")
+ALIKE = (
+    "immutable directory of a stack",
+    "read-only mount on a toolkit",
+    "full file system of the artifacts",
+)
 
 
 @pytest.fixture(scope="module")
