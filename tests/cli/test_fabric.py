@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -130,10 +131,15 @@ def test_the_exit_status_follows_the_verdict(
     status: int,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
 ) -> None:
     monkeypatch.setattr(fabric.fabric_test, "run", lambda *_: found(verdict=verdict))
-    options = fabric.parser().parse_args(["test", "-i", "a,b,", "--json"])
-    assert fabric.run(options, []) == status
+    words = ["test", "-i", "a,b,", "--json", "--report", str(tmp_path / "reports")]
+    assert fabric.run(fabric.parser().parse_args(words), []) == status
+    assert {path.name for path in (tmp_path / "reports").iterdir()} == {
+        "2026-01-01T000000Z.html",
+        "2026-01-01T000000Z.json",
+    }
     assert f'"verdict": "{verdict}"' in capsys.readouterr().out
 
 

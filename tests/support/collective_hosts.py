@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from pathlib import Path
+from typing import Literal
 
 from gpufleet.inventory import Become, Connection, InventoryHost
 from gpufleet.model.collectives import FabricTest, Operation
@@ -15,7 +16,7 @@ from gpufleet.verification.options import ProbeOptions
 
 SIZES = (1 << 20,)
 # The bus bandwidth of the stand-in, whose byte takes 60 ns.
-FULL_GB_PER_S = 0.0166
+FULL_GB_PER_S = 1 / 60
 
 
 class CollectiveHosts:
@@ -24,6 +25,7 @@ class CollectiveHosts:
     def __init__(self, place: Path, libraries: Path, names: list[str]) -> None:
         self.place, self.lines = place, list[str]()
         self.operations: tuple[Operation, ...] = ("all_reduce",)
+        self.scope: Literal["all", "hosts", "pairs"] = "all"
         for name in names:
             shutil.copytree(libraries, place / name)
             self.plant(name)
@@ -47,7 +49,12 @@ class CollectiveHosts:
     def options(self, deadline_s: float, at_least: float | None) -> FabricOptions:
         """Fast, and with a tolerance beyond what a busy machine changes."""
         return FabricOptions(
-            Measure(self.operations, SIZES, 2), deadline_s, 0.6, at_least=at_least, shared=True
+            Measure(self.operations, SIZES, 2),
+            deadline_s,
+            0.6,
+            at_least=at_least,
+            shared=True,
+            scope=self.scope,
         )
 
     def run(self, deadline_s: float = 60, at_least: float | None = FULL_GB_PER_S) -> FabricTest:

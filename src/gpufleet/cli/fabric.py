@@ -6,16 +6,22 @@ Runs programs on the GPUs of the hosts; changes nothing there, and leaves no pro
 from __future__ import annotations
 
 import argparse
+import json
 import re
+import sys
+from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from gpufleet.errors import ConfigurationError
+from gpufleet.files import write_file
 from gpufleet.inventory import inventory_hosts
 from gpufleet.model.collectives import FabricTest, GroupResult, Operation
 from gpufleet.model.verdict import SYMBOLS, Verdict, exit_status
+from gpufleet.paths import REPORTS
+from gpufleet.report import fabric_page
 from gpufleet.transport.slurm import as_job_steps
 from gpufleet.verification import fabric_test
 from gpufleet.verification.collectives import OPERATIONS, Measure
@@ -53,6 +59,12 @@ def parser() -> Parser:
     )
     group = verb.add_argument_group("Test")
     group.add_argument(
+        "--scope",
+        choices=["all", "hosts", "pairs"],
+        default="all",
+        help="Test all hosts together and search the culprit, or each host alone, or each pair",
+    )
+    group.add_argument(
         "--operations",
         default=",".join(OPERATIONS),
         metavar="NAME,..",
@@ -71,7 +83,7 @@ def parser() -> Parser:
         "--at-least",
         type=float,
         metavar="GB/S",
-        help="The bus bandwidth that hosts must reach (default: the median of the pairs of hosts)",
+        help="The bus bandwidth that hosts must reach (default: the median of the tests that are alike)",
     )
     group.add_argument(
         "--tolerance",
@@ -113,7 +125,14 @@ def parser() -> Parser:
         default="ssh",
         help="Start the programs by ssh, or as Slurm job steps (srun)",
     )
-    add_output(verb, report=False)
+    group = add_output(verb, report=False)
+    group.add_argument(
+        "--report",
+        type=Path,
+        default=REPORTS / "fabric",
+        metavar="DIR",
+        help="Write a page and the JSON document into this directory",
+    )
     return verb
 
 
@@ -146,13 +165,17 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
         hosts = [known[name] for name in names]
     how = FabricOptions(
         measure=Measure(
-            measure.operations, measure.sizes, measure.repeats, environment(options, len(hosts))
+            measure.operations,
+            measure.sizes,
+            measure.repeats,
+            environment(options, 1 if options.scope == "hosts" else len(hosts)),
         ),
         deadline_s=options.deadline,
         tolerance=options.tolerance / 100,
         at_least=options.at_least,
         stack=options.stack,
         shared=options.shared,
+        scope=options.scope,
     )
     probe = ProbeOptions("facts", options.fanout)
     if options.launcher == "slurm":
@@ -165,11 +188,30 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     except InUseError as error:
         stderr.print(escape(f"{error.message}\nRemedy: {error.remedy}"), soft_wrap=True)
         return exit_status([Verdict.INCONCLUSIVE])
+    page = written(found, options.report)
     if options.json:
         print_json(found)
     else:
         show(found, Console(highlight=False))
+        sys.stdout.write(f"Report: {page}\n")
     return exit_status([Verdict(found["verdict"])])
+
+
+def written(found: FabricTest, directory: Path) -> Path:
+    """Write the page and the document, named by the test's start; the page's path."""
+    name = re.sub(r"[^0-9TZ-]", "", found["started"])
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        write_file(directory / f"{name}.json", json.dumps(found, indent=1) + "\n", 0o644)
+        page = directory / f"{name}.html"
+        write_file(page, fabric_page.render(found), 0o644)
+    except OSError as error:
+        raise ConfigurationError(
+            f"The report cannot be written: {error.strerror or error}.",
+            str(directory),
+            "Use --report.",
+        ) from error
+    return page
 
 
 def environment(options: argparse.Namespace, hosts: int) -> dict[str, str]:
@@ -212,7 +254,8 @@ def show(found: FabricTest, console: Console) -> None:
     """Print what was found: bandwidths by size, culprits, and what is unknown."""
     names = found["hosts"]
     releases = sorted(set(found["nccl"].values()))
-    what = f"{len(names)} hosts, {found['ranks']} GPUs, NCCL {', '.join(releases)}"
+    gpus = f", {found['ranks']} GPUs" if found["ranks"] else ""
+    what = f"{len(names)} hosts{gpus}, NCCL {', '.join(releases)}"
     console.print(f"[bold]{escape(what)}[/bold]")
     if found["results"]:
         table = Table(box=None, header_style="bold")
@@ -243,7 +286,7 @@ def show(found: FabricTest, console: Console) -> None:
             soft_wrap=True,
         )
     for test in found["tests"]:
-        if found["culprits"] or found["unknown"]:
+        if found["culprits"] or found["unknown"] or not found["results"]:
             console.print(f"  [dim]{escape(test_text(test))}[/dim]", soft_wrap=True)
     console.print(f"{found['verdict']}: slow means {escape(found['slow'])}", soft_wrap=True)
 

@@ -111,6 +111,9 @@ class GroupRun:
             # A host that reports something else, or nothing yet, leaves this row unknown.
             if len(times) < len(sides) or min(times) <= 0 or n < 1:
                 continue
+            # One rank reduces nothing; it sends to itself all the same.
+            if not FACTORS[operation](n):
+                continue
             rate = size / max(times) * FACTORS[operation](n) / 1e9
             found.append(
                 {

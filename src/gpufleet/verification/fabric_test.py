@@ -7,14 +7,16 @@ are refused, unless the caller shares them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Literal
 
 from gpufleet.checks.base.holders import holders
 from gpufleet.checks.base.sections import Sections
 from gpufleet.errors import ConfigurationError
 from gpufleet.fabric.bisection import bisect, conclude
 from gpufleet.fabric.conclusion import Conclusion
-from gpufleet.fabric.rounds import GroupTest, Outcome, Result, Round
+from gpufleet.fabric.rounds import FAILING as FAILING_OUTCOMES
+from gpufleet.fabric.rounds import GRAVITY, GroupTest, Outcome, Result, Round
 from gpufleet.fabric.schedule import schedule
 from gpufleet.fabric.threshold import Judge, Threshold
 from gpufleet.inventory import InventoryHost
@@ -29,6 +31,8 @@ from .probing import probe_hosts
 SCHEMA = 1
 # What each host has one of: its network as a whole.
 RAILS = (0,)
+ALL = "all"
+FAILING = {outcome.value for outcome in FAILING_OUTCOMES}
 # NCCL connects all ranks with each other before it computes: about a hundredth of a second each,
 # and more on a busy host. Our own estimate: a deadline that is too long costs only broken groups.
 SECONDS_PER_HOST = 0.1
@@ -45,6 +49,8 @@ class FabricOptions:
     at_least: float | None = None
     stack: str | None = None
     shared: bool = False
+    # All hosts together, each host alone, or each pair of hosts.
+    scope: Literal["all", "hosts", "pairs"] = "all"
 
 
 class InUseError(ConfigurationError):
@@ -63,6 +69,8 @@ def run(
         notify("Asking whether others use the GPUs")
         refuse_used(hosts, probe)
     started = utc_now()
+    if options.scope != ALL:
+        return run_alike(members, options, started, notify)
     excluded: list[Excluded] = []
     releases: dict[str, str] = {}
     first = None
@@ -86,10 +94,12 @@ def run(
             )
             del members[name]
         first = None
-    if first is None:
-        return document(started, options, (excluded, releases), None, None)
-    conclusion = search(members, options, first, notify) if len(members) > 1 else None
-    return document(started, options, (excluded, releases), first, conclusion)
+    found = Findings(threshold_of(options).source)
+    if first and len(members) > 1:
+        found = of_conclusion(search(members, options, first, notify))
+    elif first:
+        found = judged_alike([[first]], threshold_of(options))
+    return document(started, found, (excluded, releases), first)
 
 
 REMEDY = (
@@ -159,34 +169,67 @@ def threshold_of(options: FabricOptions) -> Threshold:
             f"more than {share} below the declared {options.at_least:g} GB/s",
             {len(RAILS): options.at_least},
         )
-    return Threshold(options.tolerance, f"more than {share} below the median of the pairs of hosts")
+    return Threshold(
+        options.tolerance, f"more than {share} below the median of the tests that are alike"
+    )
 
 
-def document(
-    started: str,
+def run_alike(
+    members: dict[str, Member],
     options: FabricOptions,
-    taken_part: tuple[list[Excluded], dict[str, str]],
-    first: GroupRun | None,
-    conclusion: Conclusion | None,
+    started: str,
+    notify: Callable[[str], None],
 ) -> FabricTest:
-    """What was found, as one document. `taken_part`: who could not, and each host's NCCL."""
-    excluded, releases = taken_part
-    culprits: list[CulpritRow] = []
-    tests: list[GroupResult] = []
-    unknown: list[str] = []
-    source = threshold_of(options).source
-    if conclusion:
-        source, unknown = conclusion.threshold_source, list(conclusion.unknown)
-        culprits = [
-            {
-                "kind": each.kind.value,
-                "hosts": list(each.members),
-                "rails": list(each.rails),
-                "statement": each.statement,
-            }
-            for each in conclusion.culprits
-        ]
-        tests = [
+    """Test each host alone, or each pair of hosts, and compare the tests with each other."""
+    alone: list[list[tuple[str, ...]]] = [[(name,) for name in members]]
+    rounds = alone if options.scope == "hosts" else pair_rounds(list(members))
+    done: list[list[GroupRun]] = []
+    excluded: dict[str, Excluded] = {}
+    releases: dict[str, str] = {}
+    for number, groups in enumerate(rounds, 1):
+        tests = [GroupTest(names, RAILS) for names in groups if not excluded.keys() & set(names)]
+        notify(f"round {number} of {len(rounds)}: {len(tests)} tests")
+        done.append(run_groups(tests, members, options.measure, deadline(options)(2)))
+        for group in done[-1]:
+            releases |= {name: side["nccl"] or "" for name, side in group.sides.items()}
+            for name, cause in group.at_fault().items():
+                notify(f"{name} takes no part: {cause}")
+                excluded[name] = {
+                    "host": name,
+                    "cause": cause,
+                    "remedy": group.remedies.get(name) or REMEDY,
+                }
+    found = judged_alike(done, threshold_of(options))
+    return document(started, found, (list(excluded.values()), releases), None)
+
+
+def pair_rounds(names: list[str]) -> list[list[tuple[str, ...]]]:
+    """Each pair once, in rounds of pairs that share no host: the circle method of tournaments."""
+    circle: list[str | None] = [*names, *([None] if len(names) % 2 else [])]
+    found: list[list[tuple[str, ...]]] = []
+    for _ in range(len(circle) - 1):
+        half = len(circle) // 2
+        opposite = zip(circle[:half], reversed(circle[half:]), strict=True)
+        found.append([(one, other) for one, other in opposite if one and other])
+        circle = [circle[0], circle[-1], *circle[1:-1]]
+    return found
+
+
+@dataclass
+class Findings:
+    """What tests have shown, as parts of the document."""
+
+    slow: str
+    tests: list[GroupResult] = field(default_factory=list)
+    culprits: list[CulpritRow] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
+
+
+def of_conclusion(conclusion: Conclusion) -> Findings:
+    """What the search has shown."""
+    return Findings(
+        conclusion.threshold_source,
+        [
             {
                 "number": seen.number,
                 "round": seen.round,
@@ -196,53 +239,125 @@ def document(
                 "least_gb_per_s": seen.least_gb_s,
             }
             for seen in conclusion.observations
-        ]
-    elif first:
-        judge = Judge(threshold_of(options))
-        result = first.result()
-        outcome = judge.outcome(first.test, result)
-        tests = [
+        ],
+        [
             {
-                "number": 1,
-                "round": 1,
-                "hosts": list(first.test.members),
-                "outcome": outcome.value,
-                "gb_per_s": result.bus_bandwidth_gb_s,
-                "least_gb_per_s": judge.least_gb_s(first.test),
+                "kind": each.kind.value,
+                "hosts": list(each.members),
+                "rails": list(each.rails),
+                "statement": each.statement,
             }
-        ]
-        if outcome is Outcome.NOT_JUDGED:
-            unknown = ["how fast one host should be: no figure is declared (--at-least)"]
+            for each in conclusion.culprits
+        ],
+        list(conclusion.unknown),
+    )
+
+
+def judged_alike(rounds: Sequence[Sequence[GroupRun]], threshold: Threshold) -> Findings:
+    """Tests of groups of one size, each compared with the declared figure or with all others."""
+    judge, found = Judge(threshold), Findings(threshold.source)
+    runs = [run for each in rounds for run in each]
+    results = [run.result() for run in runs]
+    judge.calibrate([run.test for run in runs], results, [RAILS])
+    number = 0
+    for at, group in enumerate(rounds, 1):
+        for run in group:
+            result = results[number]
+            number += 1
+            found.tests.append(
+                {
+                    "number": number,
+                    "round": at,
+                    "hosts": list(run.test.members),
+                    "outcome": judge.outcome(run.test, result).value,
+                    "gb_per_s": result.bus_bandwidth_gb_s,
+                    "least_gb_per_s": judge.least_gb_s(run.test),
+                }
+            )
+    failing = [test for test in found.tests if test["outcome"] in FAILING]
+    passing = {
+        name
+        for test in found.tests
+        if test["outcome"] == Outcome.PASSED.value
+        for name in test["hosts"]
+    }
+    # Who passes with nobody is at fault, and his partners' other tests tell whether they are.
+    alone = {
+        name
+        for test in failing
+        for name in test["hosts"]
+        if name not in passing and (len(test["hosts"]) == 1 or passing & set(test["hosts"]))
+    }
+    for name in sorted(alone):
+        own = [test for test in failing if name in test["hosts"]]
+        found.culprits.append(_culprit("member", [name], own))
+    found.culprits += [
+        _culprit("pair", test["hosts"], [test])
+        for test in failing
+        if not alone & set(test["hosts"])
+    ]
+    unjudged = [test for test in found.tests if test["outcome"] not in {*FAILING, "passed"}]
+    if any(test["outcome"] == Outcome.NOT_JUDGED.value for test in unjudged):
+        found.unknown.append(
+            "how fast these should be: no figure is declared (--at-least), and fewer than four"
+            " tests are alike"
+        )
+    lost = [", ".join(t["hosts"]) for t in unjudged if t["outcome"] == Outcome.NOT_RUN.value]
+    if lost:
+        found.unknown.append(f"how fast {'; '.join(lost[:8])} are: these tests gave no result")
+    return found
+
+
+def _culprit(kind: str, hosts: list[str], tests: list[GroupResult]) -> CulpritRow:
+    numbers = ", ".join(str(test["number"]) for test in tests[:8])
+    how = max((Outcome(test["outcome"]) for test in tests), key=GRAVITY.__getitem__).value
+    who = " and ".join(hosts)
+    what = f"the link between {who}" if kind == "pair" else who
+    return {
+        "kind": kind,
+        "hosts": hosts,
+        "rails": list(RAILS),
+        "statement": f"{what} is {how}: test{'s' * (len(tests) > 1)} {numbers}",
+    }
+
+
+def document(
+    started: str,
+    found: Findings,
+    taken_part: tuple[list[Excluded], dict[str, str]],
+    first: GroupRun | None,
+) -> FabricTest:
+    """What was found, as one document.
+
+    `taken_part`: who could not, and each host's NCCL. `first`: the test of all hosts together.
+    """
+    excluded, releases = taken_part
+    out = {each["host"] for each in excluded}
     return {
         "schema": SCHEMA,
         "started": started,
         "finished": utc_now(),
-        "verdict": verdict(tests, culprits, excluded, unknown).value,
-        "hosts": list(first.sides) if first else [],
+        "verdict": verdict(found, excluded).value,
+        "hosts": [name for name in releases if name not in out],
         "nccl": releases,
         "ranks": first.ranks if first else 0,
-        "slow": source,
+        "slow": found.slow,
         "results": first.rows() if first else [],
-        "tests": tests,
-        "culprits": culprits,
+        "tests": found.tests,
+        "culprits": found.culprits,
         "excluded": excluded,
-        "unknown": unknown,
+        "unknown": found.unknown,
     }
 
 
-def verdict(
-    tests: list[GroupResult],
-    culprits: list[CulpritRow],
-    excluded: list[Excluded],
-    unknown: list[str],
-) -> Verdict:
+def verdict(found: Findings, excluded: list[Excluded]) -> Verdict:
     """FAIL where anything is at fault, INCONCLUSIVE where something is not known.
 
     A pair that was slow once and passes again is not known to be slow; wrong sums are always wrong.
     """
-    grave = {Outcome.WRONG.value, Outcome.HUNG.value}
-    if culprits or excluded or any(test["outcome"] in grave for test in tests):
+    outcomes = [test["outcome"] for test in found.tests]
+    if found.culprits or excluded or {Outcome.WRONG.value, Outcome.HUNG.value} & set(outcomes):
         return Verdict.FAIL
-    if tests and tests[0]["outcome"] == Outcome.SLOW.value:
+    if outcomes and outcomes[0] == Outcome.SLOW.value:
         return Verdict.FAIL
-    return Verdict.INCONCLUSIVE if unknown or not tests else Verdict.PASS
+    return Verdict.INCONCLUSIVE if found.unknown or not outcomes else Verdict.PASS
