@@ -31,6 +31,7 @@ USES: dict[str, tuple[list[str], int]] = {
     "playbook": (["playbook", "nothing", "-i", INVENTORY], 4),
     "verify": (["verify", "--snapshot", SNAPSHOT, "--plan", PLAN, "--report", "reports"], 0),
     "nightly": (["nightly", "--config", "nightly.yml", "--check"], 0),
+    "fabric": (["fabric", "test", "-i", "hosts.yml", "--shared"], 4),
     "history": (["history", "--database", "none.sqlite"], 4),
     "artifacts": (["artifacts", "verify", "none", "-i", "hosts.yml"], 4),
     "test": (["test", "--shards", "--nothing"], 1),

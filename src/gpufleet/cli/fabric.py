@@ -50,14 +50,17 @@ def parser() -> Parser:
         usage="test [options]",
         exit_status=EXIT_STATUS,
     )
-    verb.add_argument("act", choices=["test"], metavar="test", help="Test the fabric between hosts")
+    group = verb.add_argument_group("Action")
+    group.add_argument(
+        "act", choices=["test"], metavar="test", help="Test the fabric between hosts"
+    )
     add_hosts(verb)
-    verb.add_argument(
+    group = verb.add_argument_group("Test")
+    group.add_argument(
         "--hosts",
         metavar="A,B,..",
         help="Test these hosts only; in this order each one is the next one's neighbour",
     )
-    group = verb.add_argument_group("Test")
     group.add_argument(
         "--scope",
         choices=["all", "hosts", "pairs"],
@@ -112,7 +115,11 @@ def parser() -> Parser:
         help="End a group's test after this many seconds, and a tenth more for each host",
     )
     group.add_argument(
-        "--fanout", type=int, default=ProbeOptions.fanout, metavar="N", help=argparse.SUPPRESS
+        "--fanout",
+        type=int,
+        default=ProbeOptions.fanout,
+        metavar="N",
+        help="Ask this many hosts at the same time whether others use them",
     )
     group.add_argument(
         "--shared",
