@@ -5,6 +5,7 @@ All hosts are this machine; NCCL is the lab's stand-in, which computes over TCP.
 
 from __future__ import annotations
 
+import resource
 import signal
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from gpufleet.inventory import Connection, InventoryHost
 from gpufleet.model.collectives import GroupResult
 from gpufleet.model.verdict import Verdict
 from gpufleet.transport.fanout import Outcome as Probed
+from gpufleet.verification import collectives as collectives_run
 from gpufleet.verification import fabric_test
 from gpufleet.verification.collectives import (
     OPERATIONS,
@@ -271,6 +273,20 @@ def test_a_stack_with_cuda_from_pip_is_used() -> None:
     host = InventoryHost("a", {"gpu_stacks": [{"pytorch": "2.6.0"}]}, Connection("a"))
     member = members_of([host])["a"]
     assert (member.place, member.is_venv) == ("/opt/gpufleet/stacks/pytorch-2.6.0", True)
+
+
+def test_the_limit_of_open_files_is_raised_as_far_as_many_hosts_need_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    limits = [(1024, 8192)]
+    monkeypatch.setattr(resource, "getrlimit", lambda _: limits[-1])
+    monkeypatch.setattr(resource, "setrlimit", lambda _, wanted: limits.append(wanted))
+    collectives_run.allow_files(8)
+    assert limits == [(1024, 8192)]
+    collectives_run.allow_files(1000)
+    assert limits[-1] == (4256, 8192)
+    with pytest.raises(ConfigurationError, match="4096 hosts at once need 16640 open files"):
+        collectives_run.allow_files(4096)
 
 
 # -- what hosts may claim --------------------------------------------------------------------------

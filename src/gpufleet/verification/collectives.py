@@ -6,6 +6,7 @@ group ends when one of its hosts has failed, and at the latest at its deadline.
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -45,8 +46,8 @@ EMPTY_DOCUMENT: CollectiveSide = {
     "skipped": [],
     "seconds": None,
 }
-# These ended by another host's fault.
-BY_OTHERS = {"lost", "stopped", "ok"}
+# The open files of this process beside those of its connections, and those of each connection.
+FILES, FILES_PER_HOST = 256, 4
 
 
 @dataclass(frozen=True)
@@ -196,6 +197,7 @@ def run_groups(
     tests: Sequence[GroupTest], members: Mapping[str, Member], measure: Measure, deadline_s: float
 ) -> list[GroupRun]:
     """Run these groups at the same time; no host is in two of them."""
+    allow_files(sum(len(test.members) for test in tests))
     task = task_self()
     task.set_default("stdout_msgtree", False)
     task.set_default("stderr_msgtree", False)
@@ -206,6 +208,20 @@ def run_groups(
         exchange.start_all(task)
     task.resume()
     return [exchange.run() for exchange in exchanges]
+
+
+def allow_files(hosts: int) -> None:
+    """Let this process open the pipes to so many hosts at once. Raises `ConfigurationError`."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = FILES + FILES_PER_HOST * hosts
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        if hard != resource.RLIM_INFINITY and hard < wanted:
+            raise ConfigurationError(
+                f"{hosts} hosts at once need {wanted} open files, {hard} are allowed.",
+                "",
+                f"Raise the limit (ulimit -Hn {wanted}, as root), or test fewer hosts: --limit.",
+            )
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def members_of(hosts: Sequence[InventoryHost], stack: str | None = None) -> dict[str, Member]:
