@@ -39,6 +39,7 @@ def test_everything_that_is_declared_stands_in_the_plan() -> None:
         "pcie": {"generation": 4, "width": 16},
         "nvlinks": 0,
         "tflops": 12.5,
+        "bus_bandwidth_gb_s": 380.0,
         "governor": "performance",
         "network": [declared(count=8, rate=400.0, gid_index=3, gid_type="v2")],
     }

@@ -36,6 +36,7 @@ from gpufleet.verification.collectives import (
 from gpufleet.verification.fabric_test import (
     Findings,
     InUseError,
+    declared_bandwidth,
     judged_alike,
     pair_rounds,
     refuse_used,
@@ -287,6 +288,19 @@ def test_the_limit_of_open_files_is_raised_as_far_as_many_hosts_need_it(
     assert limits[-1] == (4256, 8192)
     with pytest.raises(ConfigurationError, match="4096 hosts at once need 16640 open files"):
         collectives_run.allow_files(4096)
+
+
+@pytest.mark.parametrize(
+    ("declared", "figure"), [([380, 390], 380.0), ([380, None], None), ([None, None], None)]
+)
+def test_a_group_has_to_reach_what_all_of_its_hosts_declare(
+    declared: list[int | None], figure: float | None
+) -> None:
+    hosts = [
+        InventoryHost(str(at), {"gpu_expect": {"bus_bandwidth_gb_s": rate}}, Connection(str(at)))
+        for at, rate in enumerate(declared)
+    ]
+    assert declared_bandwidth(hosts) == figure
 
 
 # -- what hosts may claim --------------------------------------------------------------------------

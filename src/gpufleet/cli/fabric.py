@@ -86,8 +86,8 @@ def parser() -> Parser:
         "--at-least",
         type=float,
         metavar="GB/S",
-        help="The bus bandwidth that hosts must reach (default: the median of tests that are"
-        " alike)",
+        help="The bus bandwidth that hosts must reach (default: gpu_expect.bus_bandwidth_gb_s,"
+        " else the median of tests that are alike)",
     )
     group.add_argument(
         "--tolerance",

@@ -48,6 +48,9 @@ class Expectation(TypedDict):
     nvlinks: NotRequired[Annotated[int | None, "the least number of active NVLinks of each GPU"]]
     tflops: Annotated[float | None, "the least float32 throughput of each GPU"]
     tflops_because: Annotated[Text | None, "`gpu_expect.tflops`, or the model's floor"]
+    bus_bandwidth_gb_s: NotRequired[
+        Annotated[float | None, "the least bus bandwidth of a fabric test between hosts in GB/s"]
+    ]
     governor: NotRequired[
         Annotated[Text | None, "the frequency governor of each CPU, such as `performance`"]
     ]

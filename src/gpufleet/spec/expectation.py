@@ -28,6 +28,7 @@ KEYS = (
     "pcie",
     "nvlinks",
     "tflops",
+    "bus_bandwidth_gb_s",
     "governor",
     "network",
 )
@@ -71,6 +72,12 @@ def read(reader: Reader, value: Any) -> dict[str, Any]:
         "pcie": _link(reader, entry.get("pcie"), f"{_WHERE}.pcie"),
         "nvlinks": count("nvlinks", "a number, 0 for cards without a bridge"),
         "tflops": _amount(reader, entry.get("tflops"), f"{_WHERE}.tflops", "such as 12.5"),
+        "bus_bandwidth_gb_s": _amount(
+            reader,
+            entry.get("bus_bandwidth_gb_s"),
+            f"{_WHERE}.bus_bandwidth_gb_s",
+            "such as 380",
+        ),
         "network": network.read(reader, entry.get("network"), f"{_WHERE}.network"),
         **{
             key: reader.choice(entry.get(key), f"{_WHERE}.{key}", choices)

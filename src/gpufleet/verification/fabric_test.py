@@ -7,7 +7,7 @@ are refused, unless the caller shares them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from gpufleet.checks.base.holders import holders
@@ -45,7 +45,8 @@ class FabricOptions:
     measure: Measure
     deadline_s: float = 120
     tolerance: float = 0.1
-    # The declared bus bandwidth of a group in GB/s; None: the median of the pairs is the figure.
+    # The declared bus bandwidth of a group in GB/s; None: what all
+    # hosts declare, else the median of tests that are alike.
     at_least: float | None = None
     stack: str | None = None
     shared: bool = False
@@ -65,6 +66,8 @@ def run(
 ) -> FabricTest:
     """Test these hosts; the document of what was found. Raises `ConfigurationError`."""
     members = members_of(hosts, options.stack)
+    if options.at_least is None and options.scope != "hosts":
+        options = replace(options, at_least=declared_bandwidth(hosts))
     if not options.shared:
         notify("Asking whether others use the GPUs")
         refuse_used(hosts, probe)
@@ -100,6 +103,13 @@ def run(
     elif first:
         found = judged_alike([[first]], threshold_of(options))
     return document(started, found, (excluded, releases), first)
+
+
+def declared_bandwidth(hosts: Sequence[InventoryHost]) -> float | None:
+    """What every host declares that a group of them reaches: the least of it, which bounds all."""
+    found = [host.spec.expect.get("bus_bandwidth_gb_s") for host in hosts]
+    known = [rate for rate in found if rate is not None]
+    return min(known) if len(known) == len(hosts) else None
 
 
 REMEDY = (
