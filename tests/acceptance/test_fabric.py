@@ -26,7 +26,8 @@ ARTIFACTS = ("--cuda", "8.0")
 PLACE = "/opt/nccl"
 # A byte takes 60 ns in the stand-in.
 FULL_GB_PER_S = "0.0166"
-RUNNING = "grep -ls libnccl /proc/[0-9]*/maps || true"
+# grep ends with 1 where nothing matches.
+RUNNING = "grep -ls libnccl /proc/[0-9]*/maps"
 TEST = (
     *("fabric", "test", "--json", "--shared", "--operations", "all_reduce", "--sizes", "1M"),
     *("--repeats", "2", "--tolerance", "60", "--at-least", FULL_GB_PER_S),
@@ -46,7 +47,7 @@ def with_nccl(fleet: Fleet, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         fleet.on(name, f"mkdir -p {PLACE}; echo {text} | base64 -d | tar x -C {PLACE}")
     yield fleet
     for name in NAMES:
-        assert fleet.on(name, RUNNING) == ""
+        assert fleet.on(name, RUNNING, None) == ""
 
 
 def planted(fleet: Fleet, faults: dict[str, str]) -> None:
@@ -97,6 +98,6 @@ def test_a_killed_test_leaves_no_process_on_any_host(with_nccl: Fleet) -> None:
     loaded = '[ -n "$(grep -ls libnccl /proc/[0-9]*/maps)" ]'
     with_nccl.killed(loaded, ROOT / "gpufleet", *TEST, "--deadline", "120")
     end = time.monotonic() + 20
-    while any(with_nccl.on(name, RUNNING) for name in NAMES):
+    while any(with_nccl.on(name, RUNNING, None) for name in NAMES):
         assert time.monotonic() < end
     assert Path(PLACE).exists() is False, "the stand-in is on the hosts alone"

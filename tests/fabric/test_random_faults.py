@@ -46,7 +46,7 @@ def hides(first: Fault, second: Fault, rails: int) -> bool:
         or (Kind.RAIL in kinds and first.rail == second.rail)
         # A cap may be above what the other rails reach.
         or (Kind.RAIL in kinds and (first.capped or second.capped))
-        # Of two rails, one is left: a member and its only port are one.
+        # Where one of two rails is left, a member and its only port cannot be distinguished.
         or (rails == 2 and len(both) == 2 and (shared or Kind.RAIL in kinds))
     )
 

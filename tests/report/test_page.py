@@ -24,13 +24,13 @@ from selenium_axe_python import Axe
 
 from gpufleet.judge import judge
 from gpufleet.model.verdict import HEALTHY_VERDICTS, SYMBOLS, Verdict
-from gpufleet.report import directory, summary
+from gpufleet.report import directory, rendering, summary
 from gpufleet.verification.session import HostRun, Session
 from tests.support.fleet_documents import Fleet, all_broken, fleet
 
 CHROMIUM, DRIVER = "/usr/bin/chromium", "/usr/bin/chromedriver"
 MOST_BYTES, MOST_MS = 3_000_000, 1000
-STYLE = (directory.TEMPLATES / "report.css").read_text(encoding="utf-8")
+STYLE = rendering.source("report.css")
 Open = Callable[..., webdriver.Chrome]
 
 FLEETS: dict[str, Callable[[], Fleet]] = {

@@ -139,7 +139,8 @@ def parser() -> Parser:
         type=Path,
         default=REPORTS / "fabric",
         metavar="DIR",
-        help="Write a page and the JSON document into this directory",
+        help="Write a page and the JSON document into this directory (default: fabric among the"
+        " reports)",
     )
     return verb
 

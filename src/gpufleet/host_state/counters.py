@@ -66,7 +66,7 @@ def rates(before: Reading, now: Reading, seconds: float) -> list[Growth]:
         elif full and not growth:
             found.append(Growth(name, "saturated", None, seconds))
         else:
-            # One that has reached its maximum since grew by at least so much.
+            # A counter that has reached its maximum in the meantime grew by at least this much.
             beyond = growth * limit.seconds > limit.more * seconds
             found.append(
                 Growth(

@@ -71,7 +71,7 @@ class Port:
 
     @property
     def rate(self) -> facts.Rate | None:
-        """What it carries; None where that was not read."""
+        """The rate of its link; None where it was not read."""
         if self.port is not None:
             return facts.rate(self.port["rate"])
         speed = self.interface["speed"] if self.interface else None

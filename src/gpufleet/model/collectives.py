@@ -28,7 +28,7 @@ class SkippedCollective(TypedDict):
 
 
 class CollectiveSide(TypedDict):
-    """What one host of a group printed."""
+    """The document that one host of a group prints."""
 
     state: Annotated[
         Text,

@@ -16,7 +16,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import jinja2
 from markupsafe import Markup
 
 from gpufleet.errors import ConfigurationError
@@ -28,8 +27,8 @@ from gpufleet.verification.session import HostRun, Session
 
 from . import change_summary, fleet_versions, guard, junit, page, summary
 from .bundle import bundles
+from .rendering import source, template
 
-TEMPLATES = Path(__file__).parent / "templates"
 LATEST = "latest"
 # The directories of the documents of each host.
 DOCUMENTS = ("plans", "snapshots")
@@ -58,19 +57,10 @@ def _page(session: Session, changes: Changes | None, past: Past | None) -> str:
     script draws the grid and the hosts' details from the embedded document. `changes` and `past`
     are the documents of a nightly run with a history, see `model.nightly`.
     """
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     session = session.for_display()
-    style, script = (
-        (TEMPLATES / name).read_text(encoding="utf-8") for name in ("report.css", "report.js")
-    )
+    style, script = source("report.css"), source("report.js")
     host_versions = fleet_versions.read_versions(session)
-    return environment.get_template("report.html.j2").render(
+    return template("report.html.j2").render(
         document=session.document,
         hosts=session.hosts,
         headline=summary.headline(session),

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-
-import jinja2
 
 from gpufleet.model.collectives import FabricTest, GroupResult
 from gpufleet.model.verdict import SYMBOLS, Verdict
 
-TEMPLATES = Path(__file__).parent / "templates"
+from .rendering import source, template
+
 # The widest heat map that a screen shows; more hosts have the list of tests alone.
 MOST_HOSTS = 64
 MOST_TESTS = 2000
@@ -64,18 +62,11 @@ def _cell(test: GroupResult, best: float) -> Cell:
 
 def render(found: FabricTest) -> str:
     """The self-contained HTML page; it loads nothing."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     verdict = Verdict(found["verdict"])
     cells: Mapping[str, Mapping[str, Cell]] = matrix(found)
-    return environment.get_template("fabric.html.j2").render(
+    return template("fabric.html.j2").render(
         found=found,
-        style=(TEMPLATES / "report.css").read_text(encoding="utf-8"),
+        style=source("report.css"),
         verdict=verdict,
         mark=verdict.value.lower(),
         symbol=SYMBOLS[verdict],

@@ -69,7 +69,7 @@ class Member:
 
 @dataclass(frozen=True)
 class Measure:
-    """What each group runs, and which of it is judged: the largest size of the first operation."""
+    """The collectives that each group runs. The largest size of the first operation is judged."""
 
     operations: tuple[Operation, ...]
     sizes: tuple[int, ...]

@@ -29,7 +29,7 @@ from .options import ProbeOptions
 from .probing import probe_hosts
 
 SCHEMA = 1
-# What each host has one of: its network as a whole.
+# The rails of a test by number: the network of a host counts as one rail.
 RAILS = (0,)
 ALL = "all"
 FAILING = {outcome.value for outcome in FAILING_OUTCOMES}

@@ -1,0 +1,26 @@
+"""The templates of the report's pages, with every text escaped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import jinja2
+
+TEMPLATES = Path(__file__).parent / "templates"
+
+
+def template(name: str) -> jinja2.Template:
+    """A page's template; a value that it needs and does not get is an error."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template(name)
+
+
+def source(name: str) -> str:
+    """The text of a style or a script."""
+    return (TEMPLATES / name).read_text(encoding="utf-8")
