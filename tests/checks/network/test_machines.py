@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpufleet.judge import judge
-from tests.support import rdma_tree
+from tests.support import rdma_machines, rdma_tree
 from tests.support.healthy_host import Document, data, document, with_cards
 from tests.support.rdma_tree import Tree
 
@@ -26,12 +26,15 @@ def judged(tree: Tree) -> dict[str, Document]:
     return {name: checks[name] for name in NETWORK}
 
 
-@pytest.mark.parametrize("name", rdma_tree.MACHINES)
+MACHINES = {**rdma_tree.MACHINES, **rdma_machines.MACHINES}
+
+
+@pytest.mark.parametrize("name", MACHINES)
 def test_a_healthy_machine_raises_no_alarm(tmp_path: Path, name: str) -> None:
     tree = Tree(tmp_path)
-    rdma_tree.MACHINES[name](tree)
+    MACHINES[name](tree)
     verdicts = {row["verdict"] for row in judged(tree).values()}
-    assert verdicts == ({"NOT-DECLARED"} if name == "workstation" else {"PASS"})
+    assert verdicts == ({"NOT-DECLARED"} if name in rdma_machines.ALONE else {"PASS"})
 
 
 def attribute(tree: Tree, name: str, text: str) -> None:
@@ -58,6 +61,19 @@ ONE_FAULT: dict[str, tuple[str, Callable[[Tree], None], str]] = {
     "b200: mlx5_2 is down": ("network.ports", down("mlx5_2"), "FAIL"),
     "efa: rdmap9s0 is down": ("network.ports", down("rdmap9s0"), "FAIL"),
     "gb200: mlx5_1 is down": ("network.ports", down("mlx5_1"), "FAIL"),
+    "b300: mlx5_3 is down": ("network.ports", down("mlx5_3"), "FAIL"),
+    "dual ports: mlx5_4 is down": ("network.ports", down("mlx5_4"), "FAIL"),
+    "virtual functions: mlx5_6 is down": ("network.ports", down("mlx5_6"), "FAIL"),
+    "h200 with roce: mlx5_2 carries 200 Gb/sec (4X HDR)": (
+        "network.ports",
+        set_to("mlx5_2/ports/1/rate", "200 Gb/sec (4X HDR)"),
+        "FAIL",
+    ),
+    "h200 with roce: mlx5_5 has another RoCE v2 GID": (
+        "network.settings",
+        set_to("mlx5_5/ports/1/gids/3", "0000:" * 7 + "0000"),
+        "FAIL",
+    ),
     "a100: mlx5_4 carries 100 Gb/sec (2X HDR)": (
         "network.ports",
         set_to("mlx5_4/ports/1/rate", "100 Gb/sec (2X HDR)"),
@@ -91,7 +107,7 @@ def test_one_fault_is_found_by_one_check(tmp_path: Path, fault: str) -> None:
     machine, _, words = fault.partition(": ")
     check, change, verdict = ONE_FAULT[fault]
     tree = Tree(tmp_path)
-    rdma_tree.MACHINES[machine](tree)
+    MACHINES[machine](tree)
     change(tree)
     found = judged(tree)
     assert {name: row["verdict"] for name, row in found.items()} == {

@@ -182,13 +182,20 @@ def _fault(
         return None
     if port.signal and port.layer == INFINIBAND:
         return "its cable ends at a port that answers"
-    if port.role == COMPUTE and len(up) > 1 and len(up) > len(down):
-        return f"{len(up)} ports of role {port.role} are active"
+    if port.role == COMPUTE:
+        # Second ports of all cards may have no cable: first ports are compared with first ports.
+        alike = [[each for each in ports if each.position == port.position] for ports in (up, down)]
+        for active, inactive in ((up, down), alike):
+            if len(active) > 1 and len(active) > len(inactive):
+                return f"{len(active)} ports of role {port.role} are active"
     return None
 
 
 def _never_cabled(group: list[Port]) -> set[str]:
-    """The ports at a position of a card at which no card of the group has a link, others having."""
+    """The ports at a position of a card at which no card of the group has a link.
+
+    Most cards have to be in use: a card without any link says nothing about its second port.
+    """
     by_position: dict[tuple[str, int], list[Port]] = defaultdict(list)
     for port in group:
         by_position[port.position].append(port)
@@ -196,7 +203,8 @@ def _never_cabled(group: list[Port]) -> set[str]:
     return {
         port.name
         for members in by_position.values()
-        if not any(port.active for port in members) and {port.card for port in members} <= used
+        if not any(port.active for port in members)
+        and 2 * len((cards := {port.card for port in members}) & used) > len(cards)
         for port in members
     }
 
