@@ -12,7 +12,7 @@ from docs import screenshots
 from docs.generate import pages, plain, table
 from gpufleet.inventory import HostSelector, inventory_hosts
 from gpufleet.judge.judge import CHECK_IDS
-from gpufleet.report import directory
+from gpufleet.report import rendering
 from tests.faults.catalogue import faults
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -56,13 +56,13 @@ def test_screenshots_are_stale_after_the_style_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     templates = tmp_path / "templates"
-    shutil.copytree(directory.TEMPLATES, templates)
+    shutil.copytree(rendering.TEMPLATES, templates)
     monkeypatch.setattr(screenshots, "DIGEST", tmp_path / "pages.sha256")
     monkeypatch.setattr(screenshots, "SAMPLES", ((1, 0),))
     assert screenshots.stale()
     screenshots.DIGEST.write_text(screenshots.digest())
     assert not screenshots.stale()
-    monkeypatch.setattr(directory, "TEMPLATES", templates)
+    monkeypatch.setattr(rendering, "TEMPLATES", templates)
     assert not screenshots.stale()
     with (templates / "report.css").open("a") as style:
         style.write("body {margin: 1px}")

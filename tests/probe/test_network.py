@@ -217,7 +217,7 @@ def test_the_settings_of_pcie_are_found_in_the_chain_of_capabilities(size: int) 
         rdma_tree.config()[:64],
         b"\xff" * 256,
         bytes(256),
-        # A chain that leads to itself.
+        # A chain whose last capability names the first one as the next.
         bytes(6) + b"\x10" + bytes(45) + b"\x40" + bytes(11) + b"\x01\x40" + bytes(190),
     ],
 )

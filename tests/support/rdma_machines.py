@@ -31,15 +31,7 @@ def b300(tree: Tree) -> None:
         tree.gpu(number, "0x3182")
         tree.mlx(f"mlx5_{number}", number, "01", "0x1023", rate="800 Gb/sec (4X XDR)", **CX8)
     for number in (8, 9):
-        tree.mlx(
-            f"mlx5_{number}",
-            number,
-            "01",
-            vpd=b"\x82Nvidia\x90\x20\x00V2SMDL=SW_MNG",
-            board="NVD0000000079",
-            firmware="28.47.2526",
-            rate="100 Gb/sec (2X HDR)",
-        )
+        tree.bridge(number)
 
 
 def dual_ports(tree: Tree) -> None:

@@ -200,6 +200,18 @@ class Tree:
         self.adapter(name, place, **more)
         return place
 
+    def bridge(self, number: int) -> None:
+        """A bridge to the NVSwitches, which looks like an adapter with two-lane ports."""
+        self.mlx(
+            f"mlx5_{number}",
+            number,
+            "01",
+            vpd=b"\x82Nvidia\x90\x20\x00V2SMDL=SW_MNG",
+            board="NVD0000000079",
+            firmware="28.47.2526",
+            rate="100 Gb/sec (2X HDR)",
+        )
+
     def route(self, name: str) -> None:
         """Give an interface the default route."""
         fields = [name, "00000000", "0100000A", "0003", "0", "0", "100", "00000000", "0", "0", "0"]
@@ -244,15 +256,7 @@ def b200(tree: Tree) -> None:
         tree.gpu(number, "0x2901")
         tree.mlx(f"mlx5_{number}", number, "01")
     for number in range(8, 12):
-        tree.mlx(
-            f"mlx5_{number}",
-            number,
-            "01",
-            vpd=b"\x82Nvidia\x90\x20\x00V2SMDL=SW_MNG",
-            board="NVD0000000079",
-            firmware="28.47.2526",
-            rate="100 Gb/sec (2X HDR)",
-        )
+        tree.bridge(number)
 
 
 def efa(tree: Tree) -> None:

@@ -147,11 +147,7 @@ def parser() -> Parser:
 
 def run(options: argparse.Namespace, rest: list[str]) -> int:
     """Test and print; the exit status."""
-    measure = Measure(
-        operations_of(options.operations),
-        sizes_of(options.sizes),
-        options.repeats,
-    )
+    operations, sizes = operations_of(options.operations), sizes_of(options.sizes)
     if options.repeats < 1 or options.deadline <= 0 or not 0 < options.tolerance < 100:
         raise ConfigurationError(
             "--repeats and --deadline are more than 0, --tolerance is between 0 and 100."
@@ -174,9 +170,9 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
         hosts = [known[name] for name in names]
     how = FabricOptions(
         measure=Measure(
-            measure.operations,
-            measure.sizes,
-            measure.repeats,
+            operations,
+            sizes,
+            options.repeats,
             environment(options, 1 if options.scope == "hosts" else len(hosts)),
         ),
         deadline_s=options.deadline,

@@ -281,7 +281,7 @@ def _unexplained(
 
 
 def _narrow(search: Search, members: Sequence[str]) -> list[str]:
-    """With two members nobody is known to be good, but the rails can be told apart."""
+    """With two members nobody is known to be good, but the rails can be distinguished."""
     if len(search.members) > 2 or len(search.all_rails) == 1:
         return []
     outcomes = {rail: search.evidence.on_rail(rail) for rail in search.all_rails}

@@ -103,7 +103,7 @@ def rounds_of_rails(members: int, rails: int) -> int:
 def step_rounds(members: int, rails: int, pair_searches: int) -> Mapping[Step, int]:
     """The most rounds of each step."""
     # Neighbours: even pairs, odd pairs, and with an odd number of members the two ends. Three more
-    # rounds bring suspects together with others. All of that again where a rail drops out.
+    # rounds test suspects with other partners. The same number again where a rail is left out.
     neighbours = 6
     return {
         Step.GROUP: 1,

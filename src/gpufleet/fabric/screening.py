@@ -75,7 +75,7 @@ def _pairs(search: Search, matchings: Sequence[Sequence[Pair]]) -> Steps[None]:
 
 
 def _suspects(search: Search) -> Steps[None]:
-    """Bring each member that passed no test together with others until two good ones disagree."""
+    """Test each member that passed no test with other partners until two good ones disagree."""
     for turn in range(3):
         pending = [
             member

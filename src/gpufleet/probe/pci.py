@@ -53,7 +53,7 @@ def number(host, name, denied=None):
 
 
 def link_name(host, name):
-    """The last part of what a link leads to; None where it is no link."""
+    """The last part of a link's target; None where it is no link."""
     try:
         return os.path.basename(os.readlink(host.path(name))) or None
     except OSError:

@@ -5,7 +5,6 @@ What is not declared is None, and then not checked.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -71,9 +70,8 @@ def read(reader: Reader, value: Any) -> dict[str, Any]:
         "ecc": _switch(reader, entry.get("ecc"), f"{_WHERE}.ecc"),
         "pcie": _link(reader, entry.get("pcie"), f"{_WHERE}.pcie"),
         "nvlinks": count("nvlinks", "a number, 0 for cards without a bridge"),
-        "tflops": _amount(reader, entry.get("tflops"), f"{_WHERE}.tflops", "such as 12.5"),
-        "bus_bandwidth_gb_s": _amount(
-            reader,
+        "tflops": reader.amount(entry.get("tflops"), f"{_WHERE}.tflops", "such as 12.5"),
+        "bus_bandwidth_gb_s": reader.amount(
             entry.get("bus_bandwidth_gb_s"),
             f"{_WHERE}.bus_bandwidth_gb_s",
             "such as 380",
@@ -120,16 +118,6 @@ def _link(reader: Reader, value: Any, where: str) -> dict[str, int | None] | Non
             number = None
         found[key] = number
     return found if any(found.values()) else None
-
-
-def _amount(reader: Reader, value: Any, where: str, wanted: str) -> float | None:
-    """A number above 0."""
-    if value is None:
-        return None
-    if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf:
-        return float(value)
-    reader.wrong(value, where, f"a number above 0, {wanted}")
-    return None
 
 
 def _uuids(reader: Reader, value: Any, count: int | None) -> list[str] | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -62,7 +61,7 @@ def _row(reader: Reader, value: Any, where: str) -> PlannedPorts | None:
         "count": reader.count(
             entry.get("count"), f"{where}.count", f"a number up to {MOST_PORTS}", MOST_PORTS
         ),
-        "rate": _rate(reader, entry.get("rate"), f"{where}.rate"),
+        "rate": reader.amount(entry.get("rate"), f"{where}.rate", "in Gb/s, such as 400"),
         "firmware": reader.text(entry.get("firmware"), f"{where}.firmware", "such as 28.41.1000"),
         "board": reader.text(entry.get("board"), f"{where}.board", "such as MT_0000000838"),
         "gid_index": reader.count(
@@ -88,12 +87,3 @@ def _patterns(reader: Reader, value: Any, where: str) -> list[str]:
         elif text:
             found.append(text)
     return found
-
-
-def _rate(reader: Reader, value: Any, where: str) -> float | None:
-    if value is None:
-        return None
-    if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf:
-        return float(value)
-    reader.wrong(value, where, "a number of Gb/s, such as 400")
-    return None

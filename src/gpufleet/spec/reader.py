@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -152,6 +153,15 @@ class Reader:
             return value
         if value is not None:
             self.wrong(value, where, wanted)
+        return None
+
+    def amount(self, value: Any, where: str, wanted: str) -> float | None:
+        """A number above 0; `wanted` is an example of it."""
+        if value is None:
+            return None
+        if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf:
+            return float(value)
+        self.wrong(value, where, f"a number above 0, {wanted}")
         return None
 
     def choice(self, value: Any, where: str, allowed: tuple[str, ...]) -> str | None:

@@ -11,8 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from ClusterShell.Task import task_self
-
 from gpufleet.errors import ConfigurationError
 from gpufleet.fabric.rounds import GroupTest, Outcome, Result
 from gpufleet.inventory import InventoryHost
@@ -25,7 +23,7 @@ from gpufleet.model.collectives import (
 from gpufleet.probe import payload
 
 from .pair_selection import declared_gpus
-from .sides import Exchange, Side, framed, gate
+from .sides import Exchange, Side, framed, gate, run_together
 
 OPERATIONS: tuple[Operation, ...] = ("all_reduce", "all_gather", "sendrecv")
 # How much of a rank's data crosses the bus, by the operation, for n ranks:
@@ -198,15 +196,8 @@ def run_groups(
 ) -> list[GroupRun]:
     """Run these groups at the same time; no host is in two of them."""
     allow_files(sum(len(test.members) for test in tests))
-    task = task_self()
-    task.set_default("stdout_msgtree", False)
-    task.set_default("stderr_msgtree", False)
     exchanges = [_GroupExchange(test, members, measure, deadline_s) for test in tests]
-    # All hosts of a group must run at the same time, or none ends.
-    task.set_info("fanout", sum(len(test.members) for test in tests) or 1)
-    for exchange in exchanges:
-        exchange.start_all(task)
-    task.resume()
+    run_together(exchanges)
     return [exchange.run() for exchange in exchanges]
 
 

@@ -16,7 +16,7 @@ from gpufleet.errors import ConfigurationError
 from gpufleet.fabric.bisection import bisect, conclude
 from gpufleet.fabric.conclusion import Conclusion
 from gpufleet.fabric.rounds import FAILING as FAILING_OUTCOMES
-from gpufleet.fabric.rounds import GRAVITY, GroupTest, Outcome, Result, Round
+from gpufleet.fabric.rounds import GRAVITY, GroupTest, Observation, Outcome, Result, Round
 from gpufleet.fabric.schedule import schedule
 from gpufleet.fabric.threshold import Judge, Threshold
 from gpufleet.inventory import InventoryHost
@@ -45,8 +45,8 @@ class FabricOptions:
     measure: Measure
     deadline_s: float = 120
     tolerance: float = 0.1
-    # The declared bus bandwidth of a group in GB/s; None: what all
-    # hosts declare, else the median of tests that are alike.
+    # The bus bandwidth of a group in GB/s. None: what all hosts declare, else the median of tests
+    # that are alike.
     at_least: float | None = None
     stack: str | None = None
     shared: bool = False
@@ -87,15 +87,12 @@ def run(
             deadline(options)(len(members)),
         )
         releases.update({name: side["nccl"] or "" for name, side in first.sides.items()})
-        broken = first.at_fault()
+        broken = excluded_by(first, notify)
         if not broken:
             break
-        for name, cause in broken.items():
-            notify(f"{name} takes no part: {cause}")
-            excluded.append(
-                {"host": name, "cause": cause, "remedy": first.remedies.get(name) or REMEDY}
-            )
-            del members[name]
+        excluded += broken
+        for each in broken:
+            del members[each["host"]]
         first = None
     found = Findings(threshold_of(options).source)
     if first and len(members) > 1:
@@ -116,6 +113,15 @@ REMEDY = (
     "correct what the cause names, or leave the host out: --limit; ./gpufleet verify shows what"
     " else is wrong with it"
 )
+
+
+def excluded_by(group: GroupRun, notify: Callable[[str], None]) -> list[Excluded]:
+    """The hosts that failed by themselves in a group's test, each with its reason."""
+    found: list[Excluded] = []
+    for name, cause in group.at_fault().items():
+        notify(f"{name} takes no part: {cause}")
+        found.append({"host": name, "cause": cause, "remedy": group.remedies.get(name) or REMEDY})
+    return found
 
 
 def deadline(options: FabricOptions) -> Callable[[int], float]:
@@ -202,13 +208,7 @@ def run_alike(
         done.append(run_groups(tests, members, options.measure, deadline(options)(2)))
         for group in done[-1]:
             releases |= {name: side["nccl"] or "" for name, side in group.sides.items()}
-            for name, cause in group.at_fault().items():
-                notify(f"{name} takes no part: {cause}")
-                excluded[name] = {
-                    "host": name,
-                    "cause": cause,
-                    "remedy": group.remedies.get(name) or REMEDY,
-                }
+            excluded |= {each["host"]: each for each in excluded_by(group, notify)}
     found = judged_alike(done, threshold_of(options))
     return document(started, found, (list(excluded.values()), releases), None)
 
@@ -239,17 +239,7 @@ def of_conclusion(conclusion: Conclusion) -> Findings:
     """What the search has shown."""
     return Findings(
         conclusion.threshold_source,
-        [
-            {
-                "number": seen.number,
-                "round": seen.round,
-                "hosts": list(seen.test.members),
-                "outcome": seen.outcome.value,
-                "gb_per_s": seen.bus_bandwidth_gb_s,
-                "least_gb_per_s": seen.least_gb_s,
-            }
-            for seen in conclusion.observations
-        ],
+        [_tested(seen) for seen in conclusion.observations],
         [
             {
                 "kind": each.kind.value,
@@ -266,24 +256,13 @@ def of_conclusion(conclusion: Conclusion) -> Findings:
 def judged_alike(rounds: Sequence[Sequence[GroupRun]], threshold: Threshold) -> Findings:
     """Tests of groups of one size, each compared with the declared figure or with all others."""
     judge, found = Judge(threshold), Findings(threshold.source)
-    runs = [run for each in rounds for run in each]
-    results = [run.result() for run in runs]
-    judge.calibrate([run.test for run in runs], results, [RAILS])
-    number = 0
-    for at, group in enumerate(rounds, 1):
-        for run in group:
-            result = results[number]
-            number += 1
-            found.tests.append(
-                {
-                    "number": number,
-                    "round": at,
-                    "hosts": list(run.test.members),
-                    "outcome": judge.outcome(run.test, result).value,
-                    "gb_per_s": result.bus_bandwidth_gb_s,
-                    "least_gb_per_s": judge.least_gb_s(run.test),
-                }
-            )
+    runs = [(at, run) for at, group in enumerate(rounds, 1) for run in group]
+    results = [run.result() for _, run in runs]
+    judge.calibrate([run.test for _, run in runs], results, [RAILS])
+    for number, ((at, run), result) in enumerate(zip(runs, results, strict=True), 1):
+        outcome, least = judge.outcome(run.test, result), judge.least_gb_s(run.test)
+        rate = result.bus_bandwidth_gb_s
+        found.tests.append(_tested(Observation(number, at, run.test, outcome, rate, least)))
     failing = [test for test in found.tests if test["outcome"] in FAILING]
     passing = {
         name
@@ -291,7 +270,7 @@ def judged_alike(rounds: Sequence[Sequence[GroupRun]], threshold: Threshold) -> 
         if test["outcome"] == Outcome.PASSED.value
         for name in test["hosts"]
     }
-    # Who passes with nobody is at fault, and his partners' other tests tell whether they are.
+    # A host that passes with nobody is at fault, where a partner of it passes another test.
     alone = {
         name
         for test in failing
@@ -316,6 +295,17 @@ def judged_alike(rounds: Sequence[Sequence[GroupRun]], threshold: Threshold) -> 
     if lost:
         found.unknown.append(f"how fast {'; '.join(lost[:8])} are: these tests gave no result")
     return found
+
+
+def _tested(seen: Observation) -> GroupResult:
+    return {
+        "number": seen.number,
+        "round": seen.round,
+        "hosts": list(seen.test.members),
+        "outcome": seen.outcome.value,
+        "gb_per_s": seen.bus_bandwidth_gb_s,
+        "least_gb_per_s": seen.least_gb_s,
+    }
 
 
 def _culprit(kind: str, hosts: list[str], tests: list[GroupResult]) -> CulpritRow:

@@ -10,14 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
-from ClusterShell.Task import task_self
-
 from gpufleet.model.pairs import Meeting, Message, Side
 from gpufleet.probe import payload
 
 from . import sides
 from .pair_selection import Job, Pair, jobs_of, pair_address, rounds
-from .sides import Exchange, framed, gate
+from .sides import Exchange, framed, gate, run_together
 
 Notify = Callable[[str], None]
 
@@ -95,19 +93,13 @@ def run_pairs(
 ) -> list[Meeting]:
     """Run all jobs of all pairs; one record for each job. `notify` is called before each job."""
     records: list[Meeting] = []
-    task = task_self()
-    task.set_default("stdout_msgtree", False)
-    task.set_default("stderr_msgtree", False)
     for batch in rounds(jobs_of(pairs), fanout):
         runs = [_JobRun(job, deadline_s) for job in batch]
-        # Both sides of a job must run at the same time, or neither ends.
-        task.set_info("fanout", 2 * len(batch))
         for run in runs:
             notify(
                 f"Running {run.job.kind} between {' and '.join(run.job.pair.names)}"
                 f" with {run.job.stack.title} {run.job.stack.release}"
             )
-            run.start_all(task)
-        task.resume()
+        run_together(runs)
         records += [run.record() for run in runs]
     return records

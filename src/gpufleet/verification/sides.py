@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ClusterShell.Event import EventHandler
+from ClusterShell.Task import task_self
 
 from gpufleet.inventory import Connection
 from gpufleet.model import received
@@ -123,6 +124,10 @@ class Exchange:
     def __init__(self, sides: Sequence[Side]) -> None:
         self.sides, self.exchanged = sides, 0
 
+    def start_all(self, task: Any) -> None:
+        """Schedule the commands of all sides, each by `start`."""
+        raise NotImplementedError
+
     def start(self, task: Any, side: Side, text: bytes) -> None:
         """Schedule a side's command; `text` are its programs (see `READER`)."""
         reader = (
@@ -156,6 +161,17 @@ class Exchange:
         if side.document.get("state") not in {"ok", "hung", "unconnected"} and not side.late:
             for one in self.sides:
                 one.worker.set_write_eof()
+
+
+def run_together(exchanges: Sequence[Exchange]) -> None:
+    """Run all sides of these exchanges at the same time: else no exchange ends."""
+    task = task_self()
+    task.set_default("stdout_msgtree", False)
+    task.set_default("stderr_msgtree", False)
+    task.set_info("fanout", sum(len(exchange.sides) for exchange in exchanges) or 1)
+    for exchange in exchanges:
+        exchange.start_all(task)
+    task.resume()
 
 
 def gate(python: str | None, code: Sequence[str] = ()) -> bytes:

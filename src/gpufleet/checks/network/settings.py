@@ -290,7 +290,7 @@ def _declared_gid(ports: list[Port], row: PlannedPorts) -> Iterator[Finding]:
 
 
 def _routable(port: Port) -> tuple[int, str] | None:
-    """The first GID of a port that a route leads to: its index, and the kind of its address."""
+    """The first routable GID of a port: its index, and the kind of its address."""
     gids = port.port["gids"] if port.port else None
     if gids is None:
         return None
