@@ -306,6 +306,9 @@ def test_a_group_has_to_reach_what_all_of_its_hosts_declare(
 # -- what hosts may claim --------------------------------------------------------------------------
 
 
+EIGHT_BYTES = Measure(("all_reduce",), (8,))
+
+
 def side(**more: object) -> dict[str, object]:
     row = {"operation": "all_reduce", "bytes": 8, "seconds": 1e-3, "repeats": 1, "wrong": 0}
     return {
@@ -330,20 +333,29 @@ def side(**more: object) -> dict[str, object]:
         {"results": [{**side()["results"][0], "seconds": 0.0}]},  # type: ignore[index]
         {"results": [{**side()["results"][0], "seconds": -1.0}]},  # type: ignore[index]
         {"results": [{**side()["results"][0], "bytes": 1 << 40}]},  # type: ignore[index]
+        {"results": [{**side()["results"][0], "bytes": 4}]},  # type: ignore[index]
         {"state": "stopped"},
     ],
 )
 def test_a_claim_that_cannot_be_is_no_result(claim: dict[str, object]) -> None:
     test = GroupTest(("a", "b"), (0,))
     other = side(gpus=-1) if claim == {"gpus": 0} else side()
-    run = GroupRun(test, {"a": other, "b": side(**claim)}, {})  # type: ignore[dict-item]
+    run = GroupRun(test, EIGHT_BYTES, {"a": other, "b": side(**claim)}, {})  # type: ignore[dict-item]
     assert run.result().outcome is Outcome.NOT_RUN
+
+
+def test_another_collective_or_size_is_not_compared_with_the_judged_one() -> None:
+    row = side()["results"][0]  # type: ignore[index]
+    for measure in (Measure(("all_gather", "all_reduce"), (8,)), Measure(("all_reduce",), (8, 16))):
+        run = GroupRun(GroupTest(("a", "b"), (0,)), measure, {"a": side(), "b": side()}, {})  # type: ignore[dict-item]
+        assert run.rows()[0]["bytes"] == row["bytes"]
+        assert run.result().outcome is Outcome.NOT_RUN
 
 
 def test_wrong_numbers_are_wrong_also_where_the_test_did_not_end() -> None:
     test = GroupTest(("a", "b"), (0,))
     row = {**side()["results"][0], "wrong": 3}  # type: ignore[index]
-    run = GroupRun(test, {"a": side(results=[row]), "b": side(state="hung")}, {})  # type: ignore[dict-item]
+    run = GroupRun(test, EIGHT_BYTES, {"a": side(results=[row]), "b": side(state="hung")}, {})  # type: ignore[dict-item]
     assert run.result().outcome is Outcome.WRONG
 
 
@@ -391,7 +403,7 @@ def alike(rates: dict[str, float]) -> Findings:
     def run(names: tuple[str, ...], rate: float) -> GroupRun:
         row = {**side()["results"][0], "seconds": 8 / (rate or 1) / 1e9, "wrong": int(not rate)}  # type: ignore[index]
         documents = {name: side(results=[row], gpus=2 // len(names)) for name in names}
-        return GroupRun(GroupTest(names, (0,)), documents, {})
+        return GroupRun(GroupTest(names, (0,)), EIGHT_BYTES, documents, {})
 
     runs = [run(tuple(names.split()), rate) for names, rate in rates.items()]
     return judged_alike([runs], Threshold(0.1, "10% below the others"))
