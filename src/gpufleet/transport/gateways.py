@@ -2,20 +2,18 @@
 
 A probe through a gateway differs in three ways. The gateway connects to the host with its own
 settings (its `~/.ssh/config`: users, ports, keys). ClusterShell sends standard input to one command
-at a time, so the command itself carries the probe: compressed, 125 KB. Every account of the host
-can read a command, so no password is sent through a gateway.
+at a time, so the command itself carries the probe, compressed: 105 of the 128 KB that an argument
+may have. Every account of the host can read a command, so no password is sent through a gateway.
 """
 
 from __future__ import annotations
 
 import base64
+import bz2
 import json
 import math
 import os
-import re
 import shlex
-import zlib
-from collections import Counter
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -110,12 +108,11 @@ def command(connection: Connection, config: Mapping[str, Any]) -> str:
     assert not password(connection)
     text = json.dumps({name: value for name, value in config.items() if name != "matmul"})
     start = (
-        f"import base64,json,zlib;c=json.loads({text!r});"
+        f"import base64,bz2,json,zlib;c=json.loads({text!r});"
         f"s='{_programs()}'.replace('.',chr(37)).replace(',',chr(33));"
-        "t,p,m,*w=zlib.decompress(base64.b85decode(s)).decode('latin-1').split(chr(1));"
-        "x=lambda r:__import__('re').sub('[\\x80-\\xff]',lambda g:w[ord(g.group())-128],r);"
-        "f=lambda e,r:x(t).replace(chr(2),e).replace(chr(3),"
-        "base64.b85encode(zlib.compress(x(r).encode())).decode());"
+        "t,p,m=bz2.decompress(base64.b85decode(s)).decode().split(chr(1));"
+        "f=lambda e,r:t.replace(chr(2),e).replace(chr(3),"
+        "base64.b85encode(zlib.compress(r.encode())).decode());"
         + (f"c['matmul']=f('{payload.WORKLOAD}',m);" if "matmul" in config else "")
         + f"exec(compile(f('{payload.PROBE}',p),'probe','exec'),"
         "{'__name__':'__main__','CONFIG':json.dumps(c)})"
@@ -136,33 +133,16 @@ def node(connection: Connection) -> NodeSet:
     return NodeSet(connection.address or connection.name)
 
 
-# As many as bytes above 127.
-ABBREVIATIONS = 128
-
-
 @cache
 def _programs() -> str:
     """The form of a program and the sources of probe and workload, compressed as one text.
 
-    In base 85 without `%`, in which ClusterShell writes a host's name, and `!`, which C shells
-    replace inside of quotes.
+    By bz2, which finds what repeats anywhere in the text (zlib: within 32 KB) and is in every
+    distribution's Python. In base 85 without `%`, in which ClusterShell writes a host's name, and
+    `!`, which C shells replace inside of quotes.
     """
     form = payload.PROGRAM.format(entry=chr(2), packed=chr(3))
     probe = payload.joined(payload.PROBE, payload.sources("probe"))
     workload = payload.joined(payload.WORKLOAD, payload.workload_sources())
-    text, words = _abbreviated(chr(1).join((form, probe, workload)))
-    packed = zlib.compress(chr(1).join((text, *words)).encode("latin-1"), 9)
+    packed = bz2.compress(chr(1).join((form, probe, workload)).encode())
     return base64.b85encode(packed).decode().replace("%", ".").replace("!", ",")
-
-
-def _abbreviated(text: str) -> tuple[str, list[str]]:
-    """The text with a byte above 127 for each of its most frequent words, and these words.
-
-    zlib looks back 32 KiB, which is a tenth of the text. Raises UnicodeError where the text has
-    such a byte itself.
-    """
-    text.encode("ascii")
-    often = Counter(re.findall(r"\b[A-Za-z_]\w{3,}\b", text))
-    words = sorted(often, key=lambda word: (-often[word] * (len(word) - 1), word))[:ABBREVIATIONS]
-    numbers = {word: chr(128 + number) for number, word in enumerate(words)}
-    return re.sub(r"\b[A-Za-z_]\w{3,}\b", lambda word: numbers.get(word[0], word[0]), text), words
