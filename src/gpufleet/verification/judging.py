@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import cast
 
+from gpufleet.checks import Sections
 from gpufleet.errors import Defect, guarded
+from gpufleet.host_state.nvlink_domain import Place, host_place
 from gpufleet.inventory import InventoryHost
 from gpufleet.judge import judge
 from gpufleet.model.pairs import PlannedMeeting
@@ -78,7 +80,20 @@ def judged(
     versions = guarded(
         "read the versions of this host", lambda: versions_of(snapshot, plan), lambda defect: None
     )
-    return HostRun(host.name, cast(Snapshot, kept or snapshot), plan, result, versions)
+    return HostRun(
+        host.name,
+        cast(Snapshot, kept or snapshot),
+        plan,
+        result,
+        versions,
+        guarded("read the NVLink domain", lambda: place_of(snapshot), lambda defect: None),
+    )
+
+
+def place_of(snapshot: Snapshot | None) -> Place | None:
+    """Where the host's GPUs are in the NVLink fabric, if all are in one place."""
+    smi = Sections(snapshot, ("smi",)).data.get("smi") if snapshot else None
+    return host_place(smi) if smi else None
 
 
 def result_of(plan: Plan, snapshot: Snapshot | None, reason: HostResult) -> HostResult:

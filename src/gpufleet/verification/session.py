@@ -7,6 +7,7 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import cast
 
+from gpufleet.host_state.nvlink_domain import Place
 from gpufleet.judge import judge
 from gpufleet.model.clock import utc_now
 from gpufleet.model.plan import Plan
@@ -32,6 +33,8 @@ class HostRun:
     result: HostResult
     # Read from the snapshot while it is in memory; where it was not, the report reads them.
     versions: HostVersions | None = None
+    # Where its GPUs are in the NVLink fabric; None if they are not in one place.
+    place: Place | None = None
 
     def with_result(self, result: HostResult) -> HostRun:
         """The same host with another result; its snapshot stays compressed."""
