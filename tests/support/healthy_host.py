@@ -289,7 +289,6 @@ def with_computing(plan: Document, snapshot: Document, count: int = 2) -> None:
             **done,
             "gpu": n,
             "format": name,
-            "capability": "9.0",
             "seed": 20783,
             "sums": [f"{name:0>14}{at:02}".encode().hex()[:16] for at in range(5)],
             "not_applicable": None,
