@@ -42,7 +42,7 @@ def test_everything_that_is_declared_stands_in_the_plan() -> None:
         "tflops": 12.5,
         "bus_bandwidth_gb_s": 380.0,
         "governor": "performance",
-        "network": [declared(count=8, rate=400.0, gid_index=3, gid_type="v2")],
+        "network": [declared(count=8, rate=400.0, gid_index=3, gid_type="v2", lossless_priority=3)],
     }
     assert expected(**wanted) == {**wanted, "uuids": [UUID], "tflops_because": "gpu_expect.tflops"}
     # A key that nobody reads would be accepted, and dropped.

@@ -111,6 +111,28 @@ def device(number: int, own: Document | None = None, **changes: Any) -> Document
     }
 
 
+def interface(number: int, **changes: Any) -> Document:
+    """The network interface of the device with this number."""
+    return {
+        "name": f"ens{number}np0",
+        "address": f"0000:{0x40 + number:02x}:00.0",
+        "driver": "mlx5_core",
+        "type": 1,
+        "operstate": "up",
+        "carrier": 1,
+        "carrier_changes": 2,
+        "carrier_up_count": 1,
+        "speed": 400000,
+        "index": 3 + number,
+        "mtu": 9000,
+        "dev_port": 0,
+        "master": None,
+        "lossless": None,
+        "default_route": False,
+        **changes,
+    }
+
+
 def network(devices: list[Document], gpus: int = 0, **changes: Any) -> Document:
     """The section with these devices, and as many GPUs, each beside the device of its number."""
     nodes = []
@@ -178,5 +200,6 @@ def declared(**changes: Any) -> Document:
         "board": None,
         "gid_index": None,
         "gid_type": None,
+        "lossless_priority": None,
         **changes,
     }

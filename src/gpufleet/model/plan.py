@@ -32,6 +32,9 @@ class PlannedPorts(TypedDict):
     board: Annotated[Text | None, "the boards' id (PSID)"]
     gid_index: Annotated[int | None, "the entry of the GID table that programs use"]
     gid_type: Annotated[Literal["v1", "v2"] | None, "of RoCE"]
+    lossless_priority: NotRequired[
+        Annotated[int | None, "the priority of RoCE that has flow control and ECN"]
+    ]
 
 
 class ExpectedFabric(TypedDict):

@@ -20,6 +20,7 @@ KEYS = (
     "board",
     "gid_index",
     "gid_type",
+    "lossless_priority",
 )
 ROLES = ("compute", "storage", "management", "unused")
 LINK_LAYERS = ("InfiniBand", "Ethernet")
@@ -28,6 +29,7 @@ GID_TYPES = ("v1", "v2")
 CHOICES = {"role": ROLES, "link_layer": LINK_LAYERS, "gid_type": GID_TYPES}
 # More than a host has. The kernel's table of GIDs has no more entries.
 MOST_PORTS, MOST_GIDS = 256, 255
+LAST_PRIORITY = 7
 PATTERN = r"[A-Za-z0-9_.:*?!\[\]/-]{1,64}"
 _EXAMPLE = "a name or pattern such as mlx5_* or ens1np0"
 
@@ -66,6 +68,12 @@ def _row(reader: Reader, value: Any, where: str) -> PlannedPorts | None:
         "board": reader.text(entry.get("board"), f"{where}.board", "such as MT_0000000838"),
         "gid_index": reader.count(
             entry.get("gid_index"), f"{where}.gid_index", f"a number up to {MOST_GIDS}", MOST_GIDS
+        ),
+        "lossless_priority": reader.count(
+            entry.get("lossless_priority"),
+            f"{where}.lossless_priority",
+            f"a number up to {LAST_PRIORITY}",
+            LAST_PRIORITY,
         ),
     }
     found: PlannedPorts = row

@@ -7,8 +7,7 @@ from most others is the one to look at. Versions of firmware are compared within
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterator
-from typing import TypeVar
+from collections.abc import Callable, Iterator
 
 from gpufleet.catalog import fabric
 from gpufleet.checks.base.registry import AS_ROOT, INSPECT, Evidence, Finding, check
@@ -19,9 +18,18 @@ from gpufleet.model.sections.network import DeviceLink, Network
 from gpufleet.model.text import quoted
 from gpufleet.model.verdict import Verdict
 
-from .reading import Ports, declared, have, named, none_declared, not_judged, ports_of
+from .reading import (
+    Ports,
+    Value,
+    declared,
+    have,
+    named,
+    none_declared,
+    not_judged,
+    odd,
+    ports_of,
+)
 
-Value = TypeVar("Value", bound=Hashable)
 LINK_LOCAL = "link-local"
 # The GID of a port whose interface has no IP address.
 NO_ROUTE = (-1, "none")
@@ -65,22 +73,6 @@ def alike(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
         yield Evidence(f"modules: {', '.join(loaded) or 'none'}")
 
 
-def _odd(
-    ports: list[Port], value: Callable[[Port], Value | None]
-) -> tuple[Value | None, dict[Value, list[Port]]]:
-    """(the value that most ports have, None if no value has most; the other values)."""
-    by_value: dict[Value, list[Port]] = defaultdict(list)
-    for port in ports:
-        if (own := value(port)) is not None:
-            by_value[own].append(port)
-    if len(by_value) < 2:
-        return next(iter(by_value), None), {}
-    common = max(by_value, key=lambda each: len(by_value[each]))
-    if 2 * len(by_value[common]) <= sum(map(len, by_value.values())):
-        return None, dict(by_value)
-    return common, {each: own for each, own in by_value.items() if each != common}
-
-
 def _listed(values: dict[Value, list[Port]], text: Callable[[Value], str] = str) -> str:
     return "; ".join(
         f"{have(ports, 'has', 'have')} {text(value)}" for value, ports in values.items()
@@ -102,7 +94,7 @@ def _firmware(found: Ports) -> Iterator[Finding]:
                 verdict=Verdict.INCONCLUSIVE,
             )
     for board, devices in by_board.items():
-        common, others = _odd(list(devices.values()), _firmware_of)
+        common, others = odd(list(devices.values()), _firmware_of)
         if others:
             most = f", most have {common}" if common else ""
             yield Finding(
@@ -154,7 +146,7 @@ def _boards(ports: list[Port], row: PlannedPorts | None) -> Iterator[Finding]:
     if ports[0].role != COMPUTE or (row and row["board"]):
         return
     types = {port.device["type"] for port in ports if port.device}
-    common, others = _odd(ports, _board_of)
+    common, others = odd(ports, _board_of)
     if common and others and len(types) == 1:
         yield Finding(
             f"{_listed(others, lambda board: f'board {board}')}, the other adapters of this role"
@@ -179,7 +171,7 @@ def _pci_settings(ports: list[Port], observed: Sections) -> Iterator[Finding]:
             by_type[port.device["type"]].append(port)
     for own in by_type.values():
         for name, value in settings:
-            common, others = _odd(own, value)
+            common, others = odd(own, value)
             if others:
                 most = f", its siblings {_shown(common)}" if common is not None else ""
                 yield Finding(
@@ -264,7 +256,10 @@ def _pcie(ports: list[Port]) -> Iterator[Finding]:
 
 def _declared_gid(ports: list[Port], row: PlannedPorts) -> Iterator[Finding]:
     """The declared entry of the GID table is there, and of the declared type."""
-    index, wanted = row["gid_index"], ROCE.get(row["gid_type"] or "")
+    # Flow control is of no use to packets that have no IP header with a DSCP.
+    version = row["gid_type"] or ("v2" if row.get("lossless_priority") is not None else "")
+    index, wanted = row["gid_index"], ROCE.get(version)
+    kinds: dict[str, list[Port]] = defaultdict(list)
     for port in ports:
         gids = port.port["gids"] if port.port else None
         if gids is None:
@@ -287,6 +282,15 @@ def _declared_gid(ports: list[Port], row: PlannedPorts) -> Iterator[Finding]:
                 f" declared is {wanted}",
                 f"on the host: see show_gids; set {interface} up again, or correct {port.because}",
             )
+        else:
+            kinds[own[0]["kind"]].append(port)
+    local = kinds.pop(LINK_LOCAL, [])
+    if local and kinds:
+        yield Finding(
+            f"The GID of {named(local)} with index {index} is only link-local, those of the"
+            f" siblings are {' and '.join(kinds)} addresses",
+            "on the host: see show_gids, and give each port's interface its IP address",
+        )
 
 
 def _routable(port: Port) -> tuple[int, str] | None:
@@ -318,7 +322,7 @@ def _tables(ports: list[Port]) -> Iterator[Finding]:
                 "on the host: read it by hand (ls /sys/class/infiniband/*/ports/*/gids, pkeys)",
                 verdict=Verdict.INCONCLUSIVE,
             )
-    common, others = _odd(roce, _routable)
+    common, others = odd(roce, _routable)
     if common not in (None, NO_ROUTE):
         for (index, kind), own in others.items():
             has = kind if index < 0 else f"{kind} at index {index}"
@@ -328,9 +332,9 @@ def _tables(ports: list[Port]) -> Iterator[Finding]:
                 "on the host: see show_gids, and give each port's interface its IP address; set the"
                 " interface up again where only the index differs",
             )
-    keys, odd = _odd(infiniband, _keys)
-    if keys and odd:
-        for have_keys, own in odd.items():
+    keys, differing = odd(infiniband, _keys)
+    if keys and differing:
+        for have_keys, own in differing.items():
             if lacking := sorted(keys - have_keys):
                 yield Finding(
                     f"{have(own, 'lacks', 'lack')} P_Key {', '.join(lacking)}, which the siblings"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, TypedDict
+from typing import Annotated, NotRequired, TypedDict
 
 from gpufleet.model.types import Path, Text
 
@@ -78,6 +78,15 @@ class RdmaDevice(TypedDict):
     error: Annotated[Text | None, "why nothing of it was read"]
 
 
+class Lossless(TypedDict):
+    """Settings of a lossless class. A mask has a bit for each priority; null: not read."""
+
+    pfc: Annotated[int | None, "the priorities with flow control"]
+    trust: Annotated[Text | None, "what gives a packet its priority, `dscp` or `pcp`"]
+    notify: Annotated[int | None, "the priorities of which a receiver reports congestion (ECN)"]
+    react: Annotated[int | None, "the priorities in which a sender slows down then"]
+
+
 class Interface(TypedDict):
     """A network interface that has a device."""
 
@@ -94,6 +103,7 @@ class Interface(TypedDict):
     mtu: int | None
     dev_port: Annotated[int | None, "the port of its device, the first is 0"]
     master: Annotated[Text | None, "the bond or bridge that it is a part of"]
+    lossless: NotRequired[Annotated[Lossless | None, "null where it was not asked"]]
     default_route: Annotated[bool, "it, or what it is a part of, has a default route"]
 
 

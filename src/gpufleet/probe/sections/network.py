@@ -2,6 +2,7 @@
 
 import os
 
+from ..dcb import lossless
 from ..pci import BUS, access_control, bridges_above, iommu_type, link_name, number, word
 from ..processes import in_child
 from ..rdma import is_virtual_function, rdma_devices
@@ -126,6 +127,7 @@ def interfaces_of(host, silent):
                 "mtu": number(host, name + "/mtu"),
                 "dev_port": number(host, name + "/dev_port"),
                 "master": link_name(host, name + "/master"),
+                "lossless": lossless(host, os.path.basename(name)) if asked else None,
                 "default_route": not routes.isdisjoint(with_masters(host, name)),
             }
         )
