@@ -87,6 +87,16 @@ def test_yaml_makes_truths_of_on_and_off(written: Any, meant: str) -> None:
         ({"pcie": {"width": 12}}, "gpu_expect.pcie.width", "one of 1, 2, 4, 8, 16"),
         ({"pcie": {"generation": 9}}, "gpu_expect.pcie.generation", "one of 1, 2, 3"),
         ({"pcie": {"wdth": 4}}, "gpu_expect.pcie.wdth", "rename wdth to width"),
+        (
+            {"network": [{"ports": "mlx5_0", "lossless_priority": 8}]},
+            "gpu_expect.network[0].lossless_priority",
+            "a number up to 7",
+        ),
+        (
+            {"network": [{"ports": "mlx5_0", "pcie": {"width": 3}}]},
+            "gpu_expect.network[0].pcie.width",
+            "one of 1, 2, 4, 8, 16",
+        ),
         ({"uuids": UUID}, "gpu_expect.uuids", "a list"),
         ({"uuids": ["MIG-1"]}, "gpu_expect.uuids[0]", "nvidia-smi -L"),
         ({"uuids": [7]}, "gpu_expect.uuids[0]", "text in quotes"),

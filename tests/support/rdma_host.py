@@ -105,6 +105,7 @@ def device(number: int, own: Document | None = None, **changes: Any) -> Document
         "above": {"address": f"0000:{number:02x}:02.0", "vendor": "0x1000", **LINK},
         "max_read_request": 4096,
         "relaxed_ordering": True,
+        "traffic_gb_s": 0.0,
         "ports": [own or port(number)],
         "error": None,
         **changes,
@@ -201,5 +202,6 @@ def declared(**changes: Any) -> Document:
         "gid_index": None,
         "gid_type": None,
         "lossless_priority": None,
+        "pcie": None,
         **changes,
     }

@@ -14,7 +14,7 @@ from .types import Path, Text
 
 
 class ExpectedLink(TypedDict):
-    """The least PCIe link of each GPU."""
+    """The least PCIe link of each GPU or adapter."""
 
     generation: int | None
     width: int | None
@@ -35,6 +35,7 @@ class PlannedPorts(TypedDict):
     lossless_priority: NotRequired[
         Annotated[int | None, "the priority of RoCE that has flow control and ECN"]
     ]
+    pcie: NotRequired[ExpectedLink | None]
 
 
 class ExpectedFabric(TypedDict):

@@ -72,7 +72,7 @@ def read(reader: Reader, value: Any) -> dict[str, Any]:
         "memory_mib": count("memory_mib", "a number of MiB"),
         "power_limit_w": count("power_limit_w", "a number of watts"),
         "ecc": _switch(reader, entry.get("ecc"), f"{_WHERE}.ecc"),
-        "pcie": _link(reader, entry.get("pcie"), f"{_WHERE}.pcie"),
+        "pcie": network.pcie_link(reader, entry.get("pcie"), f"{_WHERE}.pcie"),
         "nvlinks": count("nvlinks", "a number, 0 for cards without a bridge"),
         "fabric": _fabric(reader, entry.get("fabric"), f"{_WHERE}.fabric"),
         "tflops": reader.amount(entry.get("tflops"), f"{_WHERE}.tflops", "such as 12.5"),
@@ -107,22 +107,6 @@ def _switch(reader: Reader, value: Any, where: str) -> str | None:
     if isinstance(value, bool):
         return "on" if value else "off"
     return reader.choice(value, where, ("on", "off"))
-
-
-def _link(reader: Reader, value: Any, where: str) -> dict[str, int | None] | None:
-    """The least PCIe generation and width of each GPU."""
-    if value is None:
-        return None
-    entry = reader.mapping(value, where, ("generation", "width"))
-    found = {}
-    for key, known in (("generation", range(1, 8)), ("width", (1, 2, 4, 8, 16))):
-        number = reader.count(entry.get(key), f"{where}.{key}", "a number")
-        if number is not None and number not in known:
-            listed = ", ".join(map(str, known))
-            reader.wrong(number, f"{where}.{key}", f"one of {listed}")
-            number = None
-        found[key] = number
-    return found if any(found.values()) else None
 
 
 def _fabric(reader: Reader, value: Any, where: str) -> dict[str, Any] | None:

@@ -21,6 +21,7 @@ KEYS = (
     "gid_index",
     "gid_type",
     "lossless_priority",
+    "pcie",
 )
 ROLES = ("compute", "storage", "management", "unused")
 LINK_LAYERS = ("InfiniBand", "Ethernet")
@@ -75,6 +76,7 @@ def _row(reader: Reader, value: Any, where: str) -> PlannedPorts | None:
             f"a number up to {LAST_PRIORITY}",
             LAST_PRIORITY,
         ),
+        "pcie": pcie_link(reader, entry.get("pcie"), f"{where}.pcie"),
     }
     found: PlannedPorts = row
     return found
@@ -95,3 +97,19 @@ def _patterns(reader: Reader, value: Any, where: str) -> list[str]:
         elif text:
             found.append(text)
     return found
+
+
+def pcie_link(reader: Reader, value: Any, where: str) -> dict[str, int | None] | None:
+    """The least PCIe generation and width of each GPU or adapter."""
+    if value is None:
+        return None
+    entry = reader.mapping(value, where, ("generation", "width"))
+    found = {}
+    for key, known in (("generation", range(1, 8)), ("width", (1, 2, 4, 8, 16))):
+        number = reader.count(entry.get(key), f"{where}.{key}", "a number")
+        if number is not None and number not in known:
+            listed = ", ".join(map(str, known))
+            reader.wrong(number, f"{where}.{key}", f"one of {listed}")
+            number = None
+        found[key] = number
+    return found if any(found.values()) else None

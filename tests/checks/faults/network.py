@@ -301,14 +301,50 @@ def pci_settings_not_readable(plan: Document, snapshot: Document) -> None:
     derived(plan, snapshot)[3].update(max_read_request=None, relaxed_ordering=None)
 
 
-@fault("network.settings", cause="mlx5_3 has PCIe lanes 8, 16 are possible", remedy="reseat")
+@fault("network.settings", cause="mlx5_3 has PCIe lanes 8, possible are 16", remedy="reseat")
 def half_of_an_adapters_lanes(plan: Document, snapshot: Document) -> None:
     derived(plan, snapshot)[3]["link"]["current_link_width"] = "8"
 
 
-@fault("network.settings", cause="mlx5_3 has PCIe generation 4, 5 are possible", remedy="reseat")
-def slower_pcie_link_of_an_adapter(plan: Document, snapshot: Document) -> None:
+@fault("network.settings", cause="mlx5_3 has PCIe generation 4, possible are 5", remedy="reseat")
+def slower_pcie_link_of_an_adapter_under_load(plan: Document, snapshot: Document) -> None:
+    row = derived(plan, snapshot)[3]
+    row["link"]["current_link_speed"] = "16.0 GT/s PCIe"
+    row["traffic_gb_s"] = 180.5
+
+
+@fault(
+    "network.settings",
+    verdict="INCONCLUSIVE",
+    cause="mlx5_3 has PCIe generation 4, possible are 5: no data was moved while it was read",
+    remedy="while a job uses these ports",
+)
+def slower_pcie_link_of_an_idle_adapter(plan: Document, snapshot: Document) -> None:
     derived(plan, snapshot)[3]["link"]["current_link_speed"] = "16.0 GT/s PCIe"
+
+
+@fault("network.settings", cause="have PCIe lanes 16, declared are 32", remedy="reseat")
+def fewer_lanes_than_declared(plan: Document, snapshot: Document) -> None:
+    plan["expect"]["network"][0]["pcie"] = {"generation": 5, "width": 32}
+
+
+@fault(
+    "network.settings",
+    verdict="INCONCLUSIVE",
+    cause="Adapter and slot of mlx5_3 allow PCIe lanes 8, those of the siblings 16",
+    remedy="pcie: {width: 8}",
+)
+def one_adapter_in_a_narrow_slot(plan: Document, snapshot: Document) -> None:
+    row = derived(plan, snapshot)[3]
+    row["link"]["current_link_width"] = "8"
+    row["above"].update(max_link_width="8", current_link_width="8")
+
+
+@harmless
+def slow_slots_that_are_declared(plan: Document, snapshot: Document) -> None:
+    plan["expect"]["network"][0]["pcie"] = {"generation": 4, "width": 8}
+    for row in data(snapshot, "network")["devices"]:
+        row["link"].update(current_link_speed="16.0 GT/s PCIe", current_link_width="8")
 
 
 @harmless

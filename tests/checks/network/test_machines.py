@@ -22,7 +22,9 @@ def judged(tree: Tree) -> dict[str, Document]:
     del plan["expect"]["network"]
     snapshot["sections"]["network"]["data"] = tree.read()
     checks = {row["id"]: row for row in judge.judge(plan, snapshot)["checks"]}
-    assert {name for name in checks if name.startswith("network.")} == set(NETWORK)
+    every = {name for name in checks if name.startswith("network.")}
+    assert every == {*NETWORK, "network.lossless"}
+    assert checks["network.lossless"]["verdict"] == "NOT-DECLARED"
     return {name: checks[name] for name in NETWORK}
 
 

@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 
-from gpufleet.catalog import fabric
 from gpufleet.checks.base.registry import AS_ROOT, INSPECT, Evidence, Finding, check
 from gpufleet.checks.base.sections import Sections
 from gpufleet.host_state.ports import COMPUTE, ETHERNET, INFINIBAND, MANAGEMENT, Port
 from gpufleet.model.plan import Plan, PlannedPorts
-from gpufleet.model.sections.network import DeviceLink, Network
+from gpufleet.model.sections.network import Network
 from gpufleet.model.text import quoted
 from gpufleet.model.verdict import Verdict
 
+from .pcie import pcie_links
 from .reading import (
     Ports,
     Value,
@@ -60,7 +60,7 @@ def alike(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
         yield from _declared_firmware(devices, row)
         yield from _boards(devices, row)
         yield from _pci_settings(devices, observed)
-        yield from _pcie(devices)
+        yield from pcie_links(devices, row)
         if row and row["gid_index"] is not None:
             yield from _declared_gid(devices, row)
         elif group[0].role == COMPUTE:
@@ -190,68 +190,6 @@ def _pci_settings(ports: list[Port], observed: Sections) -> Iterator[Finding]:
 
 def _shown(value: object) -> str:
     return {True: "on", False: "off"}[value] if isinstance(value, bool) else f"{value} bytes"
-
-
-def _width(text: str | None) -> int | None:
-    # 255 and 0 stand for unknown.
-    return int(text) if text and text.isdigit() and 0 < int(text) <= 32 else None
-
-
-def _pcie(ports: list[Port]) -> Iterator[Finding]:
-    """Each adapter's PCIe link is as wide and fast as adapter and slot allow."""
-    measures: tuple[tuple[str, Callable[[DeviceLink], tuple[int | None, int | None]]], ...] = (
-        (
-            "PCIe lanes",
-            lambda link: (_width(link["current_link_width"]), _width(link["max_link_width"])),
-        ),
-        (
-            "PCIe generation",
-            lambda link: (
-                fabric.pcie_generation(link["current_link_speed"]),
-                fabric.pcie_generation(link["max_link_speed"]),
-            ),
-        ),
-    )
-    for what, measure in measures:
-        known: dict[str, int] = {}
-        wanted: dict[str, int] = {}
-        for port in ports:
-            link, above = (
-                (port.device["link"], port.device["above"]) if port.device else (None,) * 2
-            )
-            current, most = measure(link) if link else (None, None)
-            if current is None:
-                continue
-            known[port.name] = current
-            slot = measure(above)[1] if above and not fabric.is_virtual_port(above["vendor"]) else 0
-            if most and slot:
-                wanted[port.name] = min(most, slot)
-        unread = [
-            port
-            for port in ports
-            if port.name not in known and port.device and port.device["address"]
-        ]
-        if known and unread:
-            yield Finding(
-                f"The {what} of {named(unread)} cannot be read",
-                "on the host: read them by hand (lspci -vv, LnkSta)",
-                verdict=Verdict.INCONCLUSIVE,
-            )
-        best = max(known.values(), default=0)
-        narrow = [
-            port
-            for port in ports
-            if port.name in known and known[port.name] < wanted.get(port.name, best)
-        ]
-        by_value: dict[tuple[int, int], list[Port]] = defaultdict(list)
-        for port in narrow:
-            by_value[known[port.name], wanted.get(port.name, best)].append(port)
-        for (own, could), slow in by_value.items():
-            yield Finding(
-                f"{have(slow, 'has', 'have')} {what} {own}, {could} are possible",
-                "reseat the adapter, check its riser and the firmware's settings of the slot; of a"
-                " cloud's instance: report it to the provider",
-            )
 
 
 def _declared_gid(ports: list[Port], row: PlannedPorts) -> Iterator[Finding]:

@@ -74,6 +74,9 @@ class RdmaDevice(TypedDict):
     above: PortAbove | None
     max_read_request: Annotated[int | None, "in bytes"]
     relaxed_ordering: bool | None
+    traffic_gb_s: NotRequired[
+        Annotated[float | None, "what it moved in both directions while it was read, in Gb/s"]
+    ]
     ports: Annotated[list[RdmaPort] | None, "null where they were not read, so also of a bridge"]
     error: Annotated[Text | None, "why nothing of it was read"]
 
