@@ -42,6 +42,7 @@ def test_everything_that_is_declared_stands_in_the_plan() -> None:
         "tflops": 12.5,
         "bus_bandwidth_gb_s": 380.0,
         "governor": "performance",
+        "modules": ["nvidia_peermem", "gdrdrv"],
         "network": [declared(count=8, rate=400.0, gid_index=3, gid_type="v2", lossless_priority=3)],
     }
     assert expected(**wanted) == {**wanted, "uuids": [UUID], "tflops_because": "gpu_expect.tflops"}
@@ -80,6 +81,7 @@ def test_yaml_makes_truths_of_on_and_off(written: Any, meant: str) -> None:
         ({"governor": "fast"}, "gpu_expect.governor", "performance, powersave"),
         ({"compute_mode": "Prohibited"}, "gpu_expect.compute_mode", "default, exclusive_process"),
         ({"nvlinks": "all"}, "gpu_expect.nvlinks", "0 for cards without a bridge"),
+        ({"modules": ["nvidia"]}, "gpu_expect.modules[0]", "one of nvidia_peermem, gdrdrv"),
         ({"fabric": "r12"}, "gpu_expect.fabric", "a mapping with rack, clique"),
         ({"fabric": {"rack": "a b"}}, "gpu_expect.fabric.rack", "such as r12"),
         ({"fabric": {"clique": "x"}}, "gpu_expect.fabric.clique", "a clique's number"),

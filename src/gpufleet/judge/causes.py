@@ -72,6 +72,7 @@ RELATIONS = (
     Relation(
         "network.ports", ("network.errors", "network.settings", "network.gpudirect"), ("rdma",)
     ),
+    Relation("network.settings", ("network.gpudirect",), ("modules",)),
     # An installation that was not finished, a tree that is gone, a mount that executes nothing.
     Relation(
         "install.complete",

@@ -74,6 +74,9 @@ class Expectation(TypedDict):
     governor: NotRequired[
         Annotated[Text | None, "the frequency governor of each CPU, such as `performance`"]
     ]
+    modules: NotRequired[
+        Annotated[list[Text] | None, "kernel modules of GPUDirect that must be loaded"]
+    ]
     network: NotRequired[
         Annotated[
             list[PlannedPorts] | None,

@@ -33,11 +33,14 @@ KEYS = (
     "tflops",
     "bus_bandwidth_gb_s",
     "governor",
+    "modules",
     "network",
 )
 COMPUTE_MODES = ("default", "exclusive_process")
 # The kernel's governors. Left out is userspace, which leaves the frequency to a program.
 GOVERNORS = ("performance", "powersave", "schedutil", "ondemand", "conservative")
+# Kernel modules of GPUDirect, which a host may do without: DMA-BUF copies without a module.
+GPUDIRECT_MODULES = ("nvidia_peermem", "gdrdrv")
 # What takes one of a few values; the inventory's schema lists them.
 CHOICES = {"compute_mode": COMPUTE_MODES, "governor": GOVERNORS}
 _UUID = re.compile(r"(?i:GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})")
@@ -81,6 +84,7 @@ def read(reader: Reader, value: Any) -> dict[str, Any]:
             f"{_WHERE}.bus_bandwidth_gb_s",
             "such as 380",
         ),
+        "modules": _modules(reader, entry.get("modules"), f"{_WHERE}.modules"),
         "network": network.read(reader, entry.get("network"), f"{_WHERE}.network"),
         **{
             key: reader.choice(entry.get(key), f"{_WHERE}.{key}", choices)
@@ -107,6 +111,15 @@ def _switch(reader: Reader, value: Any, where: str) -> str | None:
     if isinstance(value, bool):
         return "on" if value else "off"
     return reader.choice(value, where, ("on", "off"))
+
+
+def _modules(reader: Reader, value: Any, where: str) -> list[str] | None:
+    """The kernel modules of GPUDirect that must be loaded."""
+    found = [
+        reader.choice(each, f"{where}[{at}]", GPUDIRECT_MODULES)
+        for at, each in enumerate(reader.sequence(value, where))
+    ]
+    return [each for each in found if each] or None
 
 
 def _fabric(reader: Reader, value: Any, where: str) -> dict[str, Any] | None:

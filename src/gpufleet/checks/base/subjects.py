@@ -25,6 +25,7 @@ it was observed:
                     keep it from working; `key`: that of the modules' signature
     pending         a restart for the driver
     domains         the GPUs are in different NVLink domains or cliques
+    modules         which kernel modules are loaded was not read
     rdma/mlx5_0     an RDMA device of which nothing was read
     kernel-log      the kernel log as a whole
     container       no container was started
@@ -42,7 +43,7 @@ from collections.abc import Collection, Iterable, Iterator
 Subjects = tuple[str, ...]
 
 DRIVER, SMI, NODES, GPUS, BUSY, TFLOPS = "driver", "smi", "nodes", "gpus", "busy", "tflops"
-CONTAINER, DOMAINS = "container", "domains"
+CONTAINER, DOMAINS, MODULES = "container", "domains", "modules"
 CONTAINER_TOOLKIT = "container-toolkit"
 
 

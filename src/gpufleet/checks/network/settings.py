@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 
+from gpufleet.checks.base import subjects
 from gpufleet.checks.base.registry import AS_ROOT, INSPECT, Evidence, Finding, check
 from gpufleet.checks.base.sections import Sections
 from gpufleet.host_state.ports import COMPUTE, ETHERNET, INFINIBAND, MANAGEMENT, Port
@@ -289,6 +290,7 @@ def _nodes(ports: list[Port], network: Network) -> Iterator[Finding]:
             f"Whether programs can open {named(ports)} was not read",
             "on the host: see whether /sys is mounted (ls /sys/module)",
             verdict=Verdict.INCONCLUSIVE,
+            entails=(subjects.MODULES,),
         )
         return
     there = {(row["device"], row["port"], row["path"]) for row in network["nodes"] if row["exists"]}

@@ -132,7 +132,7 @@ class GpuPlace(TypedDict):
 
 
 class RdmaNode(TypedDict):
-    """A device file of RDMA."""
+    """A device file of RDMA, or of GDRCopy, which belongs to no device."""
 
     path: Path
     device: Annotated[Text | None, "the RDMA device"]
