@@ -84,6 +84,7 @@ HARMLESS: dict[str, str] = {
     "network/devices/*/ports/0/phys_state: null other": "an active port has a link",
     "network/devices/*/ports/0/pkeys*": "of two ports none is in the majority",
     "network/devices/*/ports/0/rate: other": "the lanes are in its number",
+    "network/devices/*/traffic_gb_s*": "it says what a slow PCIe link means, and none is slow",
     "network/devices/*/type: null other": "reported",
     "network/devices/*/vendor: null other": "reported",
     "network/gpus*": "a declared port has its role by its name",

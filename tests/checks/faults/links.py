@@ -211,6 +211,15 @@ def one_nvlink_of_18_is_down(plan: Document, snapshot: Document) -> None:
     data(snapshot, "smi")["nvlink"][0] = nvlinks(0, active=17)
 
 
+@fault(
+    "gpu.nvlink",
+    cause=f"{FIRST} has 9 of 18 NVLinks active (inactive: 9, 10, 11, 12, 13, 14, 15, 16, 17)",
+    remedy="drain the host and reboot",
+)
+def half_of_the_nvlinks_are_down(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "smi")["nvlink"][0] = nvlinks(0, active=9)
+
+
 @fault("gpu.nvlink", cause="has 0 of 18 NVLinks active", remedy="drain the host and reboot")
 def every_nvlink_is_down(plan: Document, snapshot: Document) -> None:
     data(snapshot, "smi")["nvlink"] = [nvlinks(at, active=0) for at in (0, 1)]

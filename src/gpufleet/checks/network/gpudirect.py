@@ -44,6 +44,13 @@ def direct(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
             yield Evidence("no RDMA port has the role compute")
         return
     network = found.network
+    near = [
+        gpu
+        for gpu in network["gpus"]
+        if any(set(gpu["path"]) & set(port.device["path"]) for port in serving if port.device)
+    ]
+    # On Grace none does, and that is how it is built.
+    yield Evidence(f"{len(near)} of {len(network['gpus'])} GPUs share a PCI port with an adapter")
     yield from _peermem(network, observed.data["driver"]["loaded"])
     hypervisor = observed.data["gpus"].get("hypervisor")
     if hypervisor is not False:
