@@ -70,7 +70,9 @@ RELATIONS = (
     Relation("host.probe", EVERY),
     # An RDMA device of which nothing was read.
     Relation(
-        "network.ports", ("network.errors", "network.settings", "network.gpudirect"), ("rdma",)
+        "network.ports",
+        ("network.errors", "network.settings", "network.lossless", "network.gpudirect"),
+        ("rdma",),
     ),
     Relation("network.settings", ("network.gpudirect",), ("modules",)),
     # An installation that was not finished, a tree that is gone, a mount that executes nothing.

@@ -31,6 +31,8 @@ CHOICES = {"role": ROLES, "link_layer": LINK_LAYERS, "gid_type": GID_TYPES}
 # More than a host has. The kernel's table of GIDs has no more entries.
 MOST_PORTS, MOST_GIDS = 256, 255
 LAST_PRIORITY = 7
+# The generations and widths of a PCIe link.
+PCIE = {"generation": tuple(range(1, 8)), "width": (1, 2, 4, 8, 16)}
 PATTERN = r"[A-Za-z0-9_.:*?!\[\]/-]{1,64}"
 _EXAMPLE = "a name or pattern such as mlx5_* or ens1np0"
 
@@ -103,9 +105,9 @@ def pcie_link(reader: Reader, value: Any, where: str) -> dict[str, int | None] |
     """The least PCIe generation and width of each GPU or adapter."""
     if value is None:
         return None
-    entry = reader.mapping(value, where, ("generation", "width"))
+    entry = reader.mapping(value, where, tuple(PCIE))
     found = {}
-    for key, known in (("generation", range(1, 8)), ("width", (1, 2, 4, 8, 16))):
+    for key, known in PCIE.items():
         number = reader.count(entry.get(key), f"{where}.{key}", "a number")
         if number is not None and number not in known:
             listed = ", ".join(map(str, known))

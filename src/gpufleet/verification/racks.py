@@ -25,6 +25,8 @@ def compared(hosts: Iterable[HostRun]) -> list[HostRun]:
             racks[declared["rack"]].append((host, host.place, declared))
     again: dict[str, HostRun] = {}
     for members in racks.values():
+        if len(members) < 2:
+            continue
         rows = _places((place, declared) for _, place, declared in members)
         for host, _, _ in members:
             host.plan["rack"] = rows

@@ -127,6 +127,22 @@ def declared_gid_without_an_address(plan: Document, snapshot: Document) -> None:
     data(snapshot, "network")["devices"][1]["ports"][0]["gids"][3]["kind"] = "link-local"
 
 
+@fault(
+    "network.ports",
+    "network.errors",
+    "network.settings",
+    "network.lossless",
+    "network.gpudirect",
+    verdict="HUNG",
+    cause="mlx5_1 gave no values: no answer",
+    remedy="power cycle",
+)
+def device_of_a_lossless_class_that_hangs(plan: Document, snapshot: Document) -> None:
+    plan["expect"]["network"][0]["count"] = None
+    row = data(snapshot, "network")["devices"][1]
+    row.update(ports=None, bridge=None, board=None, firmware=None, error="no answer within 4 s")
+
+
 @harmless
 def more_lossless_priorities_than_declared(plan: Document, snapshot: Document) -> None:
     second(snapshot)["pfc"] = BIT | 1 << 5

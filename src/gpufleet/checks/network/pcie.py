@@ -15,6 +15,7 @@ from gpufleet.checks.base.registry import Finding
 from gpufleet.host_state.ports import Port
 from gpufleet.model.plan import PlannedPorts
 from gpufleet.model.sections.network import DeviceLink
+from gpufleet.model.text import quoted
 from gpufleet.model.verdict import Verdict
 
 from .reading import have, named, odd
@@ -116,15 +117,19 @@ def _less(slow: list[Port], what: str, wanted: int, *, idle: bool, declared: boo
 def _other_slots(
     ports: list[Port], what: str, key: Key, possible: dict[str, int]
 ) -> Iterator[Finding]:
-    """Adapters that cannot have what their siblings have, by their slot or by their own model."""
-    common, others = odd(ports, lambda port: possible.get(port.name))
-    for value, own in others.items() if common else ():
-        if common and value < common:
-            yield Finding(
-                f"Adapter and slot of {named(own)} allow {what} {value}, those of the siblings"
-                f" {common}",
-                f"put the adapter into a slot like its siblings'; if it is by design, declare"
-                f" {named(own)} in an entry of its own: gpu_expect: {{network: [{{ports: ..., pcie:"
-                f" {{{key}: {value}}}}}, ...]}}",
-                verdict=Verdict.INCONCLUSIVE,
-            )
+    """Adapters whose slot allows less than the slots of the others of their model."""
+    by_model: dict[str | None, list[Port]] = defaultdict(list)
+    for port in ports:
+        by_model[port.device["type"] if port.device else None].append(port)
+    for alike in by_model.values():
+        common, others = odd(alike, lambda port: possible.get(port.name))
+        for value, own in others.items():
+            if common and value < common:
+                yield Finding(
+                    f"Adapter and slot of {named(own)} allow {what} {value}, those of the siblings"
+                    f" {common}",
+                    "put the adapter into a slot like its siblings'; if it is by design, declare"
+                    " it in an entry of its own: gpu_expect: {network: [{ports:"
+                    f" {quoted(own[0].name)}, pcie: {{{key}: {value}}}}}, ...]}}",
+                    verdict=Verdict.INCONCLUSIVE,
+                )
