@@ -169,6 +169,7 @@ def nvlinks(index: int, links: int = 18, active: int = 18, **fields: object) -> 
         "address": f"0000:0{index}:00.0",
         "mig": False,
         "errors": {"replay": 0},
+        "effective_ber": None,
         "links": [
             {
                 "link": n,

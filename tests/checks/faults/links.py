@@ -355,6 +355,21 @@ def one_card_of_an_unknown_model_with_every_link(plan: Document, snapshot: Docum
     links_of(plan, snapshot, "NVIDIA R100", "0x3fff", 36, 36, links=36)
 
 
+@fault(
+    "gpu.nvlink",
+    cause=f"{FIRST} has an NVLink with a rate of wrong bits of 4e-09 after correction",
+    remedy="Effective BER",
+)
+def more_wrong_bits_than_are_corrected(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "smi")["nvlink"][0]["effective_ber"] = 4e-9
+
+
+@harmless
+def wrong_bits_that_are_corrected(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "smi")["nvlink"][0]["effective_ber"] = 1.5e-254
+    data(snapshot, "smi")["nvlink"][1]["effective_ber"] = 3e-13
+
+
 @harmless
 def error_counters_are_evidence(plan: Document, snapshot: Document) -> None:
     data(snapshot, "smi")["nvlink"][0]["errors"] = {"replay": 3}
