@@ -83,8 +83,22 @@ def test_the_files_of_ecn_are_masks(tmp_path: Path) -> None:
                 str(int(priority in enabled)),
             )
     host = Host({"root": str(tmp_path)}, 20)
-    whole = {"pfc": None, "trust": None, "notify": 1 << 3, "react": 1 << 3 | 1 << 5}
+    whole = {
+        **{"pfc": None, "trust": None, "traffic_class": None},
+        **{"notify": 1 << 3, "react": 1 << 3 | 1 << 5},
+    }
     assert dcb.lossless(host, "ens0np0") == whole
     (tmp_path / "sys/class/net/ens0np0/ecn/roce_np/enable/6").unlink()
     assert dcb.lossless(host, "ens0np0")["notify"] is None
     assert dcb.lossless(host, "ens1np0") == dict.fromkeys(whole)
+
+
+@pytest.mark.parametrize(("text", "read"), [("Global tclass=106\n", 106), ("", -1)])
+def test_the_traffic_class_is_that_of_the_interfaces_device(
+    tmp_path: Path, text: str, read: int
+) -> None:
+    tree = Tree(tmp_path)
+    place = tree.mlx("mlx5_0", 0, "01", link_layer="Ethernet", address=7)
+    tree.interface("ens0np0", place)
+    tree.put(f"{place}/infiniband/mlx5_0/tc/1/traffic_class", text.encode())
+    assert dcb.lossless(Host({"root": str(tmp_path)}, 20), "ens0np0")["traffic_class"] == read

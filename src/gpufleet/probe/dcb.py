@@ -4,10 +4,11 @@ Flow control and trust are one question and one answer over netlink (linux/dcbnl
 tool has to be installed. The files of ECN come with the drivers of MLNX_OFED and DOCA.
 """
 
+import re
 import socket
 import struct
 
-from .pci import number
+from .pci import number, word
 
 GET_DCB, IEEE_GET, ERROR, REQUEST = 78, 21, 2, 1
 # Attributes of the answer, and inside that of IEEE 802.1Qaz.
@@ -19,8 +20,9 @@ PRIORITIES, ANSWER_S = range(8), 1
 
 
 def lossless(host, name):
-    """{"pfc", "trust", "notify", "react"} of an interface: three masks of priorities, and whether
-    `dscp` or `pcp` gives a packet its priority; null: not read."""
+    """{"pfc", "trust", "notify", "react", "traffic_class"} of an interface: three masks of
+    priorities, whether `dscp` or `pcp` gives a packet its priority, and what RoCE packets carry
+    where programs set nothing, -1: no such value is set; null: not read."""
     found = {"pfc": None, "trust": None}
     try:
         if host.real:
@@ -32,6 +34,10 @@ def lossless(host, name):
         values = [number(host, place + str(each)) for each in PRIORITIES]
         known = None not in values
         found[key] = sum(1 << each for each in PRIORITIES if values[each]) if known else None
+    names = host.glob("/sys/class/net/%s/device/infiniband/*/tc/1/traffic_class" % name)
+    texts = [word(host, each) or "" for each in names]
+    values = [re.search(r"tclass=([0-9]{1,3})", text) for text in texts]
+    found["traffic_class"] = (int(values[0].group(1)) if values[0] else -1) if texts else None
     return found
 
 

@@ -14,7 +14,13 @@ def with_lossless(plan: Document, snapshot: Document) -> None:
     with_cards(plan, snapshot)
     plan["expect"]["network"][0].update(lossless_priority=3, gid_index=3)
     devices = [device(number, roce_port(number)) for number in range(2)]
-    settings = {"pfc": BIT, "trust": "dscp", "notify": BIT, "react": BIT | 1}
+    settings = {
+        "pfc": BIT,
+        "trust": "dscp",
+        "notify": BIT,
+        "react": BIT | 1,
+        "traffic_class": 106,
+    }
     interfaces = [interface(number, lossless=dict(settings)) for number in range(2)]
     snapshot["sections"]["network"]["data"] = network(devices, 2, interfaces=interfaces)
 
@@ -59,11 +65,28 @@ def senders_without_ecn(plan: Document, snapshot: Document) -> None:
 
 @fault(
     "network.lossless",
-    cause="not the same on all ports: mlx5_0 takes it from dscp; mlx5_1 takes it from pcp",
+    cause="The field that gives a packet its priority is not the same on all ports: mlx5_0 has"
+    " dscp; mlx5_1 has pcp",
     remedy="--trust dscp",
 )
 def one_port_trusts_another_field(plan: Document, snapshot: Document) -> None:
     second(snapshot)["trust"] = "pcp"
+
+
+@fault(
+    "network.lossless",
+    cause="The traffic class of RoCE packets is not the same on all ports: mlx5_0 has 106; mlx5_1"
+    " has none",
+    remedy="tc/1/traffic_class",
+)
+def one_port_does_not_mark_its_packets(plan: Document, snapshot: Document) -> None:
+    second(snapshot)["traffic_class"] = -1
+
+
+@harmless
+def driver_without_a_traffic_class(plan: Document, snapshot: Document) -> None:
+    for row in data(snapshot, "network")["interfaces"]:
+        row["lossless"]["traffic_class"] = None
 
 
 @fault(

@@ -61,7 +61,7 @@ def lossless(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
         ports = [port for port in group if port.layer != INFINIBAND]
         for key, (what, command) in PARTS.items():
             yield from _part(ports, key, priority, (what, command))
-        yield from _trust(ports)
+        yield from _marking(ports)
 
 
 def _of(port: Port) -> Lossless | None:
@@ -125,18 +125,39 @@ def _priorities(mask: int) -> str:
     return ", ".join(str(each) for each in range(8) if mask >> each & 1) or "none"
 
 
-def _trust(ports: list[Port]) -> Iterator[Finding | Evidence]:
+def _marking(ports: list[Port]) -> Iterator[Finding | Evidence]:
     """What gives a packet its priority is the same on all ports of a role."""
-    common, others = odd(ports, lambda port: read["trust"] if (read := _of(port)) else None)
+    sources = {port.name: read["trust"] for port in ports if (read := _of(port))}
+    classes = {port.name: read["traffic_class"] for port in ports if (read := _of(port))}
+    yield from _alike(
+        odd(ports, lambda port: sources.get(port.name)),
+        "the field that gives a packet its priority",
+        "mlnx_qos -i INTERFACE --trust dscp",
+    )
+    yield from _alike(
+        odd(ports, lambda port: _class(classes.get(port.name))),
+        "the traffic class of RoCE packets",
+        "cat /sys/class/infiniband/DEVICE/tc/1/traffic_class",
+    )
+
+
+def _class(value: int | None) -> str | None:
+    return "none" if value == -1 else None if value is None else str(value)
+
+
+def _alike(
+    values: tuple[str | None, dict[str, list[Port]]], what: str, command: str
+) -> Iterator[Finding | Evidence]:
+    common, others = values
     if others:
         listed = "; ".join(
-            f"{have(own, 'takes', 'take')} it from {trust}" for trust, own in others.items()
+            f"{have(own, 'has', 'have')} {value}" for value, own in sorted(others.items())
         )
-        most = f", the others from {common}" if common else ""
         yield Finding(
-            f"The priority of a packet is not the same on all ports: {listed}{most}",
-            "set it on all ports as on the switch (on the host: mlnx_qos -i INTERFACE --trust"
-            " dscp), and again at each boot",
+            f"{what[:1].upper()}{what[1:]} is not the same on all ports: {listed}"
+            + (f", the others have {common}" if common else ""),
+            "set it on all ports as on the switch, and again at each boot (on the host:"
+            f" {command})",
         )
     elif common:
-        yield Evidence(f"the priority of a packet comes from {common}")
+        yield Evidence(f"{what}: {common}")

@@ -88,6 +88,9 @@ class Lossless(TypedDict):
     trust: Annotated[Text | None, "what gives a packet its priority, `dscp` or `pcp`"]
     notify: Annotated[int | None, "the priorities of which a receiver reports congestion (ECN)"]
     react: Annotated[int | None, "the priorities in which a sender slows down then"]
+    traffic_class: Annotated[
+        int | None, "of RoCE packets of programs that set none; -1: no such value is set"
+    ]
 
 
 class Interface(TypedDict):
