@@ -14,6 +14,7 @@ from tests.support.check_faults import Fault, faults, no_gpus
 from tests.support.framework_stacks import with_frameworks_on_gpus
 from tests.support.healthy_host import (
     OF_OTHERS,
+    OF_SITES,
     Break,
     document,
     verdicts,
@@ -35,7 +36,7 @@ HEALTHY: dict[Break, set[str]] = {
     with_frameworks_on_gpus: {"PASS"},
 }
 # TensorFlow and containers do not use the GPUs of the first; both have TensorFlow alone.
-UNDECLARED = dict.fromkeys(("gpu.rack", "network.lossless"), "NOT-DECLARED")
+UNDECLARED = dict.fromkeys(OF_SITES, "NOT-DECLARED")
 CARDS = {
     "stack.gpu": "FAIL",
     **dict.fromkeys(

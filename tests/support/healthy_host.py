@@ -40,6 +40,9 @@ OF_OTHERS = tuple(
     name for name, reason in EXCUSED.items() if reason.startswith("gpu_stacks: none is ")
 )
 
+# Checks of what only some hosts with GPUs declare: a rack, a lossless class.
+OF_SITES = ("gpu.rack", "network.lossless")
+
 
 @pytest.fixture
 def plan() -> Document:
