@@ -8,11 +8,13 @@ import pytest
 
 from gpufleet.checks import CHECKS
 from gpufleet.judge import judge
+from tests.checks.faults.lossless import with_lossless
 from tests.checks.faults.rack import with_rack
 from tests.support.check_faults import Fault, faults, no_gpus
 from tests.support.framework_stacks import with_frameworks_on_gpus
 from tests.support.healthy_host import (
     OF_OTHERS,
+    OF_SITES,
     Break,
     document,
     verdicts,
@@ -29,10 +31,12 @@ HEALTHY: dict[Break, set[str]] = {
     with_driver: UNUSED,
     with_cards: {"PASS"},
     with_rack: {"PASS"},
+    with_lossless: {"PASS"},
     with_gpus: {"PASS"},
     with_frameworks_on_gpus: {"PASS"},
 }
 # TensorFlow and containers do not use the GPUs of the first; both have TensorFlow alone.
+UNDECLARED = dict.fromkeys(OF_SITES, "NOT-DECLARED")
 CARDS = {
     "stack.gpu": "FAIL",
     **dict.fromkeys(
@@ -40,10 +44,11 @@ CARDS = {
     ),
 }
 DIFFER: dict[Break, dict[str, str]] = {
-    with_cards: {**CARDS, "gpu.rack": "NOT-DECLARED"},
-    with_rack: CARDS,
-    with_gpus: dict.fromkeys(("gpu.rack", *OF_OTHERS), "NOT-DECLARED"),
-    with_frameworks_on_gpus: {"gpu.rack": "NOT-DECLARED"},
+    with_cards: {**CARDS, **UNDECLARED},
+    with_rack: {**CARDS, "network.lossless": "NOT-DECLARED"},
+    with_lossless: {**CARDS, "gpu.rack": "NOT-DECLARED"},
+    with_gpus: {**UNDECLARED, **dict.fromkeys(OF_OTHERS, "NOT-DECLARED")},
+    with_frameworks_on_gpus: UNDECLARED,
 }
 # Breaks that are more than one fault: each is a cause of its own.
 SEVERAL = {

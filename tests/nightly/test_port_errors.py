@@ -25,6 +25,17 @@ def test_a_link_that_went_down_since_the_last_night_is_bad() -> None:
     assert changes(load=[1, 1], link_downed=[3, 3]) == []
 
 
+def test_errors_of_nvlinks_are_those_of_their_gpu() -> None:
+    values = {"load": [1, 1], "replay": [0, 2], "crc_flit": [0, 7], "rx": [4, 4]}
+    found = {("gpu01", f"nvlink.GPU-4711.{name}.reading"): line for name, line in values.items()}
+    (change,) = error_changes(found, [0.0, DAY])
+    assert (change.check, change.weight) == ("gpu.nvlink", "bad")
+    assert change.text == (
+        "Errors of the NVLinks of GPU-4711 grow: replay grew by 2 in 24 h, crc_flit grew by 7 in"
+        " 24 h."
+    )
+
+
 def test_a_rate_that_only_warns_is_a_note() -> None:
     assert changes(load=[1, 1], port_rcv_errors=[0, 65535]) == []
     assert changes(load=[1, 1], roce_slow_restart=[0, 11 * DAY]) == [
@@ -40,6 +51,11 @@ def test_a_host_that_was_booted_or_a_counter_that_was_cleared_starts_again() -> 
 def test_a_night_without_a_reading_is_left_out() -> None:
     assert changes(load=[1, None, 1], link_downed=[3, None, 4]) == [("bad", "link_downed +1")]
     assert changes(load=[1, 1, None], link_downed=[3, 4, None]) == []
+
+
+def test_a_link_that_flaps_is_a_note() -> None:
+    assert changes(load=[1, 1], carrier_changes=[2, 14]) == [("note", "carrier_changes +12")]
+    assert changes(load=[1, 1], carrier_changes=[2, 4]) == []
 
 
 def test_the_change_is_that_of_its_host_in_the_document() -> None:

@@ -14,7 +14,7 @@ from .types import Path, Text
 
 
 class ExpectedLink(TypedDict):
-    """The least PCIe link of each GPU."""
+    """The least PCIe link of each GPU or adapter."""
 
     generation: int | None
     width: int | None
@@ -32,6 +32,10 @@ class PlannedPorts(TypedDict):
     board: Annotated[Text | None, "the boards' id (PSID)"]
     gid_index: Annotated[int | None, "the entry of the GID table that programs use"]
     gid_type: Annotated[Literal["v1", "v2"] | None, "of RoCE"]
+    lossless_priority: NotRequired[
+        Annotated[int | None, "the priority of RoCE that has flow control and ECN"]
+    ]
+    pcie: NotRequired[ExpectedLink | None]
 
 
 class ExpectedFabric(TypedDict):
@@ -83,6 +87,9 @@ class Expectation(TypedDict):
     ]
     governor: NotRequired[
         Annotated[Text | None, "the frequency governor of each CPU, such as `performance`"]
+    ]
+    modules: NotRequired[
+        Annotated[list[Text] | None, "kernel modules of GPUDirect that must be loaded"]
     ]
     network: NotRequired[
         Annotated[

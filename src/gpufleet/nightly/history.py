@@ -49,7 +49,7 @@ NIGHTLY = "nightly"
 WINDOW = 30
 SPEEDS, CARDS = "*.tflops", "gpus"
 # Error counters are compared with the last night that read them, of so many.
-COUNTERS, RECENT = "port.*.reading", 7
+COUNTERS, RECENT = "*.reading", 7
 
 _LETTER = {code: LETTERS[verdict] for code, verdict in enumerate(CODES)}
 # The letter of a code that no release has written.
