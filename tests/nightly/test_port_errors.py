@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from gpufleet.nightly import drift
 from gpufleet.nightly.drift import Window
+from gpufleet.nightly.history import History
 from gpufleet.nightly.port_errors import error_changes
+from gpufleet.nightly.run import port_growth
+from tests.support.nightly_sessions import host, session
 
 GUID = "a088c20300ab0001"
 DAY = 86400.0
@@ -68,3 +73,19 @@ def test_the_change_is_that_of_its_host_in_the_document() -> None:
     (found,) = drift.document(window)["changes"]
     assert (found["host"], found["check"], found["kind"]) == ("gpu01", "network.errors", "errors")
     assert f"GUID {GUID} grow: symbol_error grew by 4000 in 24 h." in found["text"]
+
+
+def test_the_metrics_have_the_growth_between_the_last_two_nights(path: Path) -> None:
+    with History(path) as history:
+        assert port_growth(history) == {}
+        for night, errors in enumerate((0, 10, 60)):
+            counters = {
+                f"port.{GUID}.load.reading": 1.0,
+                f"port.{GUID}.symbol_error.reading": errors,
+            }
+            history.record(session(night, host("gpu01", x="PASS")), values={"gpu01": counters})
+            if not night:
+                assert port_growth(history) == {}
+        [(port, [grown])] = port_growth(history).items()
+    assert port == ("gpu01", GUID)
+    assert (grown.counter, grown.growth, grown.seconds) == ("symbol_error", 50, DAY)

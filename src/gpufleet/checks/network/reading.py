@@ -14,6 +14,7 @@ from gpufleet.host_state import ports as roles
 from gpufleet.host_state.ports import Port
 from gpufleet.model.plan import Plan, PlannedPorts
 from gpufleet.model.sections.network import Network
+from gpufleet.model.snapshot import SectionData
 from gpufleet.model.text import quoted
 from gpufleet.model.verdict import Verdict
 
@@ -51,10 +52,15 @@ class Ports:
 
 
 def ports_of(plan: Plan, observed: Sections) -> Ports:
+    """The ports of a host that a check observes."""
+    return with_roles(plan, observed.data)
+
+
+def with_roles(plan: Plan, data: SectionData) -> Ports:
     """The ports with their roles. A container's are the machine's: only declared ones count."""
-    network = observed.data["network"]
+    network = data["network"]
     found = roles.of_plan(network, plan)
-    container = observed.data["kernel"].get("container") and not declared(plan)
+    container = data["kernel"].get("container") and not declared(plan)
     every = (roles.COMPUTE, roles.STORAGE, roles.MANAGEMENT)
     groups = roles.groups(found, every if declared(plan) else every[:2])
     return Ports(network, found, [] if container else groups)
