@@ -101,7 +101,7 @@ def parser() -> Parser:
 
 def run(options: argparse.Namespace, _: list[str]) -> int:
     """Print the selection; the exit status."""
-    path = options.database or (NIGHTLYS if NIGHTLYS.exists() else OWN)
+    path = options.database or default_database()
     with History(path) as history:
         for directory in options.record:
             _record(history, directory, options.kind)
@@ -116,11 +116,38 @@ def run(options: argparse.Namespace, _: list[str]) -> int:
     return HEALTHY
 
 
+def default_database() -> Path:
+    """The nightly run's history where it exists, else the one among the reports."""
+    return NIGHTLYS if is_there(NIGHTLYS) else OWN
+
+
+def is_there(path: Path) -> bool:
+    """Whether a history exists; a `ConfigurationError` where this account may not see it."""
+    try:
+        return path.exists()
+    except PermissionError as error:
+        raise ConfigurationError(
+            "This account may not read the history.",
+            str(path),
+            "Run the command as the user of the nightly.",
+        ) from error
+
+
+def unknown_name(name: str, table: str, known: Sequence[str], where: str) -> ConfigurationError:
+    """The error for a name that no run recorded; `table`: `hosts` or `checks`."""
+    near = difflib.get_close_matches(name, known, 3)
+    return ConfigurationError(
+        f"No night knew of the {table.removesuffix('s')} {name}.",
+        where,
+        f"Did you mean {' or '.join(near)}?" if near else "./gpufleet history shows the names.",
+    )
+
+
 def document(history: History, options: argparse.Namespace) -> Document:
     """The PAST document of what was asked for, each host with its checks as well."""
     if options.last < 1:
         raise ConfigurationError("--last is more than 0.")
-    if not options.record and not history.path.exists():
+    if not options.record and not is_there(history.path):
         raise ConfigurationError(
             "There is no history yet.",
             str(history.path),
@@ -130,14 +157,7 @@ def document(history: History, options: argparse.Namespace) -> Document:
     nights = history.nights(options.last, options.kind)
     for given, table in ((options.host, "hosts"), (options.check, "checks")):
         if given and given not in (known := history.names(table)):
-            near = difflib.get_close_matches(given, known, 3)
-            raise ConfigurationError(
-                f"No night knew of the {table.removesuffix('s')} {given}.",
-                str(history.path),
-                f"Did you mean {' or '.join(near)}?"
-                if near
-                else "./gpufleet history shows the names.",
-            )
+            raise unknown_name(given, table, known, str(history.path))
     letters = history.letters(nights)
     hosts: dict[str, Document] = {
         name: {"verdicts": line, "checks": {}, "measures": {}}

@@ -15,6 +15,8 @@ from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from gpufleet.files import write_file
 from gpufleet.model.verdict import HostResult, Verdict
 
+from .silences import end_of, sounding_verdict
+
 FILE = "gpufleet.prom"
 FAILING = {Verdict.FAIL, Verdict.HUNG, Verdict.UNREACHABLE}
 _TFLOPS = re.compile(
@@ -39,6 +41,14 @@ METRICS: dict[str, tuple[str, tuple[str, ...]]] = {
     "gpufleet_check_explained": (
         "1 for each failed check that the finding of another one (by) explains",
         ("host", "check", "by"),
+    ),
+    "gpufleet_check_silenced_until_timestamp_seconds": (
+        "End of the silence of a check of which all that is found is silenced",
+        ("host", "check"),
+    ),
+    "gpufleet_host_silenced_until_timestamp_seconds": (
+        "Earliest end of the silences of an unhealthy host of which all that is found is silenced",
+        ("host",),
     ),
     "gpufleet_matmul_tflops": ("Throughput of matrix products", ("host", "gpu", "stack")),
     "gpufleet_gpu_slow_nights": (
@@ -70,6 +80,8 @@ class Run:
     slow: Mapping[tuple[str, str], int] = field(default_factory=dict)
     # By host, the oldest whole reading of a component.
     contents_read: Mapping[str, int] = field(default_factory=dict)
+    # By host and check, when the silence of all that is found of it ends.
+    silenced: Mapping[tuple[str, str], int] = field(default_factory=dict)
 
 
 def text(run: Run) -> str:
@@ -97,6 +109,8 @@ def text(run: Run) -> str:
                 gauges["gpufleet_matmul_tflops"].labels(host, found["gpu"], stack).set(value)
     for card, nights in run.slow.items():
         gauges["gpufleet_gpu_slow_nights"].labels(*card).set(nights)
+    for check, until in run.silenced.items():
+        gauges["gpufleet_check_silenced_until_timestamp_seconds"].labels(*check).set(until)
     for host, read in run.contents_read.items():
         gauges["gpufleet_contents_read_timestamp_seconds"].labels(host).set(read)
     return generate_latest(registry).decode()
@@ -108,6 +122,9 @@ def _hosts(gauges: Mapping[str, Gauge], hosts: Mapping[str, HostResult]) -> None
         gauges["gpufleet_hosts"].labels(verdict.value).set(found.count(verdict.value))
     for name, host in hosts.items():
         gauges["gpufleet_host_healthy"].labels(name).set(host["verdict"] == Verdict.PASS)
+        ends = [end_of(check["silenced"]) for check in host["checks"] if "silenced" in check]
+        if ends and sounding_verdict(host) == Verdict.PASS:
+            gauges["gpufleet_host_silenced_until_timestamp_seconds"].labels(name).set(min(ends))
         for check in host["checks"]:
             if check["verdict"] in FAILING:
                 gauges["gpufleet_check_failed"].labels(name, check["id"]).set(1)
