@@ -14,15 +14,16 @@ import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from gpufleet.errors import ConfigurationError
+from gpufleet.model.nightly import Offenders
 from gpufleet.model.verdict import HEALTHY
-from gpufleet.nightly import drift
+from gpufleet.nightly import drift, offenders
 from gpufleet.nightly.baselines import LEAST_SPREAD
 from gpufleet.nightly.drift import NOT_THERE
 from gpufleet.nightly.history import (
@@ -36,6 +37,7 @@ from gpufleet.nightly.history import (
 from gpufleet.paths import REPORTS, host_file_name
 from gpufleet.report import terminal
 
+from . import offender_tables
 from .options import add_json
 from .parser import Parser
 
@@ -65,7 +67,11 @@ def parser() -> Parser:
     """The options."""
     verb = Parser(
         "history",
-        ("history --host gpu07", "history --measure '*.tflops' --last 90 --json"),
+        (
+            "history --host gpu07",
+            "history --measure '*.tflops' --last 90 --json",
+            "history --offenders",
+        ),
         exit_status="A letter per night: P pass, F fail, H hung, U unreachable, ? could not be"
         " judged,\n- not declared, . absent.\n\nExit status: 0, or 4 usage or configuration.",
     )
@@ -76,7 +82,15 @@ def parser() -> Parser:
         "--measure", metavar="NAME", help="Show this measure; * matches anything: '*.tflops'"
     )
     group.add_argument(
-        "--last", type=int, default=WINDOW, metavar="N", help="Show this many nights"
+        "--offenders",
+        action="store_true",
+        help="Show the hosts and cards that lost most nights, and what was done each time",
+    )
+    group.add_argument(
+        "--last",
+        type=int,
+        metavar="N",
+        help=f"Show this many nights (default: {WINDOW}; with --offenders all)",
     )
     group.add_argument("--kind", choices=KINDS, default=NIGHTLY, help="Show runs of this kind")
     group = verb.add_argument_group("Database")
@@ -105,12 +119,14 @@ def run(options: argparse.Namespace, _: list[str]) -> int:
     with History(path) as history:
         for directory in options.record:
             _record(history, directory, options.kind)
-        found = document(history, options)
+        found = (offending if options.offenders else document)(history, options)
         future = history.future_nights()
     if future:
         Console(stderr=True).print(future_note(future), markup=False, soft_wrap=True)
     if options.json:
         sys.stdout.write(json.dumps(found, indent=1) + "\n")
+    elif options.offenders:
+        offender_tables.show(terminal.output(), cast(Offenders, found))
     else:
         show(terminal.output(), found, path)
     return HEALTHY
@@ -143,9 +159,9 @@ def unknown_name(name: str, table: str, known: Sequence[str], where: str) -> Con
     )
 
 
-def document(history: History, options: argparse.Namespace) -> Document:
-    """The PAST document of what was asked for, each host with its checks as well."""
-    if options.last < 1:
+def require_nights(history: History, options: argparse.Namespace) -> None:
+    """Refuse what selects no night, and a history that does not exist."""
+    if options.last is not None and options.last < 1:
         raise ConfigurationError("--last is more than 0.")
     if not options.record and not is_there(history.path):
         raise ConfigurationError(
@@ -154,7 +170,24 @@ def document(history: History, options: argparse.Namespace) -> Document:
             "A nightly run writes history.sqlite into its state_dir"
             f" ({NIGHTLYS.parent} by default): name another one with --database FILE.",
         )
-    nights = history.nights(options.last, options.kind)
+
+
+def offending(history: History, options: argparse.Namespace) -> Document:
+    """The OFFENDERS document."""
+    if options.host or options.check or options.measure or options.kind != NIGHTLY:
+        raise ConfigurationError(
+            "It ranks all hosts and cards by the nightly runs.",
+            "--offenders",
+            "Leave out --host, --check, --measure and --kind.",
+        )
+    require_nights(history, options)
+    return cast(Document, offenders.document(history, options.last))
+
+
+def document(history: History, options: argparse.Namespace) -> Document:
+    """The PAST document of what was asked for, each host with its checks as well."""
+    require_nights(history, options)
+    nights = history.nights(options.last or WINDOW, options.kind)
     for given, table in ((options.host, "hosts"), (options.check, "checks")):
         if given and given not in (known := history.names(table)):
             raise unknown_name(given, table, known, str(history.path))

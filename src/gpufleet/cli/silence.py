@@ -46,7 +46,7 @@ def parser() -> Parser:
     verb = Parser(
         "silence",
         (
-            "silence gpu07 gpu.memory --until 2026-12-15 --why 'card ordered, RMA 4711'",
+            "silence gpu07 gpu.memory --until 2026-12-15 --why RMA-4711",
             "silence --list",
             "silence gpu07 gpu.memory --end",
         ),

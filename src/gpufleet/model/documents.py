@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .collectives import FabricTest
 from .mirror import Delivery, Mirror, MirrorContents
-from .nightly import Changes, Heartbeat, Past, SilenceList
+from .nightly import Changes, Heartbeat, Offenders, Past, SilenceList
 from .plan import Plan, PlanChange, Restart
 from .receipt import JournalEntry, Receipt, RestartMarker
 from .snapshot import Snapshot
@@ -26,6 +26,7 @@ DOCUMENTS: dict[str, type] = {
     "past": Past,
     "heartbeat": Heartbeat,
     "silences": SilenceList,
+    "offenders": Offenders,
     "mirror": Mirror,
     "mirror-contents": MirrorContents,
     "delivery": Delivery,

@@ -152,3 +152,36 @@ class SilenceList(TypedDict):
 
     schema: Annotated[int, "1"]
     silences: list[ListedSilence]
+
+
+class Failure(TypedDict):
+    """A time in which a host or a card failed; it ends by three healthy nights in a row."""
+
+    first: Annotated[Time, "the first night that was lost"]
+    last: Annotated[Time, "the last one"]
+    nights: Annotated[int, "how many were lost"]
+    over: Annotated[bool, "whether it ended: what was done counts as a repair"]
+    checks: Annotated[list[Text], "the most frequent first"]
+    cause: Annotated[str, "the last one"]
+    done: Annotated[list[str], "what the history knows, each with its day"]
+
+
+class Offender(TypedDict):
+    """A host or a card that lost nights."""
+
+    kind: Literal["host", "gpu"]
+    name: Annotated[Text, "the host's present name, or the card's UUID"]
+    place: Annotated[Text, "where it was last: the host, and of a card its PCI address"]
+    before: Annotated[list[Text], "its earlier places or names, the oldest first"]
+    nights_lost: int
+    nights: Annotated[int, "in which it was judged"]
+    failures: list[Failure]
+    replace: Annotated[bool, "a card that failed again after two repairs"]
+
+
+class Offenders(TypedDict):
+    """What `history --offenders --json` prints: the most nights lost first."""
+
+    schema: Annotated[int, "1"]
+    nights: Annotated[list[Time], "when each run started"]
+    offenders: list[Offender]

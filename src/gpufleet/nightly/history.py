@@ -388,6 +388,10 @@ class History:
 
     # -- the file ----------------------------------------------------------------------------------
 
+    def select(self, statement: str, *values: Any) -> list[Any]:
+        """Return the rows of a query, for what is read of several tables at once."""
+        return self._rows(statement, *values)
+
     def _rows(self, statement: str, *values: Any) -> list[Any]:
         return list(self._each(statement, *values))
 

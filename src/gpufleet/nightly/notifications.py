@@ -92,7 +92,7 @@ def nightly_message(changes: Changes, link: str, done: Iterable[str] = ()) -> Me
         if total > 1 and hosts.get("UNREACHABLE") == total
         else ""
     )
-    silenced = sum("silenced" in row for row in changes["standing"])
+    silenced = sum("silenced" in row for row in changes.get("standing", ()))
     silent = f" Silenced: {summary.count_checks(silenced)}." if silenced else ""
     sentences = tuple(done)
     return Message(

@@ -69,9 +69,10 @@ def document(
 
     `hosts` are in the session's order, `order` are their indexes, the worst first. Of a host,
     `wrong` are `[check, cause, remedy, evidence]`, and the silence where one covers it, `folded`
-    are `[check, the check that explains it]`, `seen` are `[check, evidence]`, and `excused` is the index in `excuses` of its
-    `[check, declaration]`; `changed` are texts, and `series` is null if there was no room. A check
-    is its index in `checks`, a text its number in `texts`, or -1 if there was no room.
+    are `[check, the check that explains it]`, `seen` are `[check, evidence]`, and `excused` is the
+    index in `excuses` of its `[check, declaration]`; `changed` are texts, and `series` is null if
+    there was no room. A check is its index in `checks`, a text its number in `texts`, or -1 if
+    there was no room.
     """
     texts = Texts()
     if host_versions is None:
