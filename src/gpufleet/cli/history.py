@@ -33,15 +33,12 @@ from gpufleet.nightly.history import (
     future_note,
     split_measure,
 )
-from gpufleet.paths import REPORTS, host_file_name
+from gpufleet.paths import host_file_name
 from gpufleet.report import terminal
 
-from .options import add_json
+from .options import NIGHTLYS, add_database, add_json, database_path
 from .parser import Parser
 
-# The nightly's history is read where it exists, else the one beside the reports.
-NIGHTLYS = Path("/var/lib/gpufleet-nightly/history.sqlite")
-OWN = REPORTS / "history.sqlite"
 KINDS = (NIGHTLY, "verify", "rollout")
 
 GOOD = {"P", "-", NOT_THERE}
@@ -80,13 +77,7 @@ def parser() -> Parser:
     )
     group.add_argument("--kind", choices=KINDS, default=NIGHTLY, help="Show runs of this kind")
     group = verb.add_argument_group("Database")
-    group.add_argument(
-        "--database",
-        type=Path,
-        metavar="FILE",
-        help=f"Read this history (default: {NIGHTLYS} where it exists, else"
-        " history.sqlite among the reports)",
-    )
+    add_database(group, "Read this history")
     group.add_argument(
         "--record",
         type=Path,
@@ -101,7 +92,7 @@ def parser() -> Parser:
 
 def run(options: argparse.Namespace, _: list[str]) -> int:
     """Print the selection; the exit status."""
-    path = options.database or (NIGHTLYS if NIGHTLYS.exists() else OWN)
+    path = database_path(options)
     with History(path) as history:
         for directory in options.record:
             _record(history, directory, options.kind)
