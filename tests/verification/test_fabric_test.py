@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
@@ -25,7 +25,6 @@ from gpufleet.model.collectives import GroupResult
 from gpufleet.model.verdict import Verdict
 from gpufleet.transport.fanout import Outcome as Probed
 from gpufleet.verification import collectives as collectives_run
-from gpufleet.verification import fabric_test
 from gpufleet.verification.collectives import (
     OPERATIONS,
     GroupRun,
@@ -42,7 +41,6 @@ from gpufleet.verification.fabric_test import (
     refuse_used,
     verdict,
 )
-from gpufleet.verification.options import ProbeOptions
 from gpufleet.verification.sides import GRACE_S
 from lab import collectives
 from tests.support.collective_hosts import FULL_GB_PER_S, SIZES, CollectiveHosts
@@ -200,8 +198,8 @@ def test_one_host_is_a_group_by_itself(hosts: CollectiveHosts) -> None:
     assert (found["verdict"], found["unknown"]) == (
         "INCONCLUSIVE",
         [
-            "how fast these should be: no figure is declared (--at-least), and fewer than four"
-            " tests are alike"
+            "how fast these should be: no figure is declared (--at-least), fewer than four tests"
+            " are alike, and neither their past nor the catalog has a figure"
         ],
     )
 
@@ -241,10 +239,8 @@ def _all_loaded(hosts: CollectiveHosts) -> bool:
 # -- who is refused --------------------------------------------------------------------------------
 
 
-def test_hosts_that_others_use_are_refused_unless_shared(
-    hosts: CollectiveHosts, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    snapshot = document("snapshot.json")
+def test_hosts_that_others_use_are_refused_unless_shared() -> None:
+    snapshot: Any = document("snapshot.json")
     data(snapshot, "driver")["holders"] = [
         {"pid": 4711, "user": "ann", "command": "python3", "nodes": ["/dev/nvidia0"]}
     ]
@@ -252,9 +248,8 @@ def test_hosts_that_others_use_are_refused_unless_shared(
         "gpu01": Probed(snapshot),
         "gpu02": Probed(None, "ssh failed: no route"),
     }
-    monkeypatch.setattr(fabric_test, "probe_hosts", lambda *_: answers)
     with pytest.raises(InUseError) as error:
-        refuse_used(hosts.hosts, ProbeOptions())
+        refuse_used(answers)
     assert "gpu01: pid 4711 (ann, python3)" in error.value.message
     assert "gpu02: ssh failed: no route" in error.value.message
     assert "--shared" in error.value.remedy

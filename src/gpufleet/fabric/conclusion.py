@@ -54,6 +54,11 @@ class Culprit:
     @property
     def statement(self) -> str:
         """The culprit, and by which tests it was found."""
+        return f"{self.name} {self.proof}"
+
+    @property
+    def proof(self) -> str:
+        """How it fails, and by which tests that was found."""
         partners = sorted(
             {each for seen in self.failing for each in seen.test.members} - set(self.members)
         )
@@ -67,7 +72,7 @@ class Culprit:
             others = "the other rails pass" + (
                 f" in {_tests(self.clearing)}" if self.clearing else ""
             )
-        return f"{self.name} is {self.outcome.value}: {tests}; {others}"
+        return f"is {self.outcome.value}: {tests}; {others}"
 
 
 @dataclass(frozen=True)
@@ -203,7 +208,8 @@ def unknown(search: Search, found: Sequence[Culprit]) -> list[str]:
     """What the tests do not say: members that were not judged, failures without a culprit."""
     evidence = search.evidence
     lines = list(search.unknown)
-    if evidence.observations[0].outcome is Outcome.NOT_JUDGED:
+    group = evidence.observations[0]
+    if group.outcome is Outcome.NOT_JUDGED and not search.judge.threshold.floor(group.test):
         lines.append(
             "whether the group is as fast as it should be: no figure is declared for it, and its"
             " members were compared with each other alone"

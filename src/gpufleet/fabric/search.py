@@ -9,7 +9,7 @@ from typing import TypeVar
 from .evidence import Evidence, Rails
 from .rounds import Deadline, GroupTest, Observation, Result, Round
 from .schedule import PAIR_SEARCHES, Step, step_rounds
-from .threshold import Judge, Threshold
+from .threshold import LEAST_SIBLINGS, Judge, Threshold
 
 T = TypeVar("T")
 Steps = Generator[Round, Sequence[Result], T]
@@ -25,6 +25,8 @@ class Search:
         threshold: Threshold,
         deadline_s: Deadline,
         pair_searches: int = PAIR_SEARCHES,
+        *,
+        each_rail: bool = False,
     ) -> None:
         if len(members) < 2 or len(set(members)) != len(members):
             raise ValueError("a group has two or more members, each once")
@@ -35,10 +37,11 @@ class Search:
         self.rails: Rails = self.all_rails
         # The rails on which no member has a bad port, once these are known.
         self.sound_rails: Rails = ()
-        self.judge, self.deadline_s = Judge(threshold), deadline_s
+        self.judge = Judge(threshold, awaits_siblings=len(members) // 2 >= LEAST_SIBLINGS)
+        self.deadline_s = deadline_s
         self.evidence = Evidence()
         self.pair_searches = pair_searches
-        self.limits = step_rounds(len(members), len(rails), pair_searches)
+        self.limits = step_rounds(len(members), len(rails), pair_searches, each_rail=each_rail)
         self.used: Counter[Step] = Counter()
         self.rounds = 0
         self.unknown: list[str] = []
