@@ -78,15 +78,17 @@ def _each_rail(search: Search) -> Steps[None]:
 
     Too few members for a median of pairs have that of the rails.
     """
-    tested: list[Observation] = []
+    rows: list[tuple[int, GroupTest, Result]] = []
     for rail in search.all_rails:
-        tested += yield from search.run(Step.GROUP, [GroupTest(search.members, (rail,))])
-        if tested[-1].outcome is Outcome.HUNG:
-            return
+        test = GroupTest(search.members, (rail,))
+        (result,) = yield from search.ask(Step.GROUP, [test])
+        rows.append((search.rounds, test, result))
+        if result.outcome is Outcome.HUNG:
+            break
     if not search.judge.awaits_siblings:
-        rates = [(seen.outcome, seen.bus_bandwidth_gb_s) for seen in tested]
-        results = [Result(how if rate is None else Outcome.PASSED, rate) for how, rate in rates]
-        search.judge.calibrate([seen.test for seen in tested], results, single(search.all_rails))
+        tests, results = [test for _, test, _ in rows], [result for *_, result in rows]
+        search.judge.calibrate(tests, results, single(search.all_rails))
+    search.enter(rows)
 
 
 def conclude(steps: Steps[Conclusion], run: Callable[[Round], Sequence[Result]]) -> Conclusion:

@@ -277,12 +277,23 @@ def _unexplained(
         and not any(culprit.explains(seen) for culprit in rest)
         and not dropped & set(seen.test.rails)
     ]
+    lines = []
+    for seen in list(numbers):
+        if len(seen.test.rails) == 1 < len(search.all_rails) and (
+            len(seen.test.members) == len(search.members)
+        ):
+            numbers.remove(seen)
+            lines.append(
+                f"what is at fault on rail {seen.test.rails[0]}: {_tests([seen])} of all members on"
+                f" it alone is {seen.outcome.value}, and they pass other tests"
+            )
     if not numbers:
-        return []
+        return lines
     more = f" (and {len(numbers) - 4} more)" if len(numbers) > 4 else ""
     return [
+        *lines,
         f"why {_tests(numbers[:4])}{more} failed: the members pass other tests; the fault comes and"
-        " goes, or shows in some groups only"
+        " goes, or shows in some groups only",
     ]
 
 

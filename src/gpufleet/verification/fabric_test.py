@@ -51,8 +51,8 @@ class FabricOptions:
     measure: Measure
     deadline_s: float = 120
     tolerance: float = 0.1
-    # The bus bandwidth of a group in GB/s. None: what all hosts declare, else the median of tests
-    # that are alike.
+    # The bus bandwidth of a group in GB/s. None: what all hosts declare, else what is usual, else
+    # the catalog's floor.
     at_least: float | None = None
     stack: str | None = None
     shared: bool = False
@@ -231,7 +231,8 @@ def threshold_of(options: FabricOptions, machines: Machines, rails: int) -> Thre
     return Threshold(
         options.tolerance,
         f"more than {share} below the median of the tests that are alike",
-        past=past,
+        # The history does not keep what single rails reach.
+        past=None if options.scope == "rails" else past,
         floor=machines.floor,
     )
 
