@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 from unittest import mock
@@ -30,6 +31,7 @@ class CollectiveHosts:
         self.place, self.lines = place, list[str]()
         self.operations: tuple[Operation, ...] = ("all_reduce",)
         self.scope: Scope = "all"
+        self.past: Callable[[Sequence[str]], Sequence[float]] = lambda hosts: ()
         # By host, the sections of its snapshot about GPUs and ports.
         self.sections: dict[str, dict[str, Any]] = {}
         for name in names:
@@ -61,6 +63,7 @@ class CollectiveHosts:
             at_least=at_least,
             shared=True,
             scope=self.scope,
+            past=self.past,
         )
 
     def run(self, deadline_s: float = 60, at_least: float | None = FULL_GB_PER_S) -> FabricTest:

@@ -180,6 +180,18 @@ def test_a_group_below_the_declared_bandwidth_fails_though_all_are_alike(
     assert found["unknown"]
 
 
+def test_two_hosts_slower_than_their_own_past_fail_and_the_conclusion_says_so(
+    hosts: CollectiveHosts,
+) -> None:
+    hosts.hosts = hosts.hosts[:2]
+    hosts.past = lambda names: [10 * FULL_GB_PER_S] * 5
+    found = hosts.run(at_least=None)
+    assert found["verdict"] == "FAIL"
+    assert found["slow"] == "more than 15% below the median of the same hosts' own past"
+    hosts.past = lambda names: [FULL_GB_PER_S / 2] * 5
+    assert hosts.run(at_least=None)["verdict"] == "PASS"
+
+
 def test_two_hosts_without_a_declared_bandwidth_are_not_judged(hosts: CollectiveHosts) -> None:
     hosts.hosts = hosts.hosts[:2]
     found = hosts.run(at_least=None)
@@ -211,7 +223,7 @@ from pathlib import Path
 from tests.support.collective_hosts import CollectiveHosts
 made = CollectiveHosts.__new__(CollectiveHosts)
 made.place, made.lines, made.operations = Path({str(hosts.place)!r}), [], ("all_reduce",)
-made.scope = "all"
+made.scope, made.past = "all", lambda hosts: ()
 from gpufleet.inventory import Become, Connection, InventoryHost
 made.hosts = [
     InventoryHost(name, {{"gpu_nccl_dir": str(made.place / name), "gpu_expect": {{"count": 1}}}},
