@@ -112,13 +112,11 @@ def test_every_verb_has_a_cheap_use() -> None:
 
 
 def some(verbs: Iterable[str]) -> list[Any]:
-    """(verb, surroundings): each verb in one of them in each run of the tests, the others with the
-    tests of many cases."""
+    """(verb, surroundings): each verb in one of them in each run of the tests, in the others with
+    the tests that take minutes."""
     names = list(SURROUNDINGS)
     return [
-        pytest.param(
-            verb, name, marks=[pytest.mark.exhaustive] * (names[number % len(names)] != name)
-        )
+        pytest.param(verb, name, marks=[pytest.mark.slow] * (names[number % len(names)] != name))
         for number, verb in enumerate(verbs)
         for name in names
     ]

@@ -278,7 +278,7 @@ def recorded(found: FabricTest, path: Path) -> str:
             record_fabric_test(history, found)
     except HistoryError as error:
         return f"Not recorded: {error}"
-    return f"Recorded in {path}."
+    return f"Recorded in {path}: ./gpufleet history --fabric shows it."
 
 
 def environment(options: argparse.Namespace, hosts: int) -> dict[str, str]:

@@ -25,6 +25,7 @@ from gpufleet.model.verdict import HEALTHY
 from gpufleet.nightly import drift
 from gpufleet.nightly.baselines import LEAST_SPREAD
 from gpufleet.nightly.drift import NOT_THERE
+from gpufleet.nightly.fabric_past import hosts_past, tests_past
 from gpufleet.nightly.history import (
     NIGHTLY,
     SCHEMA,
@@ -36,6 +37,7 @@ from gpufleet.nightly.history import (
 from gpufleet.paths import host_file_name
 from gpufleet.report import terminal
 
+from . import history_fabric
 from .options import NIGHTLYS, add_database, add_json, database_path
 from .parser import Parser
 
@@ -62,15 +64,26 @@ def parser() -> Parser:
     """The options."""
     verb = Parser(
         "history",
-        ("history --host gpu07", "history --measure '*.tflops' --last 90 --json"),
+        (
+            "history --host gpu07",
+            "history --measure '*.tflops' --last 90 --json",
+            "history --fabric --host gpu07",
+        ),
         exit_status="A letter per night: P pass, F fail, H hung, U unreachable, ? could not be"
-        " judged,\n- not declared, . absent.\n\nExit status: 0, or 4 usage or configuration.",
+        " judged,\n- not declared, . absent. Of a port: u up, d down, s slower than its best,"
+        " e errors beyond\na limit, ? not read, . absent.\n\n"
+        "Exit status: 0, or 4 usage or configuration.",
     )
     group = verb.add_argument_group("Selection")
     group.add_argument("--host", metavar="NAME", help="Show the checks and measures of this host")
     group.add_argument("--check", metavar="ID", help="Show this check on every host")
     group.add_argument(
         "--measure", metavar="NAME", help="Show this measure; * matches anything: '*.tflops'"
+    )
+    group.add_argument(
+        "--fabric",
+        action="store_true",
+        help="Show the network ports, the NVLinks and the fabric tests, of all hosts or of --host",
     )
     group.add_argument(
         "--last", type=int, default=WINDOW, metavar="N", help="Show this many nights"
@@ -103,7 +116,8 @@ def run(options: argparse.Namespace, _: list[str]) -> int:
     if options.json:
         sys.stdout.write(json.dumps(found, indent=1) + "\n")
     else:
-        show(terminal.output(), found, path)
+        shown = history_fabric.show if options.fabric else show
+        shown(terminal.output(), found, path)
     return HEALTHY
 
 
@@ -130,6 +144,17 @@ def document(history: History, options: argparse.Namespace) -> Document:
                 else "./gpufleet history shows the names.",
             )
     letters = history.letters(nights)
+    if options.fabric:
+        if options.check or options.measure:
+            raise ConfigurationError(
+                "--fabric shows no checks and no measures.", "", "Leave out --check and --measure."
+            )
+        return {
+            "schema": SCHEMA,
+            "nights": [night.started for night in nights],
+            "hosts": hosts_past(history, nights, options.host),
+            "fabric_tests": tests_past(history, options.last, options.host),
+        }
     hosts: dict[str, Document] = {
         name: {"verdicts": line, "checks": {}, "measures": {}}
         for name, line in letters.items()

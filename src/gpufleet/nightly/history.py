@@ -301,6 +301,23 @@ class History:
             if fnmatchcase(full[key], named)
         }
 
+    def texts(
+        self, nights: list[RecordedRun], measure: str, host: str | None = None
+    ) -> dict[str, list[str | None]]:
+        """By host, the text of a measure in each of these runs; of all hosts or one."""
+        position = {night.id: number for number, night in enumerate(nights)}
+        found: dict[str, list[str | None]] = defaultdict(lambda: [None] * len(nights))
+        for name, night, text in self._each(
+            "SELECT h.name, w.night, t.text FROM words w JOIN hosts h ON h.id = w.host"
+            f" JOIN texts t ON t.id = w.text WHERE {_NIGHTS} AND h.name = coalesce(?, h.name)"
+            " AND w.measure = (SELECT id FROM measures WHERE name = ?)",
+            _list(nights),
+            host,
+            measure,
+        ):
+            found[name][position[night]] = text
+        return dict(found)
+
     def _measures(self, named: str) -> dict[int, str]:
         """{id: name without device} of the measures that a pattern may match, by its end."""
         end = re.split(r"[][*?]", named)[-1]
