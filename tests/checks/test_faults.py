@@ -8,6 +8,7 @@ import pytest
 
 from gpufleet.checks import CHECKS
 from gpufleet.judge import judge
+from tests.checks.faults.rack import with_rack
 from tests.support.check_faults import Fault, faults, no_gpus
 from tests.support.framework_stacks import with_frameworks_on_gpus
 from tests.support.healthy_host import (
@@ -27,18 +28,22 @@ HEALTHY: dict[Break, set[str]] = {
     no_gpus: UNUSED,
     with_driver: UNUSED,
     with_cards: {"PASS"},
+    with_rack: {"PASS"},
     with_gpus: {"PASS"},
     with_frameworks_on_gpus: {"PASS"},
 }
 # TensorFlow and containers do not use the GPUs of the first; both have TensorFlow alone.
+CARDS = {
+    "stack.gpu": "FAIL",
+    **dict.fromkeys(
+        ("containers.cdi", "containers.gpus", "containers.reload", *OF_OTHERS), "NOT-DECLARED"
+    ),
+}
 DIFFER: dict[Break, dict[str, str]] = {
-    with_cards: {
-        "stack.gpu": "FAIL",
-        **dict.fromkeys(
-            ("containers.cdi", "containers.gpus", "containers.reload", *OF_OTHERS), "NOT-DECLARED"
-        ),
-    },
-    with_gpus: dict.fromkeys(OF_OTHERS, "NOT-DECLARED"),
+    with_cards: {**CARDS, "gpu.rack": "NOT-DECLARED"},
+    with_rack: CARDS,
+    with_gpus: dict.fromkeys(("gpu.rack", *OF_OTHERS), "NOT-DECLARED"),
+    with_frameworks_on_gpus: {"gpu.rack": "NOT-DECLARED"},
 }
 # Breaks that are more than one fault: each is a cause of its own.
 SEVERAL = {

@@ -167,6 +167,9 @@ RELATIONS = (
     Relation("gpu.smi", REPORTED),
     Relation("gpu.visible", ("gpu.identity", "gpu.mig", *PROGRAMS)),
     Relation("gpu.after-load", ("kernel.after-load",)),
+    # A host that is not in the NVLink domain of its rack.
+    Relation("gpu.rack", ("gpu.fabric",), ("card", "domains")),
+    Relation("gpu.fabric", ("gpu.rack",), ("card",)),
     # A card that is slow, and values that it does not report.
     Relation("kernel.log", ("gpu.memory-errors",), ("memory",)),
     Relation("gpu.memory-errors", ("gpu.settings",)),

@@ -34,6 +34,35 @@ class PlannedPorts(TypedDict):
     gid_type: Annotated[Literal["v1", "v2"] | None, "of RoCE"]
 
 
+class ExpectedFabric(TypedDict):
+    """Where the host's GPUs must be in an NVLink fabric; null: not declared."""
+
+    rack: Annotated[Text | None, "its name; all hosts that declare it share one NVLink domain"]
+    clique: Annotated[int | None, "in a rack that is partitioned"]
+
+
+class RackPlace(TypedDict):
+    """A place in an NVLink fabric, and how many hosts of a rack are there."""
+
+    domain: Annotated[Text, "the UUID of the NVLink domain"]
+    clique: Annotated[Text | None, "null: of hosts that declare theirs"]
+    hosts: int
+
+
+class SiblingSum(TypedDict):
+    """A sum of random products, and how many GPUs of the hosts verified together have it.
+
+    Only where they differ: see the section `compute` of a snapshot.
+    """
+
+    format: Annotated[Text, "such as bf16"]
+    capability: Annotated[Text, "the GPUs' compute capability"]
+    seed: int
+    rounds: Annotated[int, "after which they differ first"]
+    sum: Annotated[Text, "16 hexadecimal digits"]
+    gpus: int
+
+
 class Expectation(TypedDict):
     """The GPUs that must be there; null: not declared, not judged."""
 
@@ -46,6 +75,7 @@ class Expectation(TypedDict):
     compute_mode: Annotated[Text | None, "`default` or `exclusive_process`"]
     pcie: ExpectedLink | None
     nvlinks: NotRequired[Annotated[int | None, "the least number of active NVLinks of each GPU"]]
+    fabric: NotRequired[ExpectedFabric | None]
     tflops: Annotated[float | None, "the least float32 throughput of each GPU"]
     tflops_because: Annotated[Text | None, "`gpu_expect.tflops`, or the model's floor"]
     bus_bandwidth_gb_s: NotRequired[
@@ -336,6 +366,12 @@ class Plan(TypedDict):
     artifacts: list[NeededArtifact]
     notes: Annotated[list[str], "what was assumed or could not be judged"]
     problems: list[ProblemEntry]
+    rack: NotRequired[
+        Annotated[list[RackPlace], "where the hosts of its rack are that were verified with it"]
+    ]
+    siblings: NotRequired[
+        Annotated[list[SiblingSum], "where its GPUs differ from those verified with it"]
+    ]
     pairs: NotRequired[Annotated[list[PlannedMeeting], "with `verify --pair`"]]
 
 

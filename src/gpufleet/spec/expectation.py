@@ -16,6 +16,9 @@ from .reader import Reader
 
 # More than a host can have; work is done for each of them.
 MOST_GPUS = 1024
+# The driver has 32 bits for a clique.
+MOST_CLIQUES = (1 << 32) - 1
+RACK = r"[A-Za-z0-9_.:-]{1,64}"
 KEYS = (
     "count",
     "model",
@@ -26,6 +29,7 @@ KEYS = (
     "compute_mode",
     "pcie",
     "nvlinks",
+    "fabric",
     "tflops",
     "bus_bandwidth_gb_s",
     "governor",
@@ -70,6 +74,7 @@ def read(reader: Reader, value: Any) -> dict[str, Any]:
         "ecc": _switch(reader, entry.get("ecc"), f"{_WHERE}.ecc"),
         "pcie": _link(reader, entry.get("pcie"), f"{_WHERE}.pcie"),
         "nvlinks": count("nvlinks", "a number, 0 for cards without a bridge"),
+        "fabric": _fabric(reader, entry.get("fabric"), f"{_WHERE}.fabric"),
         "tflops": reader.amount(entry.get("tflops"), f"{_WHERE}.tflops", "such as 12.5"),
         "bus_bandwidth_gb_s": reader.amount(
             entry.get("bus_bandwidth_gb_s"),
@@ -118,6 +123,20 @@ def _link(reader: Reader, value: Any, where: str) -> dict[str, int | None] | Non
             number = None
         found[key] = number
     return found if any(found.values()) else None
+
+
+def _fabric(reader: Reader, value: Any, where: str) -> dict[str, Any] | None:
+    """The rack whose NVLink domain the host shares, and its clique."""
+    if value is None:
+        return None
+    entry = reader.mapping(value, where, ("rack", "clique"))
+    example = "a rack's name such as r12"
+    rack = reader.text(entry.get("rack"), f"{where}.rack", example)
+    if rack and not re.fullmatch(RACK, rack):
+        reader.wrong(rack, f"{where}.rack", example)
+        rack = None
+    clique = reader.count(entry.get("clique"), f"{where}.clique", "a clique's number", MOST_CLIQUES)
+    return {"rack": rack, "clique": clique} if rack or clique is not None else None
 
 
 def _uuids(reader: Reader, value: Any, count: int | None) -> list[str] | None:

@@ -24,6 +24,7 @@ it was observed:
     libcuda         the driver's library for programs; `fabric`, `nouveau`: the others that
                     keep it from working; `key`: that of the modules' signature
     pending         a restart for the driver
+    domains         the GPUs are in different NVLink domains or cliques
     rdma/mlx5_0     an RDMA device of which nothing was read
     kernel-log      the kernel log as a whole
     container       no container was started
@@ -41,7 +42,7 @@ from collections.abc import Collection, Iterable, Iterator
 Subjects = tuple[str, ...]
 
 DRIVER, SMI, NODES, GPUS, BUSY, TFLOPS = "driver", "smi", "nodes", "gpus", "busy", "tflops"
-CONTAINER = "container"
+CONTAINER, DOMAINS = "container", "domains"
 CONTAINER_TOOLKIT = "container-toolkit"
 
 
