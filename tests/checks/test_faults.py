@@ -8,6 +8,7 @@ import pytest
 
 from gpufleet.checks import CHECKS
 from gpufleet.judge import judge
+from tests.checks.faults.grace import with_tray
 from tests.checks.faults.rack import with_rack
 from tests.support.check_faults import Fault, faults, no_gpus
 from tests.support.framework_stacks import with_frameworks_on_gpus
@@ -29,6 +30,7 @@ HEALTHY: dict[Break, set[str]] = {
     with_driver: UNUSED,
     with_cards: {"PASS"},
     with_rack: {"PASS"},
+    with_tray: {"PASS"},
     with_gpus: {"PASS"},
     with_frameworks_on_gpus: {"PASS"},
 }
@@ -39,11 +41,14 @@ CARDS = {
         ("containers.cdi", "containers.gpus", "containers.reload", *OF_OTHERS), "NOT-DECLARED"
     ),
 }
+# What only hosts of racks, and those with Grace, declare.
+RACK, GRACE = ("gpu.rack",), ("driver.imex", "driver.memory-mode")
 DIFFER: dict[Break, dict[str, str]] = {
-    with_cards: {**CARDS, "gpu.rack": "NOT-DECLARED"},
-    with_rack: CARDS,
-    with_gpus: dict.fromkeys(("gpu.rack", *OF_OTHERS), "NOT-DECLARED"),
-    with_frameworks_on_gpus: {"gpu.rack": "NOT-DECLARED"},
+    with_cards: {**CARDS, **dict.fromkeys((*RACK, *GRACE), "NOT-DECLARED")},
+    with_rack: {**CARDS, **dict.fromkeys(GRACE, "NOT-DECLARED")},
+    with_tray: {**CARDS, **dict.fromkeys(RACK, "NOT-DECLARED")},
+    with_gpus: dict.fromkeys((*RACK, *GRACE, *OF_OTHERS), "NOT-DECLARED"),
+    with_frameworks_on_gpus: dict.fromkeys((*RACK, *GRACE), "NOT-DECLARED"),
 }
 # Breaks that are more than one fault: each is a cause of its own.
 SEVERAL = {
