@@ -45,6 +45,14 @@ class ExpectedFabric(TypedDict):
     clique: Annotated[int | None, "in a rack that is partitioned"]
 
 
+class ExpectedImex(TypedDict):
+    """How IMEX must run; null: not declared."""
+
+    nodes: Annotated[list[Text] | None, "the addresses of the rack's trays"]
+    per_job: Annotated[bool, "a job's prolog writes the nodes and starts the service"]
+    channels: Annotated[int | None, "the least number of channels"]
+
+
 class RackPlace(TypedDict):
     """A place in an NVLink fabric, and how many hosts of a rack are there."""
 
@@ -80,6 +88,10 @@ class Expectation(TypedDict):
     pcie: ExpectedLink | None
     nvlinks: NotRequired[Annotated[int | None, "the least number of active NVLinks of each GPU"]]
     fabric: NotRequired[ExpectedFabric | None]
+    imex: NotRequired[ExpectedImex | None]
+    memory_mode: NotRequired[
+        Annotated[Text | None, "`driver` or `numa`: what manages memory that CPU and GPU share"]
+    ]
     tflops: Annotated[float | None, "the least float32 throughput of each GPU"]
     tflops_because: Annotated[Text | None, "`gpu_expect.tflops`, or the model's floor"]
     bus_bandwidth_gb_s: NotRequired[
