@@ -15,7 +15,6 @@ from tests.support.check_faults import Fault, faults, no_gpus
 from tests.support.framework_stacks import with_frameworks_on_gpus
 from tests.support.healthy_host import (
     OF_OTHERS,
-    OF_SITES,
     Break,
     document,
     verdicts,
