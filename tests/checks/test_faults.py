@@ -8,6 +8,7 @@ import pytest
 
 from gpufleet.checks import CHECKS
 from gpufleet.judge import judge
+from tests.checks.faults.network_setup import with_setup
 from tests.checks.faults.rack import with_rack
 from tests.support.check_faults import Fault, faults, no_gpus
 from tests.support.framework_stacks import with_frameworks_on_gpus
@@ -30,6 +31,7 @@ HEALTHY: dict[Break, set[str]] = {
     with_cards: {"PASS"},
     with_rack: {"PASS"},
     with_gpus: {"PASS"},
+    with_setup: {"PASS"},
     with_frameworks_on_gpus: {"PASS"},
 }
 # TensorFlow and containers do not use the GPUs of the first; both have TensorFlow alone.
@@ -39,11 +41,14 @@ CARDS = {
         ("containers.cdi", "containers.gpus", "containers.reload", *OF_OTHERS), "NOT-DECLARED"
     ),
 }
+# What only a rack, and only a host with a declared network driver or setting has.
+RACK, NETWORK = {"gpu.rack": "NOT-DECLARED"}, {"network.setup": "NOT-DECLARED"}
 DIFFER: dict[Break, dict[str, str]] = {
-    with_cards: {**CARDS, "gpu.rack": "NOT-DECLARED"},
-    with_rack: CARDS,
-    with_gpus: dict.fromkeys(("gpu.rack", *OF_OTHERS), "NOT-DECLARED"),
-    with_frameworks_on_gpus: {"gpu.rack": "NOT-DECLARED"},
+    with_cards: {**CARDS, **RACK, **NETWORK},
+    with_rack: {**CARDS, **NETWORK},
+    with_setup: {**CARDS, **RACK},
+    with_gpus: {**RACK, **NETWORK, **dict.fromkeys(OF_OTHERS, "NOT-DECLARED")},
+    with_frameworks_on_gpus: {**RACK, **NETWORK},
 }
 # Breaks that are more than one fault: each is a cause of its own.
 SEVERAL = {
@@ -87,6 +92,7 @@ COMPONENTS = {
     "linker",
     "default_link",
     "driver",
+    "network",
     "containers",
 }
 # Remedies for which a plain text says it all; the texts with a command are built as data.
