@@ -11,6 +11,8 @@ from rich.console import Console
 
 from gpufleet.cli import fabric
 from gpufleet.errors import ConfigurationError
+from gpufleet.nightly.fabric_history import recorded_tests
+from gpufleet.nightly.history import History
 from gpufleet.verification.fabric_test import InUseError
 
 
@@ -78,6 +80,12 @@ def found(**more: Any) -> Any:
         "hosts": ["gpu01", "gpu02"],
         "nccl": {"gpu01": "2.21.5", "gpu02": "2.21.5"},
         "ranks": 16,
+        "compared": {
+            "scope": "all",
+            "operation": "all_reduce",
+            "bytes": 1 << 30,
+            "algorithm": "Ring",
+        },
         "slow": "more than 10% below the declared 380 GB/s",
         "results": [
             {
@@ -134,13 +142,31 @@ def test_the_exit_status_follows_the_verdict(
     tmp_path: Path,
 ) -> None:
     monkeypatch.setattr(fabric.fabric_test, "run", lambda *_: found(verdict=verdict))
+    database = tmp_path / "history.sqlite"
     words = ["test", "-i", "a,b,", "--json", "--report", str(tmp_path / "reports")]
-    assert fabric.run(fabric.parser().parse_args(words), []) == status
+    options = fabric.parser().parse_args([*words, "--database", str(database)])
+    assert fabric.run(options, []) == status
     assert {path.name for path in (tmp_path / "reports").iterdir()} == {
         "2026-01-01T000000Z.html",
         "2026-01-01T000000Z.json",
     }
-    assert f'"verdict": "{verdict}"' in capsys.readouterr().out
+    out, err = capsys.readouterr()
+    assert f'"verdict": "{verdict}"' in out and f"Recorded in {database}" in err
+    with History(database) as history:
+        assert [test.verdict.value for test in recorded_tests(history)] == [verdict]
+
+
+def test_a_history_that_cannot_be_written_costs_no_result(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(fabric.fabric_test, "run", lambda *_: found(verdict="PASS"))
+    damaged = tmp_path / "history.sqlite"
+    damaged.write_text("This is no database at all.\n" * 200)
+    words = ["test", "-i", "a,b,", "--json", "--report", str(tmp_path / "reports")]
+    options = fabric.parser().parse_args([*words, "--database", str(damaged)])
+    assert fabric.run(options, []) == 0
+    out, err = capsys.readouterr()
+    assert '"verdict": "PASS"' in out and "Not recorded: " in err and str(damaged) in err
 
 
 def test_hosts_in_use_are_named_and_nothing_is_judged(

@@ -167,6 +167,17 @@ def test_a_product_that_is_not_right_has_no_speed(
     assert "gpu.GPU-1.toolkit.11.8.tflops" in found
 
 
+def test_the_ports_are_one_text_where_devices_were_read(cards: tuple[Document, Document]) -> None:
+    plan, snapshot = cards
+    ports = str(measures(snapshot, plan)["ports"]).split("; ")
+    assert ports[0] == "a088c20300ab0000 mlx5_0 compute InfiniBand up 400"
+    assert len(ports) == len(data(snapshot, "network")["devices"])
+    data(snapshot, "network")["devices"] = []
+    assert measures(snapshot, plan)["ports"] == "none"
+    data(snapshot, "network")["devices"] = None
+    assert "ports" not in measures(snapshot, plan)
+
+
 def test_a_failing_nvidia_smi_says_nothing_of_cards(cards: tuple[Document, Document]) -> None:
     plan, snapshot = cards
     data(snapshot, "smi").update(status=9, devices=[])

@@ -31,6 +31,7 @@ def found(*tests: Any, **more: Any) -> Any:
         "hosts": ["a", "b", "c"],
         "nccl": {"a": "2.21.5", "b": "2.21.5", "c": ""},
         "ranks": 24,
+        "compared": {"scope": "pairs", "operation": "all_reduce", "bytes": 8, "algorithm": "Ring"},
         "slow": "more than 10% below the declared 380 GB/s",
         "results": [],
         "tests": list(tests),

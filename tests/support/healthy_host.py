@@ -284,6 +284,19 @@ def with_computing(plan: Document, snapshot: Document, count: int = 2) -> None:
         for n in numbers
         for name in ("fp64", "fp16", "int8", "tf32", "bf16", "fp8-e4m3", "fp8-e5m2")
     ]
+    run["consensus"] = [
+        {
+            **done,
+            "gpu": n,
+            "format": name,
+            "capability": "9.0",
+            "seed": 20783,
+            "sums": [f"{name:0>14}{at:02}".encode().hex()[:16] for at in range(5)],
+            "not_applicable": None,
+        }
+        for n in numbers
+        for name in ("fp32", "fp64", "fp16", "int8", "tf32", "bf16", "fp8-e4m3", "fp8-e5m2")
+    ]
     run["host_copies"] = [{**done, "gpu": n} for n in numbers]
     run["cublas"] = [
         {

@@ -31,6 +31,7 @@ READING_ORDER = (
     "driver.restart",
     "compute.toolkits",
     "compute.exactness",
+    "compute.consensus",
     "compute.speed",
     "gpu.after_load",
     "stack.installed",

@@ -20,6 +20,8 @@ from gpufleet.files import write_file
 from gpufleet.inventory import inventory_hosts
 from gpufleet.model.collectives import FabricTest, GroupResult, Operation
 from gpufleet.model.verdict import SYMBOLS, Verdict, exit_status
+from gpufleet.nightly.fabric_history import record_fabric_test
+from gpufleet.nightly.history import History, HistoryError
 from gpufleet.paths import REPORTS
 from gpufleet.report import fabric_page
 from gpufleet.transport.slurm import as_job_steps
@@ -29,7 +31,15 @@ from gpufleet.verification.fabric_test import FabricOptions, InUseError
 from gpufleet.verification.options import ProbeOptions
 
 from .lab import start_lab
-from .options import add_hosts, add_output, default_inventory, print_json, selector
+from .options import (
+    add_database,
+    add_hosts,
+    add_output,
+    database_path,
+    default_inventory,
+    print_json,
+    selector,
+)
 from .parser import EXIT_STATUS, Parser
 from .system_packages import SSH, require
 
@@ -142,6 +152,7 @@ def parser() -> Parser:
         help="Write a page and the JSON document into this directory (default: fabric among the"
         " reports)",
     )
+    add_database(group, "Record the result in this history")
     return verb
 
 
@@ -194,6 +205,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
         stderr.print(escape(f"{error.message}\nRemedy: {error.remedy}"), soft_wrap=True)
         return exit_status([Verdict.INCONCLUSIVE])
     page = written(found, options.report)
+    stderr.print(escape(recorded(found, database_path(options))), soft_wrap=True)
     if options.json:
         print_json(found)
     else:
@@ -217,6 +229,16 @@ def written(found: FabricTest, directory: Path) -> Path:
             "Use --report.",
         ) from error
     return page
+
+
+def recorded(found: FabricTest, path: Path) -> str:
+    """Record the test in the history; a sentence on it. What was found stands without it."""
+    try:
+        with History(path) as history:
+            record_fabric_test(history, found)
+    except HistoryError as error:
+        return f"Not recorded: {error}"
+    return f"Recorded in {path}: ./gpufleet history --fabric shows it."
 
 
 def environment(options: argparse.Namespace, hosts: int) -> dict[str, str]:

@@ -16,6 +16,10 @@ from gpufleet.verification.options import ProbeOptions
 
 from .parser import Parser
 
+# The nightly's history is used where it exists, else the one beside the reports.
+NIGHTLYS = Path("/var/lib/gpufleet-nightly/history.sqlite")
+OWN = REPORTS / "history.sqlite"
+
 
 def add_hosts(parser: Parser) -> None:
     """The options that select hosts, named as Ansible's."""
@@ -99,6 +103,22 @@ def add_report(group: Any) -> None:
         help="Write reports below this directory (default: reports/ in a checkout,"
         " else in the current directory)",
     )
+
+
+def add_database(group: Any, what: str) -> None:
+    """`--database`; `what`: what is done with the history."""
+    group.add_argument(
+        "--database",
+        type=Path,
+        metavar="FILE",
+        help=f"{what} (default: {NIGHTLYS} where it exists, else history.sqlite among the reports)",
+    )
+
+
+def database_path(options: argparse.Namespace) -> Path:
+    """The file of the history that the options select."""
+    chosen: Path | None = options.database
+    return chosen or (NIGHTLYS if NIGHTLYS.exists() else OWN)
 
 
 def default_inventory(options: argparse.Namespace) -> bool:

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gpufleet.catalog import network as facts
-from gpufleet.model.sections.network import Gid
 
 from .ports import Port
 
@@ -83,8 +82,7 @@ def rates(before: Reading, now: Reading, seconds: float) -> list[Growth]:
 def readings(ports: Iterable[Port], boot_id: str | None) -> Iterator[tuple[str, Reading]]:
     """(port GUID, its reading) of each port of an RDMA device."""
     for each in ports:
-        device, port = each.device, each.port
-        guid = _guid(port["gids"], device["guid"], port["port"]) if device and port else None
+        port, guid = each.port, port_guid(each)
         if port is None or guid is None or boot_id is None:
             continue
         counters = {**(port["hw_counters"] or {}), **(port["counters"] or {})}
@@ -99,8 +97,11 @@ def readings(ports: Iterable[Port], boot_id: str | None) -> Iterator[tuple[str, 
             yield guid, Reading(float(zlib.crc32(f"{boot_id} {number}".encode())), known)
 
 
-def _guid(gids: list[Gid] | None, node: str | None, port: int) -> str | None:
+def port_guid(port: Port) -> str | None:
     """The port's GUID: the last half of its first GID, else its device's and its number."""
+    if port.device is None or port.port is None:
+        return None
+    gids, node = port.port["gids"], port.device["guid"]
     if gids and len(parts := gids[0]["gid"].split(":")) == 8:
         return "".join(parts[4:])
-    return f"{node.replace(':', '')}-{port}" if node else None
+    return f"{node.replace(':', '')}-{port.port['port']}" if node else None

@@ -8,6 +8,8 @@ from .pairs import Said
 from .types import Text, Time
 
 Operation = Literal["all_reduce", "all_gather", "sendrecv"]
+# All hosts together, each host alone, or each pair of hosts.
+Scope = Literal["all", "hosts", "pairs"]
 
 
 class CollectiveResult(TypedDict):
@@ -90,6 +92,15 @@ class Excluded(TypedDict):
     remedy: str
 
 
+class Compared(TypedDict):
+    """What the tests of a fabric test are judged by; others are not comparable."""
+
+    scope: Annotated[Scope, "all hosts together, each host alone, or each pair of hosts"]
+    operation: Operation
+    bytes: Annotated[int, "of a rank's result"]
+    algorithm: Annotated[Text, "that NCCL was told to use; empty: its own choice"]
+
+
 class FabricTest(TypedDict):
     """What `fabric test --json` prints."""
 
@@ -100,6 +111,7 @@ class FabricTest(TypedDict):
     hosts: list[Text]
     nccl: Annotated[dict[str, Text], "by host the release that was loaded"]
     ranks: Annotated[int, "GPUs in all"]
+    compared: Compared
     slow: Annotated[str, "what is called slow, and why"]
     results: Annotated[list[CollectiveRow], "of the whole group"]
     tests: list[GroupResult]

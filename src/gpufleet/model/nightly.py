@@ -15,7 +15,7 @@ class ChangeEntry(TypedDict):
     kind: Annotated[
         Text,
         "`failure`, `recovery`, `other-cause`, `version`, `driver`, `kernel`, `gpu`, `throughput`,"
-        " `errors`, `appeared`, `vanished` or `flapping`",
+        " `errors`, `port`, `appeared`, `vanished` or `flapping`",
     ]
     host: Text
     check: Annotated[

@@ -49,6 +49,20 @@ class RackPlace(TypedDict):
     hosts: int
 
 
+class SiblingSum(TypedDict):
+    """A sum of random products, and how many GPUs of the hosts verified together have it.
+
+    Only where they differ: see the section `compute` of a snapshot.
+    """
+
+    format: Annotated[Text, "such as bf16"]
+    capability: Annotated[Text, "the GPUs' compute capability"]
+    seed: int
+    rounds: Annotated[int, "after which they differ first"]
+    sum: Annotated[Text, "16 hexadecimal digits"]
+    gpus: int
+
+
 class Expectation(TypedDict):
     """The GPUs that must be there; null: not declared, not judged."""
 
@@ -380,6 +394,9 @@ class Plan(TypedDict):
     problems: list[ProblemEntry]
     rack: NotRequired[
         Annotated[list[RackPlace], "where the hosts of its rack are that were verified with it"]
+    ]
+    siblings: NotRequired[
+        Annotated[list[SiblingSum], "where its GPUs differ from those verified with it"]
     ]
     pairs: NotRequired[Annotated[list[PlannedMeeting], "with `verify --pair`"]]
 

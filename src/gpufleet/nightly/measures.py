@@ -10,7 +10,7 @@ A number's name ends in its unit. A value that could not be read has no entry. T
     port.<guid>.symbol_error.reading, ...                      error counters of a port
     port.<guid>.load.reading    a number for the boot and the driver load that they belong to
     gpus (address, UUID and model of each card), nvlinks (address and number of active links of each
-    card that has any), driver.version, kernel.running, os.version,
+    card that has any), ports (as in `port_states`), driver.version, kernel.running, os.version,
     toolkits, toolkit.11.8.version, cudnn.11.8.libcudnn.so.8.version, stacks,
     stack.tensorflow-2.13.1.version, .python, containers.engine, containers.toolkit
 """
@@ -37,6 +37,7 @@ from gpufleet.model.validator import section_data
 from gpufleet.verification.session import HostRun, Session
 
 from .port_errors import END, LOAD
+from .port_states import PORTS, text_of
 
 Pair = tuple[str, str | float | None]
 
@@ -164,11 +165,12 @@ def _gpus(data: SectionData, names: Mapping[float | str, str]) -> Iterator[Pair]
 
 
 def _ports(data: SectionData, plan: Plan) -> Iterator[Pair]:
-    """The error counters of the ports that are judged."""
+    """The state of each port, and the error counters of those that are judged."""
     if "network" not in data or "kernel" not in data:
         return
-    expect = plan.get("expect") or {}
-    found = roles.ports(data["network"], expect.get("network"), expect.get("count") or 0)
+    found = roles.of_plan(data["network"], plan)
+    if data["network"]["devices"] is not None:
+        yield PORTS, text_of(found)
     judged = [port for group in roles.groups(found) for port in group if port.port]
     for guid, reading in counters.readings(judged, data["kernel"]["boot_id"]):
         yield f"port.{guid}.{LOAD}{END}", reading.load

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 
 from gpufleet.host_state.counters import Growth, Reading, rates
 
@@ -29,20 +30,39 @@ def error_changes(
 
     `lines`: the values of each measure in some nights, oldest first; `seconds`: when each began.
     """
+    for (host, guid), nights in growths(lines, seconds, last=1).items():
+        beyond = [each for each in nights[0] if each.limit]
+        if beyond:
+            yield _change(host, guid, beyond)
+
+
+def growths(
+    lines: Mapping[tuple[str, str], Sequence[float | None]],
+    seconds: Sequence[float],
+    last: int | None = None,
+) -> dict[tuple[str, str], list[list[Growth]]]:
+    """Return {(host, GUID): by night, the growth of its counters since the reading before}.
+
+    Of all nights, or the last ones; a night without a reading, or without one before, has none.
+    """
     ports: dict[tuple[str, str], dict[str, Sequence[float | None]]] = defaultdict(dict)
     for (host, name), line in lines.items():
         _, guid, counter = name.removesuffix(END).split(".", 2)
         ports[host, guid][counter] = line
-    for (host, guid), counters in ports.items():
+    begin = 0 if last is None else max(0, len(seconds) - last)
+    found: dict[tuple[str, str], list[list[Growth]]] = {}
+    for port, counters in ports.items():
         loads = counters.pop(LOAD, [])
-        nights = [night for night, load in enumerate(loads) if load is not None]
-        if len(nights) < 2 or nights[-1] != len(seconds) - 1:
-            continue
-        now, before = (_reading(loads, counters, night) for night in (nights[-1], nights[-2]))
-        grown = rates(before, now, seconds[nights[-1]] - seconds[nights[-2]])
-        beyond = [each for each in grown if each.limit]
-        if beyond:
-            yield _change(host, guid, beyond)
+        read = [night for night, load in enumerate(loads) if load is not None]
+        found[port] = [[] for _ in seconds[begin:]]
+        for before, now in pairwise(read):
+            if now >= begin:
+                found[port][now - begin] = rates(
+                    _reading(loads, counters, before),
+                    _reading(loads, counters, now),
+                    seconds[now] - seconds[before],
+                )
+    return found
 
 
 def _reading(

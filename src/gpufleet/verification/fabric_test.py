@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 from gpufleet.checks.base.holders import holders
 from gpufleet.checks.base.sections import Sections
@@ -21,7 +20,7 @@ from gpufleet.fabric.schedule import schedule
 from gpufleet.fabric.threshold import Judge, Threshold
 from gpufleet.inventory import InventoryHost
 from gpufleet.model.clock import utc_now
-from gpufleet.model.collectives import CulpritRow, Excluded, FabricTest, GroupResult
+from gpufleet.model.collectives import CulpritRow, Excluded, FabricTest, GroupResult, Scope
 from gpufleet.model.verdict import Verdict
 
 from .collectives import GroupRun, Measure, Member, members_of, run_groups
@@ -50,8 +49,7 @@ class FabricOptions:
     at_least: float | None = None
     stack: str | None = None
     shared: bool = False
-    # All hosts together, each host alone, or each pair of hosts.
-    scope: Literal["all", "hosts", "pairs"] = "all"
+    scope: Scope = "all"
 
 
 class InUseError(ConfigurationError):
@@ -99,7 +97,7 @@ def run(
         found = of_conclusion(search(members, options, first, notify))
     elif first:
         found = judged_alike([[first]], threshold_of(options))
-    return document(started, found, (excluded, releases), first)
+    return document(options, started, found, (excluded, releases), first)
 
 
 def declared_bandwidth(hosts: Sequence[InventoryHost]) -> float | None:
@@ -210,7 +208,7 @@ def run_alike(
             releases |= {name: side["nccl"] or "" for name, side in group.sides.items()}
             excluded |= {each["host"]: each for each in excluded_by(group, notify)}
     found = judged_alike(done, threshold_of(options))
-    return document(started, found, (list(excluded.values()), releases), None)
+    return document(options, started, found, (list(excluded.values()), releases), None)
 
 
 def pair_rounds(names: list[str]) -> list[list[tuple[str, ...]]]:
@@ -322,6 +320,7 @@ def _culprit(kind: str, hosts: list[str], tests: list[GroupResult]) -> CulpritRo
 
 
 def document(
+    options: FabricOptions,
     started: str,
     found: Findings,
     taken_part: tuple[list[Excluded], dict[str, str]],
@@ -341,6 +340,12 @@ def document(
         "hosts": [name for name in releases if name not in out],
         "nccl": releases,
         "ranks": first.ranks if first else 0,
+        "compared": {
+            "scope": options.scope,
+            "operation": options.measure.operations[0],
+            "bytes": max(options.measure.sizes),
+            "algorithm": options.measure.environment.get("NCCL_ALGO", ""),
+        },
         "slow": found.slow,
         "results": first.rows() if first else [],
         "tests": found.tests,

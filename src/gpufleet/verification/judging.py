@@ -7,7 +7,8 @@ from typing import cast
 
 from gpufleet.checks import Sections
 from gpufleet.errors import Defect, guarded
-from gpufleet.host_state.nvlink_domain import Place, host_place
+from gpufleet.host_state.consensus import sums_by_group
+from gpufleet.host_state.nvlink_domain import host_place
 from gpufleet.inventory import InventoryHost
 from gpufleet.judge import judge
 from gpufleet.model.pairs import PlannedMeeting
@@ -19,7 +20,7 @@ from gpufleet.transport.compression import Compressed
 from gpufleet.transport.fanout import Outcome
 
 from .host_versions import versions_of
-from .session import HostRun
+from .session import Beside, HostRun
 
 Resolver = Callable[[Declaration, Snapshot | None, str, Collection[str]], Plan]
 Planner = Callable[[InventoryHost, Snapshot | None, Resolver | None], Plan]
@@ -86,14 +87,21 @@ def judged(
         plan,
         result,
         versions,
-        guarded("read the NVLink domain", lambda: place_of(snapshot), lambda defect: None),
+        beside_of(snapshot),
     )
 
 
-def place_of(snapshot: Snapshot | None) -> Place | None:
-    """Where the host's GPUs are in the NVLink fabric, if all are in one place."""
-    smi = Sections(snapshot, ("smi",)).data.get("smi") if snapshot else None
-    return host_place(smi) if smi else None
+def beside_of(snapshot: Snapshot | None) -> Beside | None:
+    """What is compared with other hosts; None without a snapshot."""
+    if snapshot is None:
+        return None
+
+    def read() -> Beside:
+        data = Sections(snapshot, ("smi", "compute")).data
+        smi, compute = data.get("smi"), data.get("compute")
+        return Beside(host_place(smi) if smi else None, sums_by_group(compute) if compute else {})
+
+    return guarded("read what is compared with other hosts", read, lambda defect: None)
 
 
 def result_of(plan: Plan, snapshot: Snapshot | None, reason: HostResult) -> HostResult:

@@ -27,8 +27,8 @@ from gpufleet.model.verdict import HostResult, Verdict
 from gpufleet.paths import PROGRAM
 from gpufleet.spec.expectation import MOST_GPUS
 
-from . import racks
-from .judging import Resolver, judged, place_of, result_of
+from . import siblings
+from .judging import Resolver, beside_of, judged, result_of
 from .session import HostRun, Session
 
 REMEDY = f"Save it again by '{PROGRAM} verify --save DIR'."
@@ -78,10 +78,10 @@ def judge_saved(
                 snapshot,
                 plans[host],
                 result_of(plans[host], snapshot, reason),
-                place=place_of(snapshot),
+                beside=beside_of(snapshot),
             )
         )
-    session.hosts = racks.compared(session.hosts)
+    session.hosts = siblings.compared(session.hosts)
     session.finished, session.seconds = utc_now(), time.monotonic() - begin
     return session
 

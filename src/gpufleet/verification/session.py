@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import cast
 
+from gpufleet.host_state.consensus import Group
 from gpufleet.host_state.nvlink_domain import Place
 from gpufleet.judge import judge
 from gpufleet.model.clock import utc_now
@@ -22,6 +24,16 @@ from .host_versions import HostVersions
 WRITTEN_PROGRAM = "./gpufleet"
 
 
+@dataclass(frozen=True)
+class Beside:
+    """What is compared with other hosts, read from a snapshot while it is in memory."""
+
+    # Where its GPUs are in the NVLink fabric; None if they are not in one place.
+    place: Place | None
+    # The sums of random products of each GPU, by those that must agree.
+    sums: Mapping[Group, Sequence[tuple[str, ...]]]
+
+
 @compressed_field("snapshot")
 @dataclass
 class HostRun:
@@ -33,8 +45,7 @@ class HostRun:
     result: HostResult
     # Read from the snapshot while it is in memory; where it was not, the report reads them.
     versions: HostVersions | None = None
-    # Where its GPUs are in the NVLink fabric; None if they are not in one place.
-    place: Place | None = None
+    beside: Beside | None = None
 
     def with_result(self, result: HostResult) -> HostRun:
         """The same host with another result; its snapshot stays compressed."""

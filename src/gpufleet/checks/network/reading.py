@@ -50,7 +50,7 @@ class Ports:
 def ports_of(plan: Plan, observed: Sections) -> Ports:
     """The ports with their roles. A container's are the machine's: only declared ones count."""
     network = observed.data["network"]
-    found = roles.ports(network, declared(plan), plan["expect"].get("count") or 0)
+    found = roles.of_plan(network, plan)
     container = observed.data["kernel"].get("container") and not declared(plan)
     every = (roles.COMPUTE, roles.STORAGE, roles.MANAGEMENT)
     groups = roles.groups(found, every if declared(plan) else every[:2])
