@@ -15,10 +15,11 @@ from typing import Any
 
 from gpufleet import resolver
 from gpufleet.catalog import container_toolkit
+from gpufleet.catalog.network import read_requests
 from gpufleet.frameworks import FRAMEWORKS
 from gpufleet.model.json_schema import DRAFT
 from gpufleet.model.spec import KEYS, LOCAL, MODULES, PIP
-from gpufleet.spec import network
+from gpufleet.spec import network, parse_network
 from gpufleet.spec.expectation import (
     CHOICES,
     GPUDIRECT_MODULES,
@@ -127,6 +128,18 @@ SHAPES: dict[str, Schema] = {
             },
         ]
     },
+    "gpu_network.driver": {"enum": list(parse_network.DRIVERS)},
+    "gpu_network.max_read_request_bytes": {"enum": read_requests()},
+    "gpu_network.acs": {"enum": ["off", False]},
+    **{
+        f"gpu_network.repository.{key}": {"type": "string", "pattern": rf"^\s*{pattern}\s*$"}
+        for key, pattern in parse_network.PATTERNS.items()
+    },
+    "gpu_network.repository.fingerprints": {
+        "type": "array",
+        "minItems": 1,
+        "items": {"type": "string", "pattern": r"^(\s*[0-9a-fA-F]){40}(\s*[0-9a-fA-F]){0,24}\s*$"},
+    },
     "gpu_containers.engine": {"enum": ["docker", "podman"]},
     "gpu_containers.source": {"enum": list(CONTAINER_SOURCES)},
     "gpu_containers.toolkit": VERSION,
@@ -189,8 +202,11 @@ SHAPES: dict[str, Schema] = {
 }
 
 
-# The keys that an entry of a list needs; an entry of gpu_stacks needs its framework.
-REQUIRED: dict[str, Schema] = {"gpu_expect.network": {"required": ["ports"]}}
+# The keys that a mapping needs; an entry of gpu_stacks needs its framework.
+REQUIRED: dict[str, Schema] = {
+    "gpu_expect.network": {"required": ["ports"]},
+    "gpu_network.repository": {"required": ["uri", "key", "fingerprints"]},
+}
 
 
 def text(specifications: Iterable[dict[str, Any]], plain: Callable[[str], str]) -> str:
@@ -211,7 +227,9 @@ def _variable(path: str, option: dict[str, Any], plain: Callable[[str], str]) ->
     if "options" in option:
         keys = option["options"].items()
         shape = mapping(**{key: _variable(f"{path}.{key}", each, plain) for key, each in keys})
-        if option["type"] == "list":
+        if option["type"] == "dict":
+            shape |= REQUIRED.get(path, {})
+        else:
             needed = REQUIRED.get(path) or {"oneOf": [{"required": [each]} for each in FRAMEWORKS]}
             shape = {"type": "array", "items": {**shape, **needed}}
     described: Schema = {"description": plain(option["description"])}

@@ -15,6 +15,7 @@ import yaml
 from gpufleet.cli import init
 from gpufleet.cli.main import main
 from gpufleet.model.spec import KEYS
+from tests.support.rdma_host import REPOSITORY
 from tests.support.wrong_variables import WRONG
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -32,7 +33,10 @@ SNIPPETS = [
     if re.match(r" {4}gpu_\w+:", block)
 ]
 # What depends on several values, which a schema of single ones does not compare.
-TOGETHER = [{"gpu_containers": {"engine": "podman", "source": "docker_repo"}}]
+TOGETHER = [
+    {"gpu_containers": {"engine": "podman", "source": "docker_repo"}},
+    {"gpu_network": {"driver": "inbox", "repository": REPOSITORY}},
+]
 
 
 def test_the_schema_has_every_variable_of_the_spec() -> None:

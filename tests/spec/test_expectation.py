@@ -43,6 +43,8 @@ def test_everything_that_is_declared_stands_in_the_plan() -> None:
         "bus_bandwidth_gb_s": 380.0,
         "governor": "performance",
         "modules": ["nvidia_peermem", "gdrdrv"],
+        "imex": {"nodes": ["10.0.7.1", "10.0.7.2"], "per_job": False, "channels": 1},
+        "memory_mode": "driver",
         "network": [declared(count=8, rate=400.0, gid_index=3, gid_type="v2", lossless_priority=3)],
     }
     assert expected(**wanted) == {**wanted, "uuids": [UUID], "tflops_because": "gpu_expect.tflops"}
@@ -85,6 +87,10 @@ def test_yaml_makes_truths_of_on_and_off(written: Any, meant: str) -> None:
         ({"fabric": "r12"}, "gpu_expect.fabric", "a mapping with rack, clique"),
         ({"fabric": {"rack": "a b"}}, "gpu_expect.fabric.rack", "such as r12"),
         ({"fabric": {"clique": "x"}}, "gpu_expect.fabric.clique", "a clique's number"),
+        ({"imex": {"nodes": "10.0.7.1"}}, "gpu_expect.imex.nodes", "a list"),
+        ({"imex": {"channels": "all"}}, "gpu_expect.imex.channels", "a number of channels"),
+        ({"imex": {"nodes": ["a"], "per_job": True}}, "gpu_expect.imex", "declare one of the two"),
+        ({"memory_mode": "cdmm"}, "gpu_expect.memory_mode", "driver, numa"),
         ({"pcie": 16}, "gpu_expect.pcie", "a mapping with generation, width"),
         ({"pcie": {"width": 12}}, "gpu_expect.pcie.width", "one of 1, 2, 4, 8, 16"),
         ({"pcie": {"generation": 9}}, "gpu_expect.pcie.generation", "one of 1, 2, 3"),

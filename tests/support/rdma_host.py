@@ -10,6 +10,7 @@ MODULES = (
     "ib_core",
     "ib_uverbs",
     "ib_umad",
+    "rdma_ucm",
     "mlx5_core",
     "mlx5_ib",
     "efa",
@@ -183,8 +184,68 @@ def network(devices: list[Document], gpus: int = 0, **changes: Any) -> Document:
             for slot in ("01", "02", "03")
         },
         "peermem": None,
-        "modules": {name: name.startswith(("ib_", "mlx5_")) for name in MODULES},
+        "modules": {name: name.startswith(("ib_", "mlx5_", "rdma_")) for name in MODULES},
         "nodes": nodes,
+        **changes,
+    }
+
+
+REPOSITORY = {
+    "uri": "https://mirror.example/doca/",
+    "key": "https://mirror.example/doca/key.asc",
+    "fingerprints": ["AB" * 20],
+}
+BOOT_MODULES = ["mlx5_ib", "ib_uverbs", "ib_umad", "rdma_ucm"]
+ROLE_FILES = [
+    "/etc/systemd/system/gpufleet-network.service",
+    "/etc/systemd/system/multi-user.target.wants/gpufleet-network.service",
+    "/opt/gpufleet/network/pci_settings.py",
+    "/etc/modules-load.d/gpufleet-network.conf",
+]
+
+
+def not_set_up(**changes: Any) -> Document:
+    """What the probe reads of a host on which the role network wrote nothing."""
+    kernels = "kernel/drivers/net/ethernet/mellanox/mlx5/core/mlx5_core.ko"
+    return {
+        "files": [],
+        "modules": None,
+        "settings": None,
+        "on_disk": {"mlx5_core": kernels, **dict.fromkeys(BOOT_MODULES, "kernel/x.ko")},
+        "loaded_driver": "ABC",
+        "installed_driver": None,
+        "unit": None,
+        "enabled": None,
+        "active": None,
+        **changes,
+    }
+
+
+def set_up(adapters: list[str], **changes: Any) -> Document:
+    """What the probe reads of a host on which the role network did everything."""
+    return not_set_up(
+        **{
+            "files": [*ROLE_FILES],
+            "modules": [*BOOT_MODULES],
+            "settings": {"max_read_request": 4096, "acs_off": True, "adapters": adapters},
+            "unit": "gpufleet-network.service",
+            "enabled": True,
+            "active": True,
+            **changes,
+        }
+    )
+
+
+def planned_setup(adapters: list[str], **changes: Any) -> Document:
+    """The plan's `network`: the distribution's driver, and both PCI settings."""
+    return {
+        "driver": "inbox",
+        "packages": ["rdma-core", "ibverbs-providers", "infiniband-diags"],
+        "repository": None,
+        "modules": [*BOOT_MODULES],
+        "max_read_request": 4096,
+        "acs_off": True,
+        "adapters": adapters,
         **changes,
     }
 

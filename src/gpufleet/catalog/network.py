@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 
@@ -101,6 +102,25 @@ def translates(iommu: str) -> bool:
 def carries_rdma(vendor: str | None) -> bool:
     """Whether adapters of this PCI vendor are RDMA devices."""
     return vendor in _table()["vendors"]
+
+
+def packages(driver: str, family: str) -> list[str]:
+    """The packages of a network driver (`inbox` or `doca`) for a family of distributions."""
+    return [*_table()["drivers"][driver][family]]
+
+
+def modules(vendors: Iterable[str], *, peermem: bool = False) -> list[str]:
+    """The kernel modules for adapters of these PCI vendors, in the order in which they load."""
+    table = _table()["modules"]
+    kinds = [each for each in table if each in {*vendors, "programs", *["peermem"] * peermem}]
+    # What programs open stands on the vendors' modules, and nvidia_peermem on both.
+    kinds.sort(key=lambda each: ("programs", "peermem").index(each) if each[:2] != "0x" else -1)
+    return [name for kind in kinds for name in table[kind]["names"]]
+
+
+def read_requests() -> list[int]:
+    """The sizes that a PCI device's MaxReadReq can have, in bytes."""
+    return [*_table()["read_requests"]["bytes"]]
 
 
 def _table() -> Row:

@@ -68,6 +68,12 @@ INSTALLED_CUDNN = ("cudnn.files", "cudnn.present", "cudnn.links", "cudnn.readabl
 RELATIONS = (
     # A section that was not read.
     Relation("host.probe", EVERY),
+    # A kernel module or a PCI setting that is declared.
+    Relation(
+        "network.setup",
+        ("network.ports", "network.settings", "network.gpudirect"),
+        ("module", "pci"),
+    ),
     # An RDMA device of which nothing was read.
     Relation(
         "network.ports",

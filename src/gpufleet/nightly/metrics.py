@@ -20,6 +20,7 @@ from . import port_states, versions
 from .fabric_history import FIRST, RecordedBandwidth, RecordedTest
 from .port_states import PORTS
 from .retention import read_time
+from .silences import end_of, sounding_verdict
 
 FILE = "gpufleet.prom"
 FAILING = {Verdict.FAIL, Verdict.HUNG, Verdict.UNREACHABLE}
@@ -45,6 +46,14 @@ METRICS: dict[str, tuple[str, tuple[str, ...]]] = {
     "gpufleet_check_explained": (
         "1 for each failed check that the finding of another one (by) explains",
         ("host", "check", "by"),
+    ),
+    "gpufleet_check_silenced_until_timestamp_seconds": (
+        "End of the silence of a check of which all that is found is silenced",
+        ("host", "check"),
+    ),
+    "gpufleet_host_silenced_until_timestamp_seconds": (
+        "Earliest end of the silences of an unhealthy host of which all that is found is silenced",
+        ("host",),
     ),
     "gpufleet_matmul_tflops": ("Throughput of matrix products", ("host", "gpu", "stack")),
     "gpufleet_gpu_slow_nights": (
@@ -107,6 +116,8 @@ class Run:
     port_growth: Mapping[tuple[str, str], Sequence[Growth]] = field(default_factory=dict)
     # The newest fabric test of each scope.
     fabric_tests: Mapping[RecordedTest, Sequence[RecordedBandwidth]] = field(default_factory=dict)
+    # By host and check, when the silence of all that is found of it ends.
+    silenced: Mapping[tuple[str, str], int] = field(default_factory=dict)
 
 
 def text(run: Run) -> str:
@@ -138,6 +149,8 @@ def text(run: Run) -> str:
         _fabric_test(gauges, test, bandwidths)
     for card, nights in run.slow.items():
         gauges["gpufleet_gpu_slow_nights"].labels(*card).set(nights)
+    for check, until in run.silenced.items():
+        gauges["gpufleet_check_silenced_until_timestamp_seconds"].labels(*check).set(until)
     for host, read in run.contents_read.items():
         gauges["gpufleet_contents_read_timestamp_seconds"].labels(host).set(read)
     return generate_latest(registry).decode()
@@ -149,6 +162,9 @@ def _hosts(gauges: Mapping[str, Gauge], hosts: Mapping[str, HostResult]) -> None
         gauges["gpufleet_hosts"].labels(verdict.value).set(found.count(verdict.value))
     for name, host in hosts.items():
         gauges["gpufleet_host_healthy"].labels(name).set(host["verdict"] == Verdict.PASS)
+        ends = [end_of(check["silenced"]) for check in host["checks"] if "silenced" in check]
+        if ends and sounding_verdict(host) == Verdict.PASS:
+            gauges["gpufleet_host_silenced_until_timestamp_seconds"].labels(name).set(min(ends))
         for check in host["checks"]:
             if check["verdict"] in FAILING:
                 gauges["gpufleet_check_failed"].labels(name, check["id"]).set(1)

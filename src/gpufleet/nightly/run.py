@@ -44,7 +44,7 @@ from gpufleet.verification.options import ProbeOptions
 from gpufleet.verification.probing import verify
 from gpufleet.verification.session import Session
 
-from . import channels, database, metrics, notifications, state
+from . import channels, database, metrics, notifications, silences, state
 from .baselines import slow_nights
 from .config import Settings
 from .fabric_history import RecordedBandwidth, RecordedTest, latest_tests
@@ -141,6 +141,10 @@ class NightlyRun:
         with self._step("history"), History(settings.state_dir / HISTORY) as history:
             self.night = history.record(session, kind="nightly", values=found.values)
             self.changes = history.changes(self.night)
+            self.session = session = silences.applied(session, silences.read(history))
+            self.status = silences.exit_status(session.document)
+            if silenced := silences.silenced_checks(session.document):
+                log(f"Silenced: {summary.count_checks(len(silenced))}.")
             self.past = history.past()
             self.port_growth = port_growth(history)
             self.fabric_tests = latest_tests(history)
@@ -232,6 +236,9 @@ class NightlyRun:
                     "troubles": self.troubles,
                     "hosts": self.changes["hosts"] if self.changes else None,
                     "report": self.link,
+                    "silenced": len(silences.silenced_checks(self.session.document))
+                    if self.session
+                    else 0,
                 },
             )
 
@@ -251,6 +258,7 @@ class NightlyRun:
             self.contents_read,
             self.port_growth,
             self.fabric_tests,
+            self._silenced(),
         )
 
     def _slow(self) -> dict[tuple[str, str], int]:
@@ -264,6 +272,18 @@ class NightlyRun:
                 for name, line in known["measures"].items()
             }
         )
+
+    def _silenced(self) -> dict[tuple[str, str], int]:
+        """By host and check, when the silence of all that is found of it ends."""
+        standing = self.changes["standing"] if self.changes else []
+        found = silences.silenced_checks(self.session.document) if self.session else {}
+        found |= {
+            (row["host"], row["check"]): row["silenced"] for row in standing if "silenced" in row
+        }
+        sounding = {(row["host"], row["check"]) for row in standing if "silenced" not in row}
+        return {
+            key: silences.end_of(silenced) for key, silenced in found.items() if key not in sounding
+        }
 
     def _notify(self, night: int, changes: Changes) -> None:
         """Notify each channel of this run, then of the runs that it missed, the oldest first.

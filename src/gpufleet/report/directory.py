@@ -86,6 +86,9 @@ def _page(session: Session, changes: Changes | None, past: Past | None) -> str:
             replace(change, remedy=session.as_called(change.remedy))
             for change in (change_summary.summarize(changes["changes"]) if changes else ())
         ],
+        silenced_changes=sum("silenced" in change for change in changes["changes"])
+        if changes
+        else 0,
         trend=page.bad_nights(past),
         versions=fleet_versions.compare_versions(host_versions),
         rails=fleet_fabric.rails(host_fabrics),

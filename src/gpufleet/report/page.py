@@ -17,7 +17,7 @@ from typing import Any
 
 from gpufleet.judge.judge import CHECK_IDS
 from gpufleet.model.nightly import ChangeEntry, Changes, Past, PastHost
-from gpufleet.model.verdict import LETTERS, Verdict, consequences
+from gpufleet.model.verdict import LETTERS, Verdict, consequences, silence_text
 from gpufleet.verification.host_fabric import HostFabric
 from gpufleet.verification.host_versions import HostVersions
 from gpufleet.verification.session import HostRun, Session
@@ -95,10 +95,11 @@ def document(
     them.
 
     `hosts` are in the session's order, `order` are their indexes, the worst first. Of a host,
-    `wrong` are `[check, cause, remedy, evidence]`, `folded` are `[check, the check that explains
-    it]`, `seen` are `[check, evidence]`, and `excused` is the index in `excuses` of its
-    `[check, declaration]`; `changed` are texts, and `series` is null if there was no room. A check
-    is its index in `checks`, a text its number in `texts`, or -1 if there was no room.
+    `wrong` are `[check, cause, remedy, evidence]`, and the silence where one covers it, `folded`
+    are `[check, the check that explains it]`, `seen` are `[check, evidence]`, and `excused` is the
+    index in `excuses` of its `[check, declaration]`; `changed` are texts, and `series` is null if
+    there was no room. A check is its index in `checks`, a text its number in `texts`, or -1 if
+    there was no room.
     `fabric` is the index in `fabrics` of a host's ports and NVLinks, each by its index in `rows`:
     the letter of a port's state, and texts. It is null if there was no room.
     """
@@ -181,9 +182,10 @@ def _host(
             cause, remedy, evidence = (
                 mask_name(check[part], host.name) for part in ("cause", "remedy", "evidence")
             )
-            wrong.append(
-                [index, texts.number(cause), texts.number(remedy), texts.evidence(evidence)]
-            )
+            row = [index, texts.number(cause), texts.number(remedy), texts.evidence(evidence)]
+            if silenced := check.get("silenced"):
+                row.append(texts.number(silence_text(silenced)))
+            wrong.append(row)
     return {
         "name": host.name,
         "verdict": LETTERS[Verdict(host.result["verdict"])],

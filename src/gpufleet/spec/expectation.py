@@ -33,6 +33,8 @@ KEYS = (
     "tflops",
     "bus_bandwidth_gb_s",
     "governor",
+    "imex",
+    "memory_mode",
     "modules",
     "network",
 )
@@ -42,7 +44,13 @@ GOVERNORS = ("performance", "powersave", "schedutil", "ondemand", "conservative"
 # Kernel modules of GPUDirect, which a host may do without: DMA-BUF copies without a module.
 GPUDIRECT_MODULES = ("nvidia_peermem", "gdrdrv")
 # What takes one of a few values; the inventory's schema lists them.
-CHOICES = {"compute_mode": COMPUTE_MODES, "governor": GOVERNORS}
+# What manages the memory of a GPU that shares it with its CPU: the driver (CDMM), or the kernel.
+MEMORY_MODES = ("driver", "numa")
+CHOICES = {
+    "compute_mode": COMPUTE_MODES,
+    "governor": GOVERNORS,
+    "memory_mode": MEMORY_MODES,
+}
 _UUID = re.compile(r"(?i:GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})")
 _ACCOUNT = re.compile(r"[a-z_][a-z0-9_.-]{0,31}\$?")
 _WHERE = "gpu_expect"
@@ -85,6 +93,7 @@ def read(reader: Reader, value: Any) -> dict[str, Any]:
             "such as 380",
         ),
         "modules": _modules(reader, entry.get("modules"), f"{_WHERE}.modules"),
+        "imex": _imex(reader, entry.get("imex"), f"{_WHERE}.imex"),
         "network": network.read(reader, entry.get("network"), f"{_WHERE}.network"),
         **{
             key: reader.choice(entry.get(key), f"{_WHERE}.{key}", choices)
@@ -134,6 +143,32 @@ def _fabric(reader: Reader, value: Any, where: str) -> dict[str, Any] | None:
         rack = None
     clique = reader.count(entry.get("clique"), f"{where}.clique", "a clique's number", MOST_CLIQUES)
     return {"rack": rack, "clique": clique} if rack or clique is not None else None
+
+
+def _imex(reader: Reader, value: Any, where: str) -> dict[str, Any] | None:
+    """The trays that share memory by IMEX, or that a job tells them."""
+    if value is None:
+        return None
+    entry = reader.mapping(value, where, ("nodes", "per_job", "channels"))
+    listed = reader.sequence(entry.get("nodes"), f"{where}.nodes")
+    read = [
+        reader.text(each, f"{where}.nodes[{at}]", "a tray's address")
+        for at, each in enumerate(listed)
+    ]
+    nodes = [each for each in read if each]
+    per_job = reader.flag(entry.get("per_job"), f"{where}.per_job")
+    channels = reader.count(entry.get("channels"), f"{where}.channels", "a number of channels")
+    if nodes and per_job:
+        reader.problems.add(
+            Code.EXPECT_CLASH,
+            f"{where} has nodes, and its jobs write them (per_job)",
+            where,
+            "declare one of the two",
+        )
+        return None
+    if not nodes and not per_job and channels is None:
+        return None
+    return {"nodes": nodes or None, "per_job": per_job, "channels": channels}
 
 
 def _uuids(reader: Reader, value: Any, count: int | None) -> list[str] | None:

@@ -28,6 +28,8 @@ it was observed:
     domains         the GPUs are in different NVLink domains or cliques
     modules         which kernel modules are loaded was not read
     rdma/mlx5_0     an RDMA device of which nothing was read
+    module/ib_umad  a kernel module of RDMA that is not loaded
+    pci/acs         access control of PCI ports; `pci/read-request`: MaxReadReq of adapters
     kernel-log      the kernel log as a whole
     container       no container was started
     container-toolkit  another container toolkit than planned, or none
@@ -45,6 +47,8 @@ Subjects = tuple[str, ...]
 
 DRIVER, SMI, NODES, GPUS, BUSY, TFLOPS = "driver", "smi", "nodes", "gpus", "busy", "tflops"
 CONTAINER, DOMAINS, MODULES = "container", "domains", "modules"
+MODULE, PCI = "module", "pci"
+ACCESS_CONTROL, READ_REQUEST = f"{PCI}/acs", f"{PCI}/read-request"
 CONTAINER_TOOLKIT = "container-toolkit"
 
 

@@ -124,9 +124,11 @@ def _access_control(serving: list[Port], network: Network) -> Iterator[Finding |
         yield Finding(
             "Access control (ACS) of PCI ports sends copies between GPUs and adapters through the"
             f" processor: {shortened(listed)}",
-            f"on the host: setpci -s {quoted(next(iter(redirecting)))} ECAP_ACS+6.w=0000, for each"
-            " port and again at each boot; or switch ACS off in the firmware's settings",
+            "declare gpu_network: {acs: off} and provision, or switch ACS off in the firmware's"
+            " settings; on the host, for each port and until the next boot:"
+            f" setpci -s {quoted(next(iter(redirecting)))} ECAP_ACS+6.w=0000",
             "\n".join(listed),
+            about=(subjects.ACCESS_CONTROL,),
         )
     unread = [name for name, word in words.items() if word is None]
     if unread:

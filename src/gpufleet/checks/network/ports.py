@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from gpufleet.catalog import network as facts
+from gpufleet.checks.base import subjects
 from gpufleet.checks.base.registry import HARDWARE, Evidence, Finding, check, shortened
 from gpufleet.checks.base.sections import Sections
 from gpufleet.host_state import ports as roles
@@ -130,6 +131,7 @@ def _without_device(network: Network) -> Iterator[Finding]:
             f"The adapter at {shortened(silent)} is no RDMA device"
             + ("" if loaded or devices else ": the module mlx5_ib is not loaded"),
             "on the host: modprobe mlx5_ib; if it is loaded, look for its messages (dmesg)",
+            about=() if loaded else (f"{subjects.MODULE}/mlx5_ib",),
         )
 
 

@@ -35,9 +35,11 @@ LINK_LOCAL = "link-local"
 # The GID of a port whose interface has no IP address.
 NO_ROUTE = (-1, "none")
 ROCE = {"v1": "IB/RoCE v1", "v2": "RoCE v2"}
+READ_REQUEST = "MaxReadReq"
 PCI_SETTING = (
-    "on the host: compare `lspci -vv -s ADDRESS` of both (MaxReadReq, RlxdOrd); set it by the"
-    " firmware's settings or by setpci, and again at each boot"
+    "on the host: compare `lspci -vv -s ADDRESS` of both (MaxReadReq, RlxdOrd); declare MaxReadReq"
+    " (gpu_network: {max_read_request_bytes: 4096}) and provision; set the other by the firmware's"
+    " settings, or by setpci and again at each boot"
 )
 
 
@@ -160,7 +162,7 @@ def _boards(ports: list[Port], row: PlannedPorts | None) -> Iterator[Finding]:
 def _pci_settings(ports: list[Port], observed: Sections) -> Iterator[Finding]:
     """MaxReadReq and relaxed ordering are the same on all adapters of a model."""
     settings: tuple[tuple[str, Callable[[Port], int | None]], ...] = (
-        ("MaxReadReq", lambda port: port.device["max_read_request"] if port.device else None),
+        (READ_REQUEST, lambda port: port.device["max_read_request"] if port.device else None),
         (
             "relaxed ordering",
             lambda port: port.device["relaxed_ordering"] if port.device else None,
@@ -178,6 +180,7 @@ def _pci_settings(ports: list[Port], observed: Sections) -> Iterator[Finding]:
                 yield Finding(
                     f"{name} differs: {_listed(others, _shown)}{most}",
                     PCI_SETTING,
+                    about=(subjects.READ_REQUEST,) if name == READ_REQUEST else (),
                 )
         unread = [port for port in own if any(value(port) is None for _, value in settings)]
         # A device without these settings has them nowhere; without rights none can be read.
@@ -311,4 +314,5 @@ def _nodes(ports: list[Port], network: Network) -> Iterator[Finding]:
         yield Finding(
             f"{have(own, 'has', 'have')} no device file /dev/infiniband/{node}*{why}",
             f"on the host: modprobe {module} (at boot: a line in /etc/modules-load.d); {use}",
+            about=(f"{subjects.MODULE}/{module}",),
         )

@@ -143,6 +143,34 @@ class RdmaNode(TypedDict):
     exists: bool
 
 
+class PciSettings(TypedDict):
+    """The PCI settings that the unit gpufleet-network.service applies at boot."""
+
+    max_read_request: Annotated[int | None, "in bytes"]
+    acs_off: bool
+    adapters: Annotated[list[Text], "their PCI addresses"]
+
+
+class NetworkSetup(TypedDict):
+    """What the role network set up, and which driver the running kernel would load."""
+
+    files: Annotated[list[Path], "the files that it wrote"]
+    modules: Annotated[list[Text] | None, "loaded at boot by its file; null without the file"]
+    settings: Annotated[PciSettings | None, "null without the unit"]
+    on_disk: Annotated[
+        dict[str, Text] | None,
+        "the file of each kernel module below /lib/modules/KERNEL; null: not read",
+    ]
+    loaded_driver: Annotated[Text | None, "the source version of the loaded mlx5_core"]
+    installed_driver: Annotated[
+        Text | None, "of the one on disk, where it is not the kernel's own (DOCA)"
+    ]
+    unit: Annotated[Text | None, "null: there is none"]
+    enabled: Annotated[bool | None, "it starts at boot"]
+    active: Annotated[bool | None, "its last start succeeded; null: not known"]
+    command: NotRequired[Text | None]
+
+
 class Network(TypedDict):
     """RDMA devices and network interfaces, without virtual functions of this host."""
 
@@ -158,3 +186,4 @@ class Network(TypedDict):
     peermem: Annotated[Text | None, "the version of the loaded module nvidia_peermem"]
     modules: Annotated[dict[str, bool] | None, "whether a kernel module is loaded, by its name"]
     nodes: Annotated[list[RdmaNode], "the device files that programs open"]
+    setup: NotRequired[NetworkSetup]

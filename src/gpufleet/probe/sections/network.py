@@ -3,10 +3,13 @@
 import os
 
 from ..dcb import lossless
+from ..network_setup import UNIT, network_setup
 from ..pci import BUS, access_control, bridges_above, iommu_type, link_name, number, word
 from ..processes import in_child
 from ..rdma import is_virtual_function, rdma_devices
 from ..text import natural
+from .driver import unit_state
+from .kernel import running_kernel
 
 NET = "/sys/class/net"
 NVIDIA = "0x10de"
@@ -15,6 +18,7 @@ MODULES = (
     "ib_core",
     "ib_uverbs",
     "ib_umad",
+    "rdma_ucm",
     "mlx5_core",
     "mlx5_ib",
     "efa",
@@ -49,6 +53,7 @@ def section_network(host):
             else None
         ),
         "nodes": nodes_of(host),
+        "setup": dict(network_setup(host, running_kernel(host)), **unit_state(host, UNIT)),
     }
 
 

@@ -192,11 +192,12 @@ function evidence(number, host) {
 function checkOf(host, place, letter, wrong, seen, skipped, under) {
   const [id, statement] = data.checks[place], verdict = data.letters[letter], more = [];
   if (wrong) {
-    const [, cause, remedy, proof] = wrong;
+    const [, cause, remedy, proof, silenced] = wrong;
     more.push(el("dl", {}, el("dt", {}, "Cause"), el("dd", { class: "cause" }, text(cause, host)),
       el("dt", {}, "Remedy"), el("dd", {}, el("code", {}, text(remedy, host))),
       ...(proof ? [el("dt", {}, "Evidence"), el("dd", {}, el("pre", {}, evidence(proof, host)))]
-        : [])),
+        : []),
+      ...(silenced ? [el("dt", {}, "Silenced"), el("dd", {}, text(silenced, host))] : [])),
     under.length ? el("details", { class: "folds" }, el("summary", {},
       `+${under.length} consequence${under.length === 1 ? "" : "s"} of it`), ...under) : null);
   } else if (skipped) {
