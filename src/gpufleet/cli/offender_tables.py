@@ -45,7 +45,9 @@ def _heading(row: Offender) -> Text:
     text.append(f"{where}{before}: {count_nights(row['nights_lost'])} lost of {row['nights']}")
     if row["replace"]:
         recoveries = len(row["failures"]) - 1
-        text.append(f"; for replacement: it failed again after {recoveries} recoveries", style="bold red")
+        text.append(
+            f"; for replacement: it failed again after {recoveries} recoveries", style="bold red"
+        )
     return text
 
 
