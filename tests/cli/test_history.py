@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from gpufleet.cli import history as history_cli
+from gpufleet.cli import options
 from gpufleet.cli.main import main
 from gpufleet.nightly.history import History
 from gpufleet.report import directory as report
@@ -153,10 +154,10 @@ def test_where_there_is_no_history_it_says_who_writes_one(
 def test_the_nightlys_own_is_asked_where_there_is_one(
     capsys: pytest.CaptureFixture[str], path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(history_cli, "NIGHTLYS", path)
+    monkeypatch.setattr(options, "NIGHTLYS", path)
     assert run(capsys)[0] == 0
-    monkeypatch.setattr(history_cli, "NIGHTLYS", path.parent / "none")
-    monkeypatch.setattr(history_cli, "OWN", path.parent / "none-either")
+    monkeypatch.setattr(options, "NIGHTLYS", path.parent / "none")
+    monkeypatch.setattr(options, "OWN", path.parent / "none-either")
     assert run(capsys)[0] == 4
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from gpufleet.cli import history as history_cli
+from gpufleet.cli import options
 from gpufleet.cli import silence as silence_cli
 from gpufleet.cli.main import main
 from gpufleet.nightly import silences
@@ -266,11 +266,11 @@ def unwell(
     file.write_text(json.dumps(snapshot))
     words = ["verify", "--snapshot", str(file), "--plan", str(PLAN)]
     words += ["--report", str(tmp_path / "reports")]
-    monkeypatch.setattr(history_cli, "NIGHTLYS", tmp_path / "none.sqlite")
+    monkeypatch.setattr(options, "NIGHTLYS", tmp_path / "none.sqlite")
     assert main(words) == 1
     path = tmp_path / "history.sqlite"
     main(["history", "--database", str(path), "--record", str(tmp_path / "reports" / "latest")])
-    monkeypatch.setattr(history_cli, "NIGHTLYS", path)
+    monkeypatch.setattr(options, "NIGHTLYS", path)
     return path, words
 
 

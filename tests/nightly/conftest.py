@@ -16,4 +16,5 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture(autouse=True)
 def now(monkeypatch: pytest.MonkeyPatch) -> None:
     """After all nights that tests record: what is dated later than now is not counted."""
-    monkeypatch.setattr("gpufleet.nightly.history.utc_now", lambda: "2099-12-31T00:00:00Z")
+    for module in ("history", "fabric_history"):
+        monkeypatch.setattr(f"gpufleet.nightly.{module}.utc_now", lambda: "2099-12-31T00:00:00Z")

@@ -138,7 +138,7 @@ def test_an_older_file_is_brought_up_to_date_with_all_that_is_in_it(later: Path)
 def test_an_older_file_is_read_without_being_changed(later: Path) -> None:
     before = files(later.parent)
     with History(later) as history:
-        assert history._rows("SELECT place FROM nights") == [("here",)]
+        assert history.rows("SELECT place FROM nights") == [("here",)]
         assert history.past()["hosts"]["gpu01"]["verdicts"] == "F"
     assert files(later.parent) == before
 
@@ -272,7 +272,7 @@ def test_a_run_killed_in_the_middle_leaves_history_whole(
         assert history.names("hosts") == ["gpu0"]
         history.record(session(2, host("gpu0", check0="FAIL: broken")))
         assert [it["kind"] for it in history.changes()["changes"]] == ["failure"]
-        assert history._rows("PRAGMA integrity_check") == [("ok",)]
+        assert history.rows("PRAGMA integrity_check") == [("ok",)]
 
 
 FULL = (
@@ -289,7 +289,7 @@ except HistoryError as error:
     print(f"{night - 1} {error}")
 with History(path) as history:
     history.past()
-    print(len(history.nights()) - 1, *history._rows("PRAGMA integrity_check")[0])
+    print(len(history.nights()) - 1, *history.rows("PRAGMA integrity_check")[0])
 """
 )
 

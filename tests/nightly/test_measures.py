@@ -45,6 +45,18 @@ def test_speeds_are_named_by_card_and_by_what_computed(cards: tuple[Document, Do
     assert not [name for name in found if name.startswith("cpu.")]
 
 
+def test_the_error_counters_of_nvlinks_are_named_by_the_uuid_of_their_gpu(
+    cards: tuple[Document, Document],
+) -> None:
+    smi = data(cards[1], "smi")
+    smi["nvlink"][1]["errors"] = {"replay": 3}
+    found, uuid = measures(cards[1], cards[0]), smi["devices"][1]["uuid"]
+    assert found[f"nvlink.{uuid}.replay.reading"] == 3
+    load = found[f"nvlink.{uuid}.load.reading"]
+    data(cards[1], "kernel")["boot_id"] = "another boot"
+    assert measures(cards[1], cards[0])[f"nvlink.{uuid}.load.reading"] != load
+
+
 def test_the_error_counters_of_a_port_are_named_by_its_guid(
     cards: tuple[Document, Document],
 ) -> None:
@@ -165,6 +177,17 @@ def test_a_product_that_is_not_right_has_no_speed(
     found = measures(snapshot, plan)
     assert "gpu.GPU-0.toolkit.11.8.tflops" not in found
     assert "gpu.GPU-1.toolkit.11.8.tflops" in found
+
+
+def test_the_ports_are_one_text_where_devices_were_read(cards: tuple[Document, Document]) -> None:
+    plan, snapshot = cards
+    ports = str(measures(snapshot, plan)["ports"]).split("; ")
+    assert ports[0] == "a088c20300ab0000 mlx5_0 compute InfiniBand up 400"
+    assert len(ports) == len(data(snapshot, "network")["devices"])
+    data(snapshot, "network")["devices"] = []
+    assert measures(snapshot, plan)["ports"] == "none"
+    data(snapshot, "network")["devices"] = None
+    assert "ports" not in measures(snapshot, plan)
 
 
 def test_a_failing_nvidia_smi_says_nothing_of_cards(cards: tuple[Document, Document]) -> None:

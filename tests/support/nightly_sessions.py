@@ -50,3 +50,42 @@ def files(directory: Path) -> dict[str, str]:
 def measured(**values: float | str) -> Any:
     """A stand-in for `fleet.measures`: each host measured this."""
     return lambda snapshot, plan: {name.replace("__", "."): it for name, it in values.items()}
+
+
+def group_test(number: int, outcome: str, rate: float | None, *hosts: str) -> Any:
+    """A group's row of a fabric test."""
+    return {
+        "number": number,
+        "round": 1,
+        "hosts": list(hosts),
+        "outcome": outcome,
+        "gb_per_s": rate,
+        "least_gb_per_s": None,
+    }
+
+
+def fabric_test(night: int, scope: str, *tests: Any, **more: Any) -> Any:
+    """The document of a fabric test whose groups ended so."""
+    names = sorted({name for test in tests for name in test["hosts"]})
+    return {
+        "schema": 1,
+        "started": at(night),
+        "finished": at(night),
+        "verdict": "PASS",
+        "hosts": names,
+        "nccl": dict.fromkeys(names, "2.21.5"),
+        "ranks": 8 * len(names),
+        "compared": {
+            "scope": scope,
+            "operation": "all_reduce",
+            "bytes": 512 << 20,
+            "algorithm": "Ring",
+        },
+        "slow": "more than 10% below the declared 380 GB/s",
+        "results": [],
+        "tests": list(tests),
+        "culprits": [],
+        "excluded": [],
+        "unknown": [],
+        **more,
+    }

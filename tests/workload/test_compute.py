@@ -320,7 +320,7 @@ def test_gpus_are_held_ready_from_the_driver_on(
         expect_gpus="any",
         size=None,
         deep=False,
-        host_copies=False,
+        once=False,
         sustained=120,
         deadline=100,
     )

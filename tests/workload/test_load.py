@@ -27,7 +27,7 @@ class TestCopies:
         return run_stage(libraries, "host_copies", **{"gpus": 1, **reported})
 
     def test_they_arrive_and_the_link_is_read(self, libraries: tuple[Path, Path]) -> None:
-        found = run(libraries, "--host-copies")
+        found = run(libraries, "--once")
         for row, device in zip(found["host_copies"], found["devices"], strict=True):
             assert (row["wrong"], row["error"], device["link"]) == (0, None, self.LINK)
             assert min(device["copies"].values()) > 0

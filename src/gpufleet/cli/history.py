@@ -26,6 +26,7 @@ from gpufleet.model.verdict import HEALTHY
 from gpufleet.nightly import drift, offenders
 from gpufleet.nightly.baselines import LEAST_SPREAD
 from gpufleet.nightly.drift import NOT_THERE
+from gpufleet.nightly.fabric_past import hosts_past, tests_past
 from gpufleet.nightly.history import (
     NIGHTLY,
     SCHEMA,
@@ -34,16 +35,13 @@ from gpufleet.nightly.history import (
     future_note,
     split_measure,
 )
-from gpufleet.paths import REPORTS, host_file_name
+from gpufleet.paths import host_file_name
 from gpufleet.report import terminal
 
-from . import offender_tables
-from .options import add_json
+from . import history_fabric, offender_tables
+from .options import NIGHTLYS, add_database, add_json, database_path, is_there
 from .parser import Parser
 
-# The nightly's history is read where it exists, else the one beside the reports.
-NIGHTLYS = Path("/var/lib/gpufleet-nightly/history.sqlite")
-OWN = REPORTS / "history.sqlite"
 KINDS = (NIGHTLY, "verify", "rollout")
 
 GOOD = {"P", "-", NOT_THERE}
@@ -70,16 +68,24 @@ def parser() -> Parser:
         (
             "history --host gpu07",
             "history --measure '*.tflops' --last 90 --json",
+            "history --fabric --host gpu07",
             "history --offenders",
         ),
         exit_status="A letter per night: P pass, F fail, H hung, U unreachable, ? could not be"
-        " judged,\n- not declared, . absent.\n\nExit status: 0, or 4 usage or configuration.",
+        " judged,\n- not declared, . absent. Of a port: u up, d down, s slower than its best,"
+        " e errors beyond\na limit, ? not read, . absent.\n\n"
+        "Exit status: 0, or 4 usage or configuration.",
     )
     group = verb.add_argument_group("Selection")
     group.add_argument("--host", metavar="NAME", help="Show the checks and measures of this host")
     group.add_argument("--check", metavar="ID", help="Show this check on every host")
     group.add_argument(
         "--measure", metavar="NAME", help="Show this measure; * matches anything: '*.tflops'"
+    )
+    group.add_argument(
+        "--fabric",
+        action="store_true",
+        help="Show the network ports, the NVLinks and the fabric tests, of all hosts or of --host",
     )
     group.add_argument(
         "--offenders",
@@ -94,13 +100,7 @@ def parser() -> Parser:
     )
     group.add_argument("--kind", choices=KINDS, default=NIGHTLY, help="Show runs of this kind")
     group = verb.add_argument_group("Database")
-    group.add_argument(
-        "--database",
-        type=Path,
-        metavar="FILE",
-        help=f"Read this history (default: {NIGHTLYS} where it exists, else"
-        " history.sqlite among the reports)",
-    )
+    add_database(group, "Read this history")
     group.add_argument(
         "--record",
         type=Path,
@@ -115,7 +115,7 @@ def parser() -> Parser:
 
 def run(options: argparse.Namespace, _: list[str]) -> int:
     """Print the selection; the exit status."""
-    path = options.database or default_database()
+    path = database_path(options)
     with History(path) as history:
         for directory in options.record:
             _record(history, directory, options.kind)
@@ -128,25 +128,9 @@ def run(options: argparse.Namespace, _: list[str]) -> int:
     elif options.offenders:
         offender_tables.show(terminal.output(), cast(Offenders, found))
     else:
-        show(terminal.output(), found, path)
+        shown = history_fabric.show if options.fabric else show
+        shown(terminal.output(), found, path)
     return HEALTHY
-
-
-def default_database() -> Path:
-    """The nightly run's history where it exists, else the one among the reports."""
-    return NIGHTLYS if is_there(NIGHTLYS) else OWN
-
-
-def is_there(path: Path) -> bool:
-    """Whether a history exists; a `ConfigurationError` where this account may not see it."""
-    try:
-        return path.exists()
-    except PermissionError as error:
-        raise ConfigurationError(
-            "This account may not read the history.",
-            str(path),
-            "Run the command as the user of the nightly.",
-        ) from error
 
 
 def unknown_name(name: str, table: str, known: Sequence[str], where: str) -> ConfigurationError:
@@ -192,6 +176,17 @@ def document(history: History, options: argparse.Namespace) -> Document:
         if given and given not in (known := history.names(table)):
             raise unknown_name(given, table, known, str(history.path))
     letters = history.letters(nights)
+    if options.fabric:
+        if options.check or options.measure:
+            raise ConfigurationError(
+                "--fabric shows no checks and no measures.", "", "Leave out --check and --measure."
+            )
+        return {
+            "schema": SCHEMA,
+            "nights": [night.started for night in nights],
+            "hosts": hosts_past(history, nights, options.host),
+            "fabric_tests": tests_past(history, options.last or WINDOW, options.host),
+        }
     hosts: dict[str, Document] = {
         name: {"verdicts": line, "checks": {}, "measures": {}}
         for name, line in letters.items()

@@ -16,6 +16,10 @@ from gpufleet.verification.options import ProbeOptions
 
 from .parser import Parser
 
+# The nightly's history is used where it exists, else the one beside the reports.
+NIGHTLYS = Path("/var/lib/gpufleet-nightly/history.sqlite")
+OWN = REPORTS / "history.sqlite"
+
 
 def add_hosts(parser: Parser) -> None:
     """The options that select hosts, named as Ansible's."""
@@ -99,6 +103,39 @@ def add_report(group: Any) -> None:
         help="Write reports below this directory (default: reports/ in a checkout,"
         " else in the current directory)",
     )
+
+
+def add_database(group: Any, what: str) -> None:
+    """`--database`; `what`: what is done with the history."""
+    group.add_argument(
+        "--database",
+        type=Path,
+        metavar="FILE",
+        help=f"{what} (default: {NIGHTLYS} where it exists, else history.sqlite among the reports)",
+    )
+
+
+def database_path(options: argparse.Namespace) -> Path:
+    """The file of the history that the options select."""
+    chosen: Path | None = options.database
+    return chosen or default_database()
+
+
+def default_database() -> Path:
+    """The nightly run's history where it exists, else the one among the reports."""
+    return NIGHTLYS if is_there(NIGHTLYS) else OWN
+
+
+def is_there(path: Path) -> bool:
+    """Whether a history exists; a `ConfigurationError` where this account may not see it."""
+    try:
+        return path.exists()
+    except PermissionError as error:
+        raise ConfigurationError(
+            "This account may not read the history.",
+            str(path),
+            "Run the command as the user of the nightly.",
+        ) from error
 
 
 def default_inventory(options: argparse.Namespace) -> bool:

@@ -13,7 +13,6 @@ import pwd
 import sys
 from collections.abc import Collection, Mapping
 from datetime import UTC, date, datetime, timedelta
-from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
@@ -28,8 +27,8 @@ from gpufleet.nightly import silences
 from gpufleet.nightly.history import NIGHTLY, History
 from gpufleet.report import terminal
 
-from .history import NIGHTLYS, default_database, is_there, unknown_name
-from .options import add_json
+from .history import unknown_name
+from .options import add_database, add_json, database_path, default_database, is_there
 from .parser import Parser
 
 SCHEMA = 1
@@ -71,20 +70,14 @@ def parser() -> Parser:
     group.add_argument("--list", action="store_true", help="List the silences, and what they do")
     group.add_argument("--end", action="store_true", help="End the silence of HOST and CHECK now")
     group = verb.add_argument_group("Database")
-    group.add_argument(
-        "--database",
-        type=Path,
-        metavar="FILE",
-        help=f"Use this history (default: {NIGHTLYS} where it exists, else history.sqlite among the"
-        " reports)",
-    )
+    add_database(group, "Use this history")
     add_json(verb.add_argument_group("Output"))
     return verb
 
 
 def run(options: argparse.Namespace, _: list[str]) -> int:
     """Set, end or list; the exit status."""
-    path = options.database or default_database()
+    path = database_path(options)
     if not is_there(path):
         raise ConfigurationError(
             "There is no history yet: a silence is for what a nightly run found.",

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 from gpufleet.catalog import network as facts
-from gpufleet.model.plan import PlannedPorts
+from gpufleet.model.plan import Plan, PlannedPorts
 from gpufleet.model.sections.network import Interface, Network, RdmaDevice, RdmaPort
 
 COMPUTE, STORAGE, MANAGEMENT, UNUSED = "compute", "storage", "management", "unused"
@@ -127,6 +127,12 @@ def ports(
         if declared
         else _derived(found, network, gpus)
     )
+
+
+def of_plan(network: Network, plan: Plan) -> list[Port]:
+    """Every port that was read, with its role by the plan's declaration."""
+    expect = plan.get("expect") or {}
+    return ports(network, expect.get("network"), expect.get("count") or 0)
 
 
 def groups(found: Iterable[Port], roles: Iterable[str] = (COMPUTE, STORAGE)) -> list[list[Port]]:

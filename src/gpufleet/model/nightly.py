@@ -16,7 +16,7 @@ class ChangeEntry(TypedDict):
     kind: Annotated[
         Text,
         "`failure`, `recovery`, `other-cause`, `version`, `driver`, `kernel`, `gpu`, `throughput`,"
-        " `errors`, `appeared`, `vanished`, `flapping` or `unsilenced`",
+        " `errors`, `port`, `appeared`, `vanished`, `flapping` or `unsilenced`",
     ]
     host: Text
     check: Annotated[

@@ -14,7 +14,7 @@ from .types import Path, Text
 
 
 class ExpectedLink(TypedDict):
-    """The least PCIe link of each GPU."""
+    """The least PCIe link of each GPU or adapter."""
 
     generation: int | None
     width: int | None
@@ -32,6 +32,47 @@ class PlannedPorts(TypedDict):
     board: Annotated[Text | None, "the boards' id (PSID)"]
     gid_index: Annotated[int | None, "the entry of the GID table that programs use"]
     gid_type: Annotated[Literal["v1", "v2"] | None, "of RoCE"]
+    lossless_priority: NotRequired[
+        Annotated[int | None, "the priority of RoCE that has flow control and ECN"]
+    ]
+    pcie: NotRequired[ExpectedLink | None]
+
+
+class ExpectedFabric(TypedDict):
+    """Where the host's GPUs must be in an NVLink fabric; null: not declared."""
+
+    rack: Annotated[Text | None, "its name; all hosts that declare it share one NVLink domain"]
+    clique: Annotated[int | None, "in a rack that is partitioned"]
+
+
+class ExpectedImex(TypedDict):
+    """How IMEX must run; null: not declared."""
+
+    nodes: Annotated[list[Text] | None, "the addresses of the rack's trays"]
+    per_job: Annotated[bool, "a job's prolog writes the nodes and starts the service"]
+    channels: Annotated[int | None, "the least number of channels"]
+
+
+class RackPlace(TypedDict):
+    """A place in an NVLink fabric, and how many hosts of a rack are there."""
+
+    domain: Annotated[Text, "the UUID of the NVLink domain"]
+    clique: Annotated[Text | None, "null: of hosts that declare theirs"]
+    hosts: int
+
+
+class SiblingSum(TypedDict):
+    """A sum of random products, and how many GPUs of the hosts verified together have it.
+
+    Only where they differ: see the section `compute` of a snapshot.
+    """
+
+    format: Annotated[Text, "such as bf16"]
+    capability: Annotated[Text, "the GPUs' compute capability"]
+    seed: int
+    rounds: Annotated[int, "after which they differ first"]
+    sum: Annotated[Text, "16 hexadecimal digits"]
+    gpus: int
 
 
 class Expectation(TypedDict):
@@ -46,6 +87,11 @@ class Expectation(TypedDict):
     compute_mode: Annotated[Text | None, "`default` or `exclusive_process`"]
     pcie: ExpectedLink | None
     nvlinks: NotRequired[Annotated[int | None, "the least number of active NVLinks of each GPU"]]
+    fabric: NotRequired[ExpectedFabric | None]
+    imex: NotRequired[ExpectedImex | None]
+    memory_mode: NotRequired[
+        Annotated[Text | None, "`driver` or `numa`: what manages memory that CPU and GPU share"]
+    ]
     tflops: Annotated[float | None, "the least float32 throughput of each GPU"]
     tflops_because: Annotated[Text | None, "`gpu_expect.tflops`, or the model's floor"]
     bus_bandwidth_gb_s: NotRequired[
@@ -53,6 +99,9 @@ class Expectation(TypedDict):
     ]
     governor: NotRequired[
         Annotated[Text | None, "the frequency governor of each CPU, such as `performance`"]
+    ]
+    modules: NotRequired[
+        Annotated[list[Text] | None, "kernel modules of GPUDirect that must be loaded"]
     ]
     network: NotRequired[
         Annotated[
@@ -109,6 +158,31 @@ class PlannedDriver(TypedDict):
         "MIG profiles by GPU index, or of `all`; empty: MIG off; null: not declared",
     ]
     reboot: Annotated[Literal["auto", "never", "always"], "when the host may be rebooted"]
+
+
+class PlannedRepository(TypedDict):
+    """A package repository of the site."""
+
+    uri: Text
+    key: Annotated[Text, "the address of its signing key"]
+    fingerprints: Annotated[list[Text], "of the key"]
+    suite: Annotated[Text, "of apt"]
+    components: Annotated[Text | None, "of apt"]
+
+
+class PlannedNetwork(TypedDict):
+    """What `gpu_network` provides for the network adapters."""
+
+    driver: Annotated[Literal["inbox", "doca"] | None, "null: not managed"]
+    packages: Annotated[list[Text], "empty: nothing is installed"]
+    repository: Annotated[PlannedRepository | None, "null: the packages are the distribution's"]
+    modules: Annotated[list[Text], "kernel modules, loaded at boot in this order"]
+    max_read_request: Annotated[int | None, "of each adapter, in bytes; null: not set"]
+    acs_off: Annotated[bool, "access control of the PCI ports above is switched off"]
+    adapters: Annotated[
+        list[Text] | None,
+        "the PCI addresses of the adapters with role compute; null: the host was not probed",
+    ]
 
 
 class PlannedContainers(TypedDict):
@@ -323,6 +397,7 @@ class Plan(TypedDict):
     service_user: Annotated[Text | None, "the account that must be able to use the GPUs"]
     os: Annotated[PlannedOs | None, "null: the host was not probed"]
     driver: Annotated[PlannedDriver | None, "null: nothing is declared and nothing needs it"]
+    network: NotRequired[Annotated[PlannedNetwork | None, "null: not declared"]]
     containers: Annotated[PlannedContainers | None, "null: not declared"]
     driver_library: DriverLibrary | None
     toolkits: list[PlannedToolkit]
@@ -336,6 +411,12 @@ class Plan(TypedDict):
     artifacts: list[NeededArtifact]
     notes: Annotated[list[str], "what was assumed or could not be judged"]
     problems: list[ProblemEntry]
+    rack: NotRequired[
+        Annotated[list[RackPlace], "where the hosts of its rack are that were verified with it"]
+    ]
+    siblings: NotRequired[
+        Annotated[list[SiblingSum], "where its GPUs differ from those verified with it"]
+    ]
     pairs: NotRequired[Annotated[list[PlannedMeeting], "with `verify --pair`"]]
 
 
@@ -344,6 +425,7 @@ Component = Literal[
     "toolkit",
     "cudnn",
     "driver_library",
+    "network",
     "containers",
     "stack",
     "environment",

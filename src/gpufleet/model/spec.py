@@ -21,6 +21,8 @@ KEYS = (
     "gpu_driver",
     "gpu_driver_reboot",
     "gpu_mig",
+    "gpu_arch",
+    "gpu_network",
     "gpu_containers",
     "gpu_expect",
     "gpu_gpus",
@@ -45,6 +47,7 @@ KEYS = (
 )
 MODULES = ("open", "proprietary")  # the two kinds of the driver's kernel modules
 ALL_GPUS = "all"  # in gpu_mig: every GPU of the host
+PREINSTALLED = "preinstalled"  # the source of a driver that gpufleet does not install
 PIP = "pip"  # `cuda: pip` in a stack: CUDA from pip wheels, no toolkit
 LOCAL = "local"  # `cuda: local` in a stack: CUDA from an installed toolkit
 
@@ -106,7 +109,7 @@ class DriverSpec:
     @property
     def managed(self) -> bool:
         """Whether gpufleet installs it; a preinstalled one is only checked."""
-        return self.source != "preinstalled"
+        return self.source != PREINSTALLED
 
     @property
     def requested(self) -> str | None:
@@ -126,6 +129,28 @@ class ContainersSpec:
     accept_cves: tuple[str, ...] = ()  # known vulnerabilities of the toolkit
 
 
+@dataclass(frozen=True)
+class RepositorySpec:
+    """A package repository of the site: addresses without a login, and its key's fingerprints."""
+
+    uri: str
+    key: str
+    fingerprints: tuple[str, ...]
+    suite: str = "./"
+    components: str | None = None
+
+
+@dataclass(frozen=True)
+class NetworkSpec:
+    """gpu_network; None and False: not managed."""
+
+    driver: str | None = None
+    repository: RepositorySpec | None = None
+    peermem: bool = False
+    max_read_request: int | None = None  # in bytes
+    acs_off: bool = False
+
+
 @dataclass
 class Spec:
     """Everything that a host's variables declare. Directories are absolute."""
@@ -138,9 +163,11 @@ class Spec:
     driver: DriverSpec | None = None  # None: not managed
     driver_reboot: str = "auto"
     mig: dict[str, list[str]] | None = None  # profiles by GPU index, or of "all"
+    network: NetworkSpec | None = None
     containers: ContainersSpec | None = None
     expect: dict[str, Any] = field(default_factory=dict)  # spec.expectation
     gpus: list[str] = field(default_factory=list)
+    arch: str | None = None  # as uname -m prints it; None: the probed one
     service_user: str | None = None
     prefix: str = "/usr/local"
     stack_root: str = "/opt/gpufleet/stacks"

@@ -128,3 +128,11 @@ def _append(value: Any, parts: list[str], left: int) -> int:
 def _add(text: str, parts: list[str], left: int) -> int:
     parts.append(text)
     return left - len(text)
+
+
+def natural(text: str) -> list[tuple[int, str]]:
+    """A key to sort by: gpu2 before gpu10."""
+    return [
+        (int(part), "") if part.isdigit() and part.isascii() else (-1, part)
+        for part in re.split(r"([0-9]{1,18})", text)
+    ]

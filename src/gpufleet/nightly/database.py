@@ -51,6 +51,21 @@ MIGRATIONS: Sequence[Sequence[str]] = (
     ),
     # The check whose finding explains this one.
     ("ALTER TABLE verdicts ADD COLUMN explained INTEGER",),
+    (
+        # Fabric tests, and what their groups reached. A group is named by the ids of its hosts.
+        "CREATE TABLE fabric_tests (id INTEGER PRIMARY KEY, started TEXT NOT NULL,"
+        " finished TEXT NOT NULL, verdict INTEGER NOT NULL, scope TEXT NOT NULL,"
+        " algorithm TEXT NOT NULL, ranks INTEGER NOT NULL, culprits TEXT NOT NULL)",
+        "CREATE TABLE fabric_groups (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE,"
+        " size INTEGER NOT NULL)",
+        'CREATE TABLE fabric_members (host INTEGER, "group" INTEGER, PRIMARY KEY (host, "group"))'
+        " WITHOUT ROWID",
+        "CREATE TABLE fabric_results (test INTEGER, number INTEGER, collective TEXT, bytes INTEGER,"
+        ' "group" INTEGER NOT NULL, outcome TEXT NOT NULL, gb_per_s REAL,'
+        " PRIMARY KEY (test, number, collective, bytes)) WITHOUT ROWID",
+        'CREATE INDEX fabric_results_of_group ON fabric_results ("group", collective, bytes)',
+        'CREATE INDEX fabric_members_of_group ON fabric_members ("group")',
+    ),
 )
 
 

@@ -16,7 +16,7 @@ import re
 import sqlite3
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from fnmatch import fnmatchcase
@@ -32,7 +32,7 @@ from gpufleet.model.sections.cuda import ContentsRead
 from gpufleet.model.snapshot import Snapshot
 from gpufleet.model.verdict import LETTERS, Verdict
 
-from . import database, drift, silences, versions
+from . import database, drift, fabric_history, silences, versions
 from .database import HistoryError
 from .drift import NOT_THERE, CheckResult
 from .recording import CODES, SCRUB, split_measure, write_run
@@ -49,7 +49,7 @@ NIGHTLY = "nightly"
 WINDOW = 30
 SPEEDS, CARDS = "*.tflops", "gpus"
 # Error counters are compared with the last night that read them, of so many.
-COUNTERS, RECENT = "port.*.reading", 7
+COUNTERS, RECENT = "*.reading", 7
 
 _LETTER = {code: LETTERS[verdict] for code, verdict in enumerate(CODES)}
 # The letter of a code that no release has written.
@@ -135,21 +135,23 @@ class History:
         for (host, check), silence in silences.read(self).items():
             if recorded.age(read_time(f"{silence['until']}T23:59:59Z")) > limit:
                 silences.end(self, host, check)
-        expired = json.dumps(
-            [night.id for night in self.nights() if recorded.age(read_time(night.started)) > limit]
-        )
-        with database.sqlite_errors(self.path), database.transaction(self._writer):
-            base = self._writer
+
+        def expired(runs: Iterable[RecordedRun | fabric_history.RecordedTest]) -> list[int]:
+            return [run.id for run in runs if recorded.age(read_time(run.started)) > limit]
+
+        nights, tests = expired(self.nights()), expired(fabric_history.recorded_tests(self))
+        with self.transaction() as base:
             old = json.dumps(
                 _column(
                     base.execute(
                         "SELECT id FROM nights WHERE id IN (SELECT value FROM json_each(?))"
                         " AND id NOT IN (SELECT max(id) FROM nights GROUP BY kind)",
-                        (expired,),
+                        (json.dumps(nights),),
                     )
                 )
             )
-            if old == "[]":
+            removed_tests = fabric_history.remove(base, tests)
+            if old == "[]" and not removed_tests:
                 return 0
             for table in ("looks", "verdicts", "numbers", "words"):
                 base.execute(f"DELETE FROM {table} WHERE {_NIGHTS}", (old,))
@@ -162,20 +164,26 @@ class History:
 
     def flag(self, host: str, name: str, value: str | None) -> None:
         """Store a named value of a host independently of the runs; None deletes it."""
-        with database.sqlite_errors(self.path), database.transaction(self._writer):
-            self._writer.execute("DELETE FROM flags WHERE (host, name) = (?, ?)", (host, name))
+        with self.transaction() as base:
+            base.execute("DELETE FROM flags WHERE (host, name) = (?, ?)", (host, name))
             if value is not None:
-                self._writer.execute("INSERT INTO flags VALUES (?, ?, ?)", (host, name, value))
+                base.execute("INSERT INTO flags VALUES (?, ?, ?)", (host, name, value))
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """Write everything of a block or nothing."""
+        with database.sqlite_errors(self.path), database.transaction(self._writer):
+            yield self._writer
 
     # -- reading -----------------------------------------------------------------------------------
 
     def flags(self, host: str) -> dict[str, str]:
         """Return the stored values of a host."""
-        return dict(self._rows("SELECT name, value FROM flags WHERE host = ?", host))
+        return dict(self.rows("SELECT name, value FROM flags WHERE host = ?", host))
 
     def flags_named(self, pattern: str) -> list[tuple[str, str, str]]:
         """Return each (host, name, value) whose name matches a GLOB pattern."""
-        return self._rows("SELECT host, name, value FROM flags WHERE name GLOB ?", pattern)
+        return self.rows("SELECT host, name, value FROM flags WHERE name GLOB ?", pattern)
 
     def contents_read(self) -> dict[str, list[ContentsRead]]:
         """Return by host how far the contents of each component were read."""
@@ -199,7 +207,7 @@ class History:
         return self._nights(_FUTURE)
 
     def _nights(self, which: str, kind: str | None = None, most: int = -1) -> list[RecordedRun]:
-        rows = self._rows(
+        rows = self.rows(
             "SELECT id, started, finished, kind, (SELECT count(*) FROM looks WHERE night = id)"
             f" FROM nights WHERE kind = coalesce(?, kind) AND {which}"
             " ORDER BY started DESC, id DESC LIMIT ?",
@@ -262,7 +270,7 @@ class History:
         """By host and check, the result in each of these runs; of one host, one check, or both."""
         # Join in the order of the key: the planner does not know which tables are small.
         tables = "hosts h CROSS JOIN verdicts v" if host else "verdicts v CROSS JOIN hosts h"
-        rows = self._rows(
+        rows = self.rows(
             f"SELECT h.name, c.name, v.night, v.verdict, t.text, u.text, {_EXPLAINED}"
             f" FROM json_each(?) n CROSS JOIN checks c CROSS JOIN {tables}"
             " LEFT JOIN texts t ON t.id = v.cause LEFT JOIN texts u ON u.id = v.remedy"
@@ -282,7 +290,7 @@ class History:
         position = {night.id: number for number, night in enumerate(nights)}
         names = self._measures(named)
         hosts, devices = (
-            dict(self._rows(f"SELECT id, name FROM {table}")) for table in ("hosts", "devices")
+            dict(self.rows(f"SELECT id, name FROM {table}")) for table in ("hosts", "devices")
         )
         one = " AND host = (SELECT id FROM hosts WHERE name = ?)" if host else ""
         found: dict[tuple[int, ...], list[float | None]] = defaultdict(lambda: [None] * len(nights))
@@ -302,24 +310,41 @@ class History:
             if fnmatchcase(full[key], named)
         }
 
+    def texts(
+        self, nights: list[RecordedRun], measure: str, host: str | None = None
+    ) -> dict[str, list[str | None]]:
+        """By host, the text of a measure in each of these runs; of all hosts or one."""
+        position = {night.id: number for number, night in enumerate(nights)}
+        found: dict[str, list[str | None]] = defaultdict(lambda: [None] * len(nights))
+        for name, night, text in self._each(
+            "SELECT h.name, w.night, t.text FROM words w JOIN hosts h ON h.id = w.host"
+            f" JOIN texts t ON t.id = w.text WHERE {_NIGHTS} AND h.name = coalesce(?, h.name)"
+            " AND w.measure = (SELECT id FROM measures WHERE name = ?)",
+            _list(nights),
+            host,
+            measure,
+        ):
+            found[name][position[night]] = text
+        return dict(found)
+
     def _measures(self, named: str) -> dict[int, str]:
         """{id: name without device} of the measures that a pattern may match, by its end."""
         end = re.split(r"[][*?]", named)[-1]
         return {
             number: name
-            for number, name in self._rows("SELECT id, name FROM measures")
+            for number, name in self.rows("SELECT id, name FROM measures")
             if name.endswith(end) or end.endswith(name)
         }
 
     def names(self, table: str) -> list[str]:
         """Return the recorded names of a table: `hosts`, `checks` or `measures`."""
-        return [name for (name,) in self._rows(f"SELECT name FROM {table} ORDER BY name")]
+        return [name for (name,) in self.rows(f"SELECT name FROM {table} ORDER BY name")]
 
     def letters(self, nights: list[RecordedRun]) -> dict[str, str]:
         """Return each host's verdicts, a letter for each run."""
         position = {night.id: number for number, night in enumerate(nights)}
         found: dict[str, list[str]] = defaultdict(lambda: [NOT_THERE] * len(nights))
-        for name, night, code in self._rows(
+        for name, night, code in self.rows(
             "SELECT h.name, l.night, l.verdict FROM looks l JOIN hosts h ON h.id = l.host"
             f" WHERE {_NIGHTS}",
             _list(nights),
@@ -331,7 +356,7 @@ class History:
         self, nights: list[RecordedRun]
     ) -> dict[tuple[str, str], list[CheckResult | None]]:
         """The results of the checks that were unhealthy in at least one of these runs."""
-        rows = self._rows(
+        rows = self.rows(
             'WITH odd AS (SELECT DISTINCT "check", host FROM verdicts INDEXED BY wrong'
             f" WHERE {_NIGHTS} AND verdict < 4)"
             f" SELECT h.name, c.name, v.night, v.verdict, t.text, u.text, {_EXPLAINED}"
@@ -348,7 +373,7 @@ class History:
         """By host and measure, the last recorded text and tonight's, where they differ."""
         found: dict[tuple[str, str], tuple[str | None, str]] = {}
         last = nights[-2].id if nights[1:] else None
-        for host, measure, host_name, name, text in self._rows(
+        for host, measure, host_name, name, text in self.rows(
             "SELECT w.host, w.measure, h.name, m.name, t.text FROM words w"
             " JOIN hosts h ON h.id = w.host JOIN measures m ON m.id = w.measure"
             " JOIN texts t ON t.id = w.text WHERE w.night = ? AND w.text IS NOT"
@@ -357,7 +382,7 @@ class History:
             last,
         ):
             known = dict(
-                self._rows(
+                self.rows(
                     "SELECT w.night, t.text FROM words w JOIN texts t ON t.id = w.text"
                     f" WHERE {_NIGHTS} AND host = ? AND measure = ?",
                     _list(nights[:-1]),
@@ -375,7 +400,7 @@ class History:
         """The cards that a host had in any of these runs."""
         return {
             card
-            for (text,) in self._rows(
+            for (text,) in self.rows(
                 f"SELECT DISTINCT t.text FROM words w JOIN texts t ON t.id = w.text WHERE {_NIGHTS}"
                 " AND host = (SELECT id FROM hosts WHERE name = ?)"
                 " AND measure = (SELECT id FROM measures WHERE name = ?)",
@@ -388,11 +413,8 @@ class History:
 
     # -- the file ----------------------------------------------------------------------------------
 
-    def select(self, statement: str, *values: Any) -> list[Any]:
-        """Return the rows of a query, for what is read of several tables at once."""
-        return self._rows(statement, *values)
-
-    def _rows(self, statement: str, *values: Any) -> list[Any]:
+    def rows(self, statement: str, *values: Any) -> list[Any]:
+        """Return what a query selects."""
         return list(self._each(statement, *values))
 
     def _each(self, statement: str, *values: Any) -> Iterator[Any]:
@@ -429,7 +451,7 @@ _FUTURE = "(started > ? AND started GLOB '[0-9]*')"
 _EXPLAINED = "(SELECT name FROM checks WHERE id = v.explained)"
 # Table of texts -> query for the ids that are still used.
 _USED = {
-    "hosts": "SELECT host FROM looks",
+    "hosts": "SELECT host FROM looks UNION SELECT host FROM fabric_members",
     "checks": 'SELECT "check" FROM verdicts',
     "measures": "SELECT measure FROM numbers UNION SELECT measure FROM words",
     "devices": "SELECT device FROM numbers",

@@ -51,7 +51,7 @@ def read(history: History, last: int | None = None) -> Records:
     number = {night.id: index for index, night in enumerate(nights)}
     ids = json.dumps(list(number))
     findings: dict[tuple[int, str], list[Finding]] = defaultdict(list)
-    for night, host, check, cause in history.select(
+    for night, host, check, cause in history.rows(
         "SELECT v.night, h.name, c.name, t.text FROM json_each(?) n"
         " CROSS JOIN verdicts v INDEXED BY wrong ON v.night = n.value"
         ' JOIN hosts h ON h.id = v.host JOIN checks c ON c.id = v."check"'
@@ -76,7 +76,7 @@ def _texts(history: History, ids: str) -> Iterable[tuple[int, str, str]]:
     """Each (night, host, text) of the measure `gpus`; a text is one object."""
     texts: dict[int, str] = {}
     # By the whole key of `words`: the planner would read all of the table.
-    for night, host, text in history.select(
+    for night, host, text in history.rows(
         "SELECT w.night, h.name, w.text FROM measures m CROSS JOIN json_each(?) n"
         " CROSS JOIN looks l ON l.night = n.value CROSS JOIN words w"
         " ON (w.night, w.host, w.measure) = (l.night, l.host, m.id)"
@@ -85,7 +85,7 @@ def _texts(history: History, ids: str) -> Iterable[tuple[int, str, str]]:
         CARDS,
     ):
         if text not in texts:
-            texts[text] = history.select("SELECT text FROM texts WHERE id = ?", text)[0][0]
+            texts[text] = history.rows("SELECT text FROM texts WHERE id = ?", text)[0][0]
         yield night, host, texts[text]
 
 
@@ -96,7 +96,7 @@ def texts_of(history: History, hosts: Iterable[str], last: int | None = None) ->
     for host in dict.fromkeys(hosts):
         lines: Texts = defaultdict(list)
         # The database compares: of a text that stays only its first night is returned.
-        for number, measure, text in history.select(
+        for number, measure, text in history.rows(
             "SELECT number, m.name, t.text FROM (SELECT n.key AS number, w.measure, w.text,"
             " lag(w.text) OVER (PARTITION BY w.measure ORDER BY n.key) AS before"
             " FROM json_each(?) n CROSS JOIN words w ON w.night = n.value"

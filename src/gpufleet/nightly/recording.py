@@ -45,17 +45,17 @@ def write_run(
             (session.started, session.finished, kind),
         )
         night = int(row.lastrowid or 0)
-        hosts = _ids(base, "hosts", (host.name for host in session.hosts))
-        checks = _ids(base, "checks", (check["id"] for _, check in _checks(session.hosts)))
+        hosts = ids(base, "hosts", (host.name for host in session.hosts))
+        checks = ids(base, "checks", (check["id"] for _, check in _checks(session.hosts)))
         rows = [
             (name, measure, value)
             for name, values in measured.items()
             for measure, value in values.items()
         ]
         split = {measure: split_measure(measure) for _, measure, _ in rows}
-        names = _ids(base, "measures", (name for _, name in split.values()))
-        devices = _ids(base, "devices", (device for device, _ in split.values()))
-        texts = _ids(
+        names = ids(base, "measures", (name for _, name in split.values()))
+        devices = ids(base, "devices", (device for device, _ in split.values()))
+        texts = ids(
             base,
             "texts",
             (
@@ -116,8 +116,8 @@ def write_run(
     return night
 
 
-def _ids(base: sqlite3.Connection, table: str, texts: Iterable[str]) -> dict[str, int]:
-    """{text: id}; each text is stored once."""
+def ids(base: sqlite3.Connection, table: str, texts: Iterable[str]) -> dict[str, int]:
+    """Return {text: id} in a table of names or texts; each is stored once."""
     column = "text" if table == "texts" else "name"
     # Text from a host may not be valid Unicode.
     stored = {text: (text.encode("utf-8", "backslashreplace").decode(),) for text in set(texts)}
@@ -130,7 +130,7 @@ def _ids(base: sqlite3.Connection, table: str, texts: Iterable[str]) -> dict[str
 
 def split_measure(measure: str) -> tuple[str, str]:
     """Split a measure's name into device (`gpu.GPU-<uuid>`, `port.<guid>`, none) and the rest."""
-    found = re.fullmatch(r"((?:gpu|port)\.[^.]+)\.(.+)", measure)
+    found = re.fullmatch(r"((?:gpu|nvlink|port)\.[^.]+)\.(.+)", measure)
     return (found[1], found[2]) if found else ("", measure)
 
 

@@ -1,4 +1,4 @@
-"""Changes of versions, drivers, kernels, GPUs and NVLinks since they were last recorded. Pure."""
+"""Changes of versions, kernels, GPUs, links and ports since they were last recorded. Pure."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from gpufleet.model.nightly import Weight
 
 from .change import Change
+from .port_states import PORTS, port_changes, states
 
 KINDS = {"driver": "driver", "kernel": "kernel", "gpus": "gpu"}
 
@@ -40,6 +41,9 @@ def version_changes(
             continue
         if name == "nvlinks":
             yield from link_changes(host, links(before), links(after))
+            continue
+        if name == PORTS:
+            yield from port_changes(host, states(before), states(after))
             continue
         what = name.partition(".")[0]
         yield Change(

@@ -21,6 +21,7 @@ TITLES = {
     "gpu": "GPU",
     "throughput": "slower",
     "errors": "errors",
+    "port": "port",
     "appeared": "new host",
     "vanished": "host removed",
     "flapping": "flapping",

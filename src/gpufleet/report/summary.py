@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from gpufleet.frameworks import FRAMEWORKS, framework_id
 from gpufleet.model.pairs import PlannedMeeting
+from gpufleet.model.text import natural
 from gpufleet.model.verdict import (
     HEALTHY_VERDICTS,
     CheckResult,
@@ -98,12 +99,7 @@ def worst_first(session: Session) -> list[HostRun]:
 
     def rank(host: HostRun) -> tuple[int, int, list[tuple[int, str]]]:
         issue_count = sum(check["verdict"] not in HEALTHY_VERDICTS for check in causes(host.result))
-        # gpu2 before gpu10.
-        name = [
-            (int(part), "") if part.isdigit() and part.isascii() else (-1, part)
-            for part in re.split(r"([0-9]{1,18})", host.name)
-        ]
-        return order.index(Verdict(host.result["verdict"])), -issue_count, name
+        return order.index(Verdict(host.result["verdict"])), -issue_count, natural(host.name)
 
     return sorted(session.hosts, key=rank)
 

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from gpufleet.catalog import facts
 from gpufleet.frameworks import DEFAULT, FRAMEWORKS, Framework, titles
 from gpufleet.model.problems import Code, Problems
 from gpufleet.model.spec import (
@@ -23,7 +24,7 @@ from gpufleet.model.spec import (
     ToolkitSpec,
 )
 
-from . import expectation, parse_driver
+from . import expectation, parse_driver, parse_network
 from .reader import MAX_DISTANCE, Reader, edit_distance
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._+-]*")
@@ -77,9 +78,11 @@ def read(variables: Mapping[str, Any], problems: Problems) -> Spec:
         driver=parse_driver.driver(reader, get("gpu_driver")),
         driver_reboot=parse_driver.reboot(reader, get("gpu_driver_reboot")),
         mig=parse_driver.mig(reader, get("gpu_mig")),
+        network=parse_network.network(reader, get("gpu_network")),
         containers=parse_driver.containers(reader, get("gpu_containers")),
         expect=expectation.read(reader, get("gpu_expect")),
         gpus=[each for each in read_gpus if each],
+        arch=reader.choice(get("gpu_arch"), "gpu_arch", facts.machines()),
         service_user=expectation.service_user(reader, get("gpu_service_user")),
         prefix=reader.path(get("gpu_prefix"), "gpu_prefix") or defaults.prefix,
         stack_root=reader.path(get("gpu_stack_root"), "gpu_stack_root") or defaults.stack_root,

@@ -21,6 +21,7 @@ from gpufleet.model.text import brief
 from gpufleet.model.verdict import HostResult
 from gpufleet.paths import host_file_name
 
+from . import siblings
 from .judging import judged
 from .saved import read_bounded
 from .session import Session
@@ -56,6 +57,7 @@ def judge_results(directory: Path, hosts: Iterable[InventoryHost], max_age: time
         path = directory / f"{host_file_name(host.name)}.json"
         snapshot, rejected = _read(path, host.name, max_age)
         session.hosts.append(judged(host, snapshot, rejected))
+    session.hosts = siblings.compared(session.hosts)
     session.finished, session.seconds = utc_now(), time.monotonic() - begin
     return session
 

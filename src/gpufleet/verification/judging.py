@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import cast
 
+from gpufleet.checks import Sections
 from gpufleet.errors import Defect, guarded
+from gpufleet.host_state.consensus import sums_by_group
+from gpufleet.host_state.nvlink_domain import host_place
 from gpufleet.inventory import InventoryHost
 from gpufleet.judge import judge
 from gpufleet.model.pairs import PlannedMeeting
@@ -16,8 +19,9 @@ from gpufleet.model.verdict import HostResult
 from gpufleet.transport.compression import Compressed
 from gpufleet.transport.fanout import Outcome
 
+from .host_fabric import fabric_of
 from .host_versions import versions_of
-from .session import HostRun
+from .session import Beside, HostRun
 
 Resolver = Callable[[Declaration, Snapshot | None, str, Collection[str]], Plan]
 Planner = Callable[[InventoryHost, Snapshot | None, Resolver | None], Plan]
@@ -78,7 +82,31 @@ def judged(
     versions = guarded(
         "read the versions of this host", lambda: versions_of(snapshot, plan), lambda defect: None
     )
-    return HostRun(host.name, cast(Snapshot, kept or snapshot), plan, result, versions)
+    fabric = guarded(
+        "read the ports of this host", lambda: fabric_of(snapshot, plan), lambda defect: None
+    )
+    return HostRun(
+        host.name,
+        cast(Snapshot, kept or snapshot),
+        plan,
+        result,
+        versions,
+        fabric,
+        beside_of(snapshot),
+    )
+
+
+def beside_of(snapshot: Snapshot | None) -> Beside | None:
+    """What is compared with other hosts; None without a snapshot."""
+    if snapshot is None:
+        return None
+
+    def read() -> Beside:
+        data = Sections(snapshot, ("smi", "compute")).data
+        smi, compute = data.get("smi"), data.get("compute")
+        return Beside(host_place(smi) if smi else None, sums_by_group(compute) if compute else {})
+
+    return guarded("read what is compared with other hosts", read, lambda defect: None)
 
 
 def result_of(plan: Plan, snapshot: Snapshot | None, reason: HostResult) -> HostResult:

@@ -18,7 +18,7 @@ from gpufleet.probe import payload
 from gpufleet.transport.compression import compressed
 from gpufleet.transport.fanout import Arrived, Outcome, Report, Target, probe_targets
 
-from . import pairs
+from . import pairs, siblings
 from .judging import Planner, Resolver, judged, plan_of, reason_of
 from .options import ProbeOptions
 from .pair_selection import NO_PAIRS, PairOptions, planned_pairs, select_pairs
@@ -118,5 +118,6 @@ def verify(
                 kept=kept,
             )
         )
+    session.hosts = siblings.compared(session.hosts)
     session.finished, session.seconds = utc_now(), time.monotonic() - begin
     return session

@@ -27,7 +27,8 @@ from gpufleet.model.verdict import HostResult, Verdict
 from gpufleet.paths import PROGRAM
 from gpufleet.spec.expectation import MOST_GPUS
 
-from .judging import Resolver, judged, result_of
+from . import siblings
+from .judging import Resolver, beside_of, judged, result_of
 from .session import HostRun, Session
 
 REMEDY = f"Save it again by '{PROGRAM} verify --save DIR'."
@@ -72,8 +73,15 @@ def judge_saved(
             session.hosts.append(judged(hosts[host], snapshot, reason, resolve=resolve))
             continue
         session.hosts.append(
-            HostRun(host, snapshot, plans[host], result_of(plans[host], snapshot, reason))
+            HostRun(
+                host,
+                snapshot,
+                plans[host],
+                result_of(plans[host], snapshot, reason),
+                beside=beside_of(snapshot),
+            )
         )
+    session.hosts = siblings.compared(session.hosts)
     session.finished, session.seconds = utc_now(), time.monotonic() - begin
     return session
 

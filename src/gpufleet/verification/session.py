@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import cast
 
+from gpufleet.host_state.consensus import Group
+from gpufleet.host_state.nvlink_domain import Place
 from gpufleet.judge import judge
 from gpufleet.model.clock import utc_now
 from gpufleet.model.plan import Plan
@@ -15,10 +18,21 @@ from gpufleet.model.verdict import HostResult, Verdicts
 from gpufleet.paths import PROGRAM
 from gpufleet.transport.compression import compressed, compressed_field
 
+from .host_fabric import HostFabric
 from .host_versions import HostVersions
 
 # The name of the program in the remedies of documents: a checkout's.
 WRITTEN_PROGRAM = "./gpufleet"
+
+
+@dataclass(frozen=True)
+class Beside:
+    """What is compared with other hosts, read from a snapshot while it is in memory."""
+
+    # Where its GPUs are in the NVLink fabric; None if they are not in one place.
+    place: Place | None
+    # The sums of random products of each GPU, by those that must agree.
+    sums: Mapping[Group, Sequence[tuple[str, ...]]]
 
 
 @compressed_field("snapshot")
@@ -30,8 +44,10 @@ class HostRun:
     snapshot: Snapshot | None
     plan: Plan
     result: HostResult
-    # Read from the snapshot while it is in memory; where it was not, the report reads them.
+    # Read from the snapshot while it is in memory; where they were not, the report reads them.
     versions: HostVersions | None = None
+    fabric: HostFabric | None = None
+    beside: Beside | None = None
 
     def with_result(self, result: HostResult) -> HostRun:
         """The same host with another result; its snapshot stays compressed."""

@@ -57,7 +57,10 @@ def main(config=None):
         help="with less free memory than that a GPU is busy",
     )
     parser.add_argument(
-        "--host-copies", action="store_true", help="also copies between the host and each GPU"
+        "--once",
+        action="store_true",
+        help="also what one toolkit of a host is enough for: sums that equal GPUs agree on, copies"
+        " between the host and each GPU",
     )
     parser.add_argument(
         "--deep",

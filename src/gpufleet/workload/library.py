@@ -27,13 +27,21 @@ def library_directories(toolkit):
     return [directory for directory in directories if os.path.isdir(directory)]
 
 
-def library_file(toolkit, stem):
-    """The file of that toolkit by its SONAME, which is the shortest of its versioned names."""
+def library_names(toolkit, stem):
+    """[(directory, name), ...] of that library in the first directory that has it."""
     for directory in library_directories(toolkit):
         found = [name for name in os.listdir(directory) if re.match(r"lib%s\.so\.\d" % stem, name)]
         if found:
-            return os.path.join(directory, min(sorted(found, reverse=True), key=len))
-    raise Refused("there is no lib%s.so.* in %s" % (stem, toolkit))
+            return [(directory, name) for name in found]
+    return []
+
+
+def library_file(toolkit, stem):
+    """The file of that toolkit by its SONAME, which is the shortest of its versioned names."""
+    found = sorted(library_names(toolkit, stem), reverse=True)
+    if not found:
+        raise Refused("there is no lib%s.so.* in %s" % (stem, toolkit))
+    return os.path.join(*min(found, key=lambda pair: len(pair[1])))
 
 
 class Library:

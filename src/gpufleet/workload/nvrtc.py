@@ -28,10 +28,11 @@ class Compiler(Library):
         self("nvrtcVersion", ctypes.byref(major), ctypes.byref(minor))
         return "%d.%d" % (major.value, minor.value)
 
-    def compile(self, target=None, kind="PTX"):
-        """The kernel for a target such as sm_90, as PTX or as CUBIN (machine code)."""
+    def compile(self, target=None, kind="PTX", kernel=None):
+        """A kernel for a target such as sm_90, as PTX or as CUBIN (machine code)."""
         program, size = ctypes.c_void_p(), ctypes.c_size_t()
-        self("nvrtcCreateProgram", ctypes.byref(program), KERNEL, b"gpufleet.cu", 0, None, None)
+        text = kernel or KERNEL
+        self("nvrtcCreateProgram", ctypes.byref(program), text, b"gpufleet.cu", 0, None, None)
         args = [("--gpu-architecture=" + target).encode()] if target else []
         self("nvrtcCompileProgram", program, len(args), (ctypes.c_char_p * len(args))(*args))
         self("nvrtcGet%sSize" % kind, program, ctypes.byref(size))

@@ -8,6 +8,7 @@ import time
 
 from gpufleet.probe.constants import COMPUTE_MARK
 
+from .consensus import NAMES
 from .entries import RUNNING
 from .formats import FORMATS
 from .library import has_wheels, library_directories
@@ -33,6 +34,7 @@ class Run:
             "formats": [],
             "nvrtc": None,
             "cudnn": [],
+            "consensus": None,
             "host_copies": None,
             "bandwidth": None,
             "peer": None,
@@ -93,6 +95,8 @@ def cudnn_libraries(toolkit):
 
 # How long a deep run multiplies in each number format: this part of its sustained load.
 FORMAT_SHARE = 1 / 24
+# How long it computes sums in each, otherwise.
+CONSENSUS_S = 0.2
 # The GPUs' own files.
 NODES = "/dev/nvidia[0-9]*"
 
@@ -175,7 +179,29 @@ def through_toolkit(options):
         "gpus": gpu_count,
         "places": ",".join(device["address"] for device in run.document["devices"]),
     }
-    if options.host_copies and gpu_count:
+    if options.once and gpu_count:
+        run.report(
+            consensus=run.each(
+                "consensus",
+                [
+                    (
+                        [
+                            entry
+                            for name in NAMES
+                            for entry in entries(
+                                [gpu],
+                                format=name,
+                                seed=None,
+                                sums=[],
+                                not_applicable=None,
+                            )
+                        ],
+                        {"seconds": seconds or CONSENSUS_S},
+                    )
+                    for gpu in range(gpu_count)
+                ],
+            )
+        )
         rows = run.stage(
             "host_copies", entries(range(gpu_count), copies=None, link=None), 0.5, **everywhere
         )

@@ -13,6 +13,7 @@ import time
 
 from gpufleet.probe.constants import COMPUTE_MARK
 
+from .consensus import agree
 from .copies import copy_between, copy_on_device
 from .cublas import multiply
 from .cudnn import convolve
@@ -32,6 +33,7 @@ STAGES = {
     "cublas": multiply,
     "formats": multiply_in_formats,
     "cudnn": convolve,
+    "consensus": agree,
     "host_copies": copy_to_and_from_host,
     "bandwidth": copy_on_device,
     "peer": copy_between,

@@ -36,16 +36,20 @@ OF_A_CARD = {
     "gpu.recovery",
     "gpu.fabric",
     "gpu.formats",
+    "gpu.consensus",
+    "gpu.rack",
 }
 MANAGED = {"driver.files", "driver.packages", "driver.held", "driver.modules", "driver.nouveau"}
 
 
 def excused(plan: Document, snapshot: Document) -> dict[str, str]:
-    """{check: the declaration} of the driver's checks that do not apply."""
+    """{check: the declaration} of the driver's checks that do not apply, but of racks."""
     return {
         check["id"]: check["cause"]
         for check in judge.judge(plan, snapshot)["checks"]
-        if check["verdict"] == "NOT-DECLARED" and check["id"].startswith(("driver.", "gpu."))
+        if check["verdict"] == "NOT-DECLARED"
+        and check["id"].startswith(("driver.", "gpu."))
+        and check["cause"] != "gpu_expect.fabric: not set"
     }
 
 

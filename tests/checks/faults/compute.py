@@ -74,6 +74,12 @@ def a_gpu_that_was_left_out(plan: Document, snapshot: Document) -> None:
     remedy="state D",
 )
 @fault(
+    "gpu.consensus",
+    verdict="INCONCLUSIVE",
+    remedy="toolkit.nvrtc",
+    cause="No random products were computed: stopped in the stage cublas",
+)
+@fault(
     "gpu.host-copies",
     verdict="INCONCLUSIVE",
     remedy="toolkit.cublas",
@@ -86,6 +92,7 @@ def a_run_that_was_stopped(plan: Document, snapshot: Document) -> None:
         cublas=[],
         formats=[],
         cudnn=[],
+        consensus=None,
         host_copies=None,
         bandwidth=None,
         peer=None,
@@ -510,6 +517,94 @@ def numbers_that_change_between_host_and_gpu(plan: Document, snapshot: Document)
 )
 def a_probe_that_copied_nothing(plan: Document, snapshot: Document) -> None:
     del compute_run(snapshot)["host_copies"]
+
+
+def sums_of(snapshot: Document, gpu: int, name: str) -> Document:
+    found: Document = next(
+        entry
+        for entry in compute_run(snapshot)["consensus"]
+        if (entry["gpu"], entry["format"]) == (gpu, name)
+    )
+    return found
+
+
+@fault(
+    "gpu.consensus",
+    cause="Random products in fp16 on GPU 1 gave 1 wrong sums",
+    remedy="out of service",
+)
+def a_card_that_contradicts_itself(plan: Document, snapshot: Document) -> None:
+    sums_of(snapshot, 1, "fp16")["wrong"] = 1
+
+
+@fault(
+    "gpu.consensus",
+    verdict="INCONCLUSIVE",
+    cause="bf16 on compute capability 9.0: 2 GPUs have 2 different sums of the same products after"
+    " 8 rounds, and no sum is that of most of them",
+    remedy="other hosts that have such GPUs",
+)
+def two_cards_that_disagree(plan: Document, snapshot: Document) -> None:
+    sums_of(snapshot, 0, "bf16")["sums"][3:] = ["0123456789abcdef", "0123456789abcdee"]
+
+
+@fault(
+    "gpu.consensus",
+    cause="bf16 on compute capability 9.0: GPU 0 has another sum of the same products than 9 of 10"
+    " GPUs, each time after 8 rounds",
+    remedy="out of service",
+)
+def a_card_that_disagrees_with_those_of_other_hosts(plan: Document, snapshot: Document) -> None:
+    two_cards_that_disagree(plan, snapshot)
+    common = {"format": "bf16", "capability": "9.0", "seed": 20783, "rounds": 8}
+    plan["siblings"] = [
+        {**common, "sum": sums_of(snapshot, 1, "bf16")["sums"][3], "gpus": 9},
+        {**common, "sum": "0123456789abcdef", "gpus": 1},
+    ]
+
+
+@fault(
+    "gpu.consensus",
+    verdict="INCONCLUSIVE",
+    cause="Random products in int8 on GPU 0 were not computed: nvrtcCompileProgram returned 6",
+    remedy="toolkit.device-query",
+)
+def an_nvrtc_that_refuses_the_kernel(plan: Document, snapshot: Document) -> None:
+    sums_of(snapshot, 0, "int8").update(
+        wrong=None, sums=[], error="nvrtcCompileProgram returned 6 NVRTC_ERROR_COMPILATION"
+    )
+
+
+@fault(
+    "gpu.consensus",
+    verdict="INCONCLUSIVE",
+    cause="No random products were computed: it was not reported",
+    remedy="toolkit.device-query",
+)
+def a_probe_that_knows_no_random_products(plan: Document, snapshot: Document) -> None:
+    del compute_run(snapshot)["consensus"]
+
+
+@fault(
+    "gpu.consensus",
+    verdict="INCONCLUSIVE",
+    cause="Random products in tf32 on GPU 1: what is compared with other GPUs is missing",
+    remedy="verify",
+)
+def a_card_without_its_sums(plan: Document, snapshot: Document) -> None:
+    sums_of(snapshot, 1, "tf32")["sums"] = []
+
+
+@harmless
+def a_card_without_fp8(plan: Document, snapshot: Document) -> None:
+    sums_of(snapshot, 1, "fp8-e4m3").update(
+        wrong=None, sums=[], not_applicable="it needs NVRTC 12.4, this is 11.8"
+    )
+
+
+@harmless
+def cards_of_which_one_computes_fewer_rounds(plan: Document, snapshot: Document) -> None:
+    del sums_of(snapshot, 1, "fp64")["sums"][2:]
 
 
 @fault(

@@ -5,6 +5,9 @@
  *   STAND_IN_CUBLAS, _NVRTC, _CUDNN, _CUDA, _PEER, _WAIT, _REASONS = wrong | zeros | crash | hang |
  *   STATUS, STAND_IN_HEAT, in degrees, and STAND_IN_SLOW_MS, of the first card.
  *
+ *   STAND_IN_FLIP=1:fp16, one bit of that GPU's random products in that format is another, each time;
+ *   STAND_IN_FLAKY=1:fp16, the first time only.
+ *
  *   STAND_IN_VERSION=1103, of cuBLAS. STAND_IN_BROKEN=14: products of that cudaDataType_t are wrong,
  *   and STAND_IN_UNSUPPORTED=14: cuBLAS has none.
  *
@@ -59,6 +62,8 @@ static int told(const char *name, const char *word)
 }
 
 static const size_t MIB = 1 << 20;
+/* What stands before a format in the code of NVRTC's stand-in. */
+#define AGREE "// agree "
 static int handle_of_stand_in;
 
 #ifdef LIBRARY_cuda
@@ -135,12 +140,19 @@ int cuModuleLoadData(void **module, const char *code)
 int cuModuleGetFunction(void **function, void *module, const char *name)
 {
     *function = module;
-    return strcmp(name, "gpufleet_mix") ? 500 : 0;
+    return strcmp(name, strstr(module, AGREE) ? "gpufleet_agree" : "gpufleet_mix") ? 500 : 0;
 }
+int cuModuleUnload(void *module) { return (void)module, 0; }
+
+#include "agree.h"
 int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
                    unsigned bz, unsigned shared, void *stream, void **arguments, void **extra)
 {
     (void)function, (void)gy, (void)gz, (void)by, (void)bz, (void)shared, (void)stream, (void)extra;
+    const char *format = strstr(function, AGREE);
+    if (format)
+        return agree(format + strlen(AGREE), *(unsigned *)arguments[0], *(unsigned *)arguments[1],
+                     *(unsigned *)arguments[2], *(unsigned long long **)arguments[3]);
     const unsigned *in = *(unsigned **)arguments[0];
     unsigned *out = *(unsigned **)arguments[1], n = *(unsigned *)arguments[2];
     int status = trouble("STAND_IN_KERNEL");
@@ -392,11 +404,20 @@ int cublasSasum_v2(void *handle, int n, const float *x, int ix, float *result)
 
 #ifdef LIBRARY_nvrtc
 static const char PTX[] = "// stand-in\n.version 7.8\n.target sm_52\n.visible .entry gpufleet_mix(";
-int nvrtcVersion(int *major, int *minor) { return *major = 12, *minor = 2, 0; }
+static char code[256];
+int nvrtcVersion(int *major, int *minor)
+{
+    int version = number("STAND_IN_NVRTC_VERSION", 1202);
+    return *major = version / 100, *minor = version % 100, 0;
+}
 const char *nvrtcGetErrorString(int s) { return s == 6 ? "NVRTC_ERROR_COMPILATION" : "NVRTC_ERROR"; }
 int nvrtcCreateProgram(void **program, const char *source, const char *name, int count, void *h, void *n)
 {
-    (void)source, (void)name, (void)count, (void)h, (void)n;
+    (void)name, (void)count, (void)h, (void)n;
+    /* The kernel of random products begins with its format, in a comment. */
+    snprintf(code, sizeof code, "%s", PTX);
+    if (!strncmp(source, "// ", 3))
+        snprintf(code, sizeof code, "%s\n%s%.*s", PTX, AGREE, (int)strcspn(source + 3, "\n"), source + 3);
     return *program = &handle_of_stand_in, trouble("STAND_IN_NVRTC");
 }
 int nvrtcCompileProgram(void *program, int count, const char **options)
@@ -407,8 +428,8 @@ int nvrtcCompileProgram(void *program, int count, const char **options)
         return 5;
     return told("STAND_IN_NVRTC", "compilation") ? 6 : 0;
 }
-int nvrtcGetPTXSize(void *program, size_t *size) { return (void)program, *size = sizeof PTX, 0; }
-int nvrtcGetPTX(void *program, char *text) { return (void)program, memcpy(text, PTX, sizeof PTX), 0; }
+int nvrtcGetPTXSize(void *program, size_t *size) { return (void)program, *size = strlen(code) + 1, 0; }
+int nvrtcGetPTX(void *program, char *text) { return (void)program, strcpy(text, code), 0; }
 int nvrtcGetCUBINSize(void *program, size_t *size) { return nvrtcGetPTXSize(program, size); }
 int nvrtcGetCUBIN(void *program, char *text) { return nvrtcGetPTX(program, text); }
 #endif

@@ -100,6 +100,7 @@ def _apart(listed: Sequence[SmiDevice]) -> Iterator[Finding]:
             "have the partitions of the NVLink fabric checked (the NVLink management software of"
             " the switch trays, or nvidia-fabricmanager); see gpu.nvlink and kernel.log",
             verdict=Verdict.INCONCLUSIVE,
+            about=(subjects.DOMAINS,),
         )
 
 

@@ -89,6 +89,17 @@ class FormatResult(GpuResult):
     ]
 
 
+class ConsensusResult(GpuResult):
+    """Sums of random products in a number format, on which GPUs of one architecture agree."""
+
+    format: Annotated[Text, "such as bf16"]
+    seed: Annotated[int | None, "what the operands follow from: the day in UTC, since 1970"]
+    sums: Annotated[list[Text], "after 1, 2, 4, 8 ... rounds, as 16 hexadecimal digits"]
+    not_applicable: Annotated[
+        str | None, "why the GPU or this NVRTC has no such products; null where both have"
+    ]
+
+
 class NvrtcRun(TypedDict):
     """Machine code that NVRTC compiled for one GPU, or PTX where the toolkit does not know it."""
 
@@ -185,6 +196,12 @@ class ComputeRun(TypedDict):
     ]
     nvrtc: Nvrtc | None
     cudnn: list[CudnnResult]
+    consensus: NotRequired[
+        Annotated[
+            list[ConsensusResult] | None,
+            "of the newest toolkit; else null. `wrong` is 1 where a repetition has another sum",
+        ]
+    ]
     host_copies: NotRequired[
         Annotated[
             list[GpuResult] | None,

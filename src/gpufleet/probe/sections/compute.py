@@ -20,6 +20,7 @@ COMPUTE_SILENT = {
     "formats": [],
     "nvrtc": None,
     "cudnn": [],
+    "consensus": None,
     "host_copies": None,
     "bandwidth": None,
     "peer": None,
@@ -47,7 +48,7 @@ def section_compute(host):
         trees = [*trees, wheels]
     for at, tree in enumerate(trees):
         share_s = max(1, (ends - time.monotonic()) / (len(trees) - at))
-        more = [] if at < len(trees) - 1 else ["--host-copies"] + ["--deep"] * deep
+        more = [] if at < len(trees) - 1 else ["--once"] + ["--deep"] * deep
         found["runs"].append(
             run_toolkit(
                 host, tree, share_s + (2 * host["sustained_s"] if "--deep" in more else 0), more

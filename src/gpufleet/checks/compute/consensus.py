@@ -1,0 +1,154 @@
+"""Random products on which all GPUs of an architecture agree: silent corruption.
+
+A product of small integers is known to be right; random products use each bit of the numbers, and
+what is right is what the siblings have: those of the host, and of hosts that are verified with it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+from gpufleet.checks.base import subjects
+from gpufleet.checks.base.registry import HARDWARE, Evidence, Finding, check, shortened
+from gpufleet.checks.base.remedies import command
+from gpufleet.checks.base.sections import Sections
+from gpufleet.host_state.consensus import Difference, Group, first_difference, groups_of
+from gpufleet.model.plan import Plan
+from gpufleet.model.sections.compute import ComputeRun, ConsensusResult
+from gpufleet.model.text import brief
+from gpufleet.model.verdict import Verdict
+
+from .toolkits import DEVICE_FAULT, ToolkitRun, about_runs, gpu_results, no_gpus, runs
+
+FORMATS = ("fp32", "fp64", "fp16", "int8", "tf32", "bf16", "fp8-e4m3", "fp8-e5m2")
+# An NVRTC whose release is not known to lack the instructions, and that refuses them.
+NOT_COMPILED = re.compile(r"nvrtcCompileProgram returned \d+ NVRTC_ERROR_COMPILATION")
+
+
+@check("gpu.consensus", reads=("compute",), repair=HARDWARE, skip_reason=no_gpus)
+def consensus(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
+    """Each GPU computes random products as before, and as others of its architecture, by NVRTC."""
+    reasons, computed = [], False
+    for found in runs(plan, observed):
+        if isinstance(found, Finding):
+            reasons.append(found.cause)
+        elif (entries := found.run.get("consensus")) is None:
+            reasons.append(found.run["error"] or "it was not reported")
+        else:
+            computed = True
+            yield from _in_run(plan, observed, found, entries)
+    if not computed:
+        yield Finding(
+            f"No random products were computed: {'; '.join(reasons)}",
+            "see toolkit.device-query and toolkit.nvrtc; then ./gpufleet verify",
+            verdict=Verdict.INCONCLUSIVE,
+            about=about_runs(runs(plan, observed)),
+        )
+
+
+def _in_run(
+    plan: Plan, observed: Sections, tested: ToolkitRun, entries: Sequence[ConsensusResult]
+) -> Iterator[Finding | Evidence]:
+    for name in FORMATS:
+        where = f"Random products in {name}"
+        tried = []
+        for entry in entries:
+            if entry["format"] == name:
+                result, about = _excused(plan, f"{where} on GPU {entry['gpu']}", tested.run, entry)
+                tried.append(result)
+                yield from about
+        yield from gpu_results(plan, observed, where, tried, run=tested.run, unit="sums")
+    groups: dict[Group, list[ConsensusResult]] = defaultdict(list)
+    for entry, group in groups_of(tested.run):
+        if group:
+            groups[group].append(entry)
+        elif (
+            entry["wrong"] == 0
+            and not (entry["sums"] and entry["seed"] is not None)
+            and not entry["not_applicable"]
+            and not entry["error"]
+        ):
+            yield Finding(
+                f"Random products in {entry['format']} on GPU {entry['gpu']}: what is compared with"
+                " other GPUs is missing",
+                command("verify"),
+                brief(entry),
+                verdict=Verdict.INCONCLUSIVE,
+            )
+    for group, members in groups.items():
+        yield from _agreement(plan, group, members)
+
+
+def _excused(
+    plan: Plan, on: str, run: ComputeRun, entry: ConsensusResult
+) -> tuple[ConsensusResult, list[Finding | Evidence]]:
+    """The result of one GPU, to be judged as others are, and what is said of it beside that."""
+    excused: ConsensusResult = {**entry, "wrong": 0, "error": None}
+    # Each GPU has float32, and each toolkit has NVRTC; not each stack's wheels have it.
+    if entry["not_applicable"] and (entry["format"] != "fp32" or not plan["toolkits"]):
+        return excused, [Evidence(f"{on}: not applicable, {entry['not_applicable']}")]
+    reason = entry["not_applicable"] or entry["error"]
+    if reason and (entry["not_applicable"] or NOT_COMPILED.search(reason)):
+        return excused, [
+            Finding(
+                f"{on} were not computed: {reason}",
+                "use a toolkit that supports the GPU: see toolkit.device-query",
+                verdict=Verdict.INCONCLUSIVE,
+            )
+        ]
+    if reason and run["nvrtc"] and run["nvrtc"]["error"]:
+        return excused, [
+            Finding(
+                f"{on} were not computed: {reason}",
+                "see toolkit.nvrtc",
+                verdict=Verdict.INCONCLUSIVE,
+                about=(subjects.stopped(run["toolkit"]),),
+            )
+        ]
+    return entry, []
+
+
+def _agreement(
+    plan: Plan, group: Group, members: Sequence[ConsensusResult]
+) -> Iterator[Finding | Evidence]:
+    """The GPUs of a group beside each other, and beside those of other hosts."""
+    rows = [
+        row
+        for row in plan.get("siblings") or []
+        if (row["format"], row["capability"], row["seed"]) == group
+    ]
+    difference = (
+        Difference(rows[0]["rounds"], {row["sum"]: row["gpus"] for row in rows})
+        if len(rows) > 1
+        else first_difference(entry["sums"] for entry in members)
+    )
+    rounds = 1 << (max(len(entry["sums"]) for entry in members) - 1)
+    what = f"{group.format} on compute capability {group.capability}"
+    named = shortened([f"GPU {entry['gpu']}" for entry in members])
+    if difference is None:
+        yield Evidence(f"{what}: {named}: one sum after up to {rounds} rounds")
+        return
+    at, total = difference.rounds.bit_length() - 1, sum(difference.gpus.values())
+    own = {entry["gpu"]: entry["sums"][at] for entry in members if len(entry["sums"]) > at}
+    if difference.right is None:
+        if own:
+            yield Finding(
+                f"{what}: {total} GPUs have {len(difference.gpus)} different sums of the same"
+                f" products after {difference.rounds} rounds, and no sum is that of most of them",
+                "at least one of them computes wrong: verify together with other hosts that have"
+                " such GPUs, so that most can tell",
+                verdict=Verdict.INCONCLUSIVE,
+                about=(f"sums/{group.format}",),
+            )
+        return
+    for gpu, value in own.items():
+        if value != difference.right:
+            yield Finding(
+                f"{what}: GPU {gpu} has another sum of the same products than"
+                f" {difference.gpus[difference.right]} of {total} GPUs, each time after"
+                f" {difference.rounds} rounds",
+                DEVICE_FAULT,
+                f"{value} instead of {difference.right}",
+            )

@@ -1,0 +1,73 @@
+"""Which GPUs have another sum of the same random products than the others. Pure.
+
+GPUs of one compute capability that computed with the same operands have the same sums, whatever
+their number of multiprocessors. A sum after more rounds includes those before, so GPUs are compared
+where they first differ; one that computed fewer rounds than that takes no part.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from gpufleet.model.sections.compute import Compute, ComputeRun, ConsensusResult
+
+
+class Group(NamedTuple):
+    """What GPUs that must agree have in common."""
+
+    format: str
+    capability: str
+    seed: int
+
+
+@dataclass(frozen=True)
+class Difference:
+    """After so many rounds GPUs of a group differ: how many have which sum."""
+
+    rounds: int
+    gpus: Mapping[str, int]
+
+    @property
+    def right(self) -> str | None:
+        """The sum of more than half of the GPUs, at least two; None if no sum has that many."""
+        total = sum(self.gpus.values())
+        common = max(self.gpus, key=lambda each: self.gpus[each])
+        return common if 2 * self.gpus[common] > max(total, 2) else None
+
+
+def groups_of(run: ComputeRun) -> Iterator[tuple[ConsensusResult, Group | None]]:
+    """Each entry of a run, and its group; None where it has nothing to be compared."""
+    capabilities = {device["index"]: device["compute_capability"] for device in run["devices"]}
+    for entry in run.get("consensus") or []:
+        capability, seed = capabilities.get(entry["gpu"]), entry["seed"]
+        known = entry["sums"] and capability and seed is not None and entry["wrong"] == 0
+        yield entry, Group(entry["format"], capability, seed) if known else None
+
+
+def first_difference(members: Iterable[Sequence[str]]) -> Difference | None:
+    """Where the sums of a group's GPUs differ first; None where they agree.
+
+    `members`: the sums of each GPU after 1, 2, 4, 8 ... rounds.
+    """
+    left = [sums for sums in members if sums]
+    at = 0
+    while left:
+        found = Counter(sums[at] for sums in left)
+        if len(found) > 1:
+            return Difference(1 << at, found)
+        at += 1
+        left = [sums for sums in left if len(sums) > at]
+    return None
+
+
+def sums_by_group(compute: Compute) -> dict[Group, list[tuple[str, ...]]]:
+    """{group: the sums of each GPU} of a host; a GPU that contradicts itself is left out."""
+    found: dict[Group, list[tuple[str, ...]]] = {}
+    for run in compute["runs"]:
+        for entry, group in groups_of(run):
+            if group:
+                found.setdefault(group, []).append(tuple(entry["sums"]))
+    return found

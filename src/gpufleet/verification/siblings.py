@@ -1,0 +1,93 @@
+"""Compare the hosts that were verified together, where one alone has nothing to be compared with.
+
+A host's plan gets where the hosts of its declared rack are in the NVLink fabric (`rack`, by which
+`gpu.rack` judges), and the sums of random products in which its GPUs differ from others
+(`siblings`, by which `gpu.consensus` judges). Hosts are judged as their snapshots arrive, so those
+that differ are judged once more; where all agree the first judgement stands.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+
+from gpufleet.host_state.consensus import Group, first_difference
+from gpufleet.host_state.nvlink_domain import Place
+from gpufleet.model.plan import ExpectedFabric, RackPlace, SiblingSum
+
+from .judging import result_of
+from .session import HostRun
+
+# A host has the vote of each declared GPU, or of so many where no number is declared: more than a
+# server has, and too few for one that lies to outvote the others.
+MOST_GPUS = 16
+
+
+def compared(hosts: Iterable[HostRun]) -> list[HostRun]:
+    """The hosts in their order, compared with each other."""
+    found = list(hosts)
+    differ = _racks(found) | _sums(found)
+    return [
+        host.with_result(result_of(host.plan, host.snapshot, host.result))
+        if host.name in differ
+        else host
+        for host in found
+    ]
+
+
+def _racks(hosts: Iterable[HostRun]) -> set[str]:
+    """Set `rack` in the plans; the names of the hosts in racks whose hosts differ."""
+    racks = defaultdict(list)
+    for host in hosts:
+        place = host.beside.place if host.beside else None
+        if (declared := host.plan["expect"].get("fabric")) and declared["rack"] and place:
+            racks[declared["rack"]].append((host, place, declared))
+    differ = set()
+    for members in racks.values():
+        if len(members) < 2:
+            continue
+        rows = _places((place, declared) for _, place, declared in members)
+        for host, _, _ in members:
+            host.plan["rack"] = rows
+            if len(rows) > 1:
+                differ.add(host.name)
+    return differ
+
+
+def _places(members: Iterable[tuple[Place, ExpectedFabric]]) -> list[RackPlace]:
+    """How many hosts are in each place; a declared clique is judged by its declaration."""
+    counts = Counter(
+        (place.domain, place.clique if declared["clique"] is None else None)
+        for place, declared in members
+    )
+    return [
+        {"domain": domain, "clique": clique, "hosts": number}
+        for (domain, clique), number in counts.items()
+    ]
+
+
+def _sums(hosts: Iterable[HostRun]) -> set[str]:
+    """Set `siblings` in the plans of hosts in whose groups sums differ; their names."""
+    groups: dict[Group, list[tuple[HostRun, tuple[str, ...]]]] = defaultdict(list)
+    for host in hosts:
+        for group, members in (host.beside.sums if host.beside else {}).items():
+            most = host.plan["expect"]["count"] or MOST_GPUS
+            groups[group] += [(host, sums) for sums in members[:most]]
+    differ: dict[str, list[SiblingSum]] = {}
+    for group, gpus in groups.items():
+        if difference := first_difference(sums for _, sums in gpus):
+            rows: list[SiblingSum] = [
+                {
+                    "format": group.format,
+                    "capability": group.capability,
+                    "seed": group.seed,
+                    "rounds": difference.rounds,
+                    "sum": value,
+                    "gpus": number,
+                }
+                for value, number in sorted(difference.gpus.items())
+            ]
+            for host in {host.name: host for host, _ in gpus}.values():
+                differ.setdefault(host.name, []).extend(rows)
+                host.plan["siblings"] = differ[host.name]
+    return set(differ)
