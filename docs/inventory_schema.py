@@ -15,11 +15,18 @@ from typing import Any
 
 from gpufleet import resolver
 from gpufleet.catalog import container_toolkit
+from gpufleet.catalog.network import read_requests
 from gpufleet.frameworks import FRAMEWORKS
 from gpufleet.model.json_schema import DRAFT
 from gpufleet.model.spec import KEYS, LOCAL, MODULES, PIP
-from gpufleet.spec import network
-from gpufleet.spec.expectation import CHOICES, MOST_GPUS
+from gpufleet.spec import network, parse_network
+from gpufleet.spec.expectation import (
+    CHOICES,
+    GPUDIRECT_MODULES,
+    MOST_CLIQUES,
+    MOST_GPUS,
+    RACK,
+)
 from gpufleet.spec.parse_driver import CONTAINER_SOURCES, SOURCES
 
 Schema = dict[str, Any]
@@ -121,6 +128,18 @@ SHAPES: dict[str, Schema] = {
             },
         ]
     },
+    "gpu_network.driver": {"enum": list(parse_network.DRIVERS)},
+    "gpu_network.max_read_request_bytes": {"enum": read_requests()},
+    "gpu_network.acs": {"enum": ["off", False]},
+    **{
+        f"gpu_network.repository.{key}": {"type": "string", "pattern": rf"^\s*{pattern}\s*$"}
+        for key, pattern in parse_network.PATTERNS.items()
+    },
+    "gpu_network.repository.fingerprints": {
+        "type": "array",
+        "minItems": 1,
+        "items": {"type": "string", "pattern": r"^(\s*[0-9a-fA-F]){40}(\s*[0-9a-fA-F]){0,24}\s*$"},
+    },
     "gpu_containers.engine": {"enum": ["docker", "podman"]},
     "gpu_containers.source": {"enum": list(CONTAINER_SOURCES)},
     "gpu_containers.toolkit": VERSION,
@@ -133,8 +152,19 @@ SHAPES: dict[str, Schema] = {
     "gpu_expect.count": {"type": "integer", "minimum": 0, "maximum": MOST_GPUS},
     "gpu_expect.ecc": {"anyOf": [{"enum": ["on", "off"]}, {"type": "boolean"}]},
     **{f"gpu_expect.{key}": {"enum": list(values)} for key, values in CHOICES.items()},
-    "gpu_expect.pcie.generation": {"enum": list(range(1, 8))},
-    "gpu_expect.pcie.width": {"enum": [1, 2, 4, 8, 16]},
+    **{
+        f"gpu_expect.{link}.{key}": {"enum": list(values)}
+        for link in ("pcie", "network.pcie")
+        for key, values in network.PCIE.items()
+    },
+    "gpu_expect.fabric.rack": {"type": "string", "pattern": f"^{RACK}$"},
+    "gpu_expect.fabric.clique": {"type": "integer", "minimum": 0, "maximum": MOST_CLIQUES},
+    "gpu_expect.modules": {"type": "array", "items": {"enum": list(GPUDIRECT_MODULES)}},
+    "gpu_expect.network.lossless_priority": {
+        "type": "integer",
+        "minimum": 0,
+        "maximum": network.LAST_PRIORITY,
+    },
     "gpu_expect.network.ports": {
         "anyOf": [PORTS, {"type": "array", "minItems": 1, "items": PORTS}]
     },
@@ -172,8 +202,11 @@ SHAPES: dict[str, Schema] = {
 }
 
 
-# The keys that an entry of a list needs; an entry of gpu_stacks needs its framework.
-REQUIRED: dict[str, Schema] = {"gpu_expect.network": {"required": ["ports"]}}
+# The keys that a mapping needs; an entry of gpu_stacks needs its framework.
+REQUIRED: dict[str, Schema] = {
+    "gpu_expect.network": {"required": ["ports"]},
+    "gpu_network.repository": {"required": ["uri", "key", "fingerprints"]},
+}
 
 
 def text(specifications: Iterable[dict[str, Any]], plain: Callable[[str], str]) -> str:
@@ -194,7 +227,9 @@ def _variable(path: str, option: dict[str, Any], plain: Callable[[str], str]) ->
     if "options" in option:
         keys = option["options"].items()
         shape = mapping(**{key: _variable(f"{path}.{key}", each, plain) for key, each in keys})
-        if option["type"] == "list":
+        if option["type"] == "dict":
+            shape |= REQUIRED.get(path, {})
+        else:
             needed = REQUIRED.get(path) or {"oneOf": [{"required": [each]} for each in FRAMEWORKS]}
             shape = {"type": "array", "items": {**shape, **needed}}
     described: Schema = {"description": plain(option["description"])}

@@ -15,6 +15,7 @@ import yaml
 from gpufleet.cli import init
 from gpufleet.cli.main import main
 from gpufleet.model.spec import KEYS
+from tests.support.rdma_host import REPOSITORY
 from tests.support.wrong_variables import WRONG
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -32,7 +33,10 @@ SNIPPETS = [
     if re.match(r" {4}gpu_\w+:", block)
 ]
 # What depends on several values, which a schema of single ones does not compare.
-TOGETHER = [{"gpu_containers": {"engine": "podman", "source": "docker_repo"}}]
+TOGETHER = [
+    {"gpu_containers": {"engine": "podman", "source": "docker_repo"}},
+    {"gpu_network": {"driver": "inbox", "repository": REPOSITORY}},
+]
 
 
 def test_the_schema_has_every_variable_of_the_spec() -> None:
@@ -67,6 +71,9 @@ def test_a_value_that_the_parser_refuses_is_marked(variables: dict[str, Any]) ->
         {"gpu_stacks": [{"tensorflow": "2.13.1", "cudn": "8.6"}]},
         {"gpu_stacks": [{"tensorflow": "2.13.1", "jax": "0.5.3"}]},
         {"gpu_expect": {"pcie": {"width": 3}}},
+        {"gpu_expect": {"modules": ["nvidia"]}},
+        {"gpu_expect": {"fabric": {"rack": "a b"}}},
+        {"gpu_expect": {"network": [{"ports": "mlx5_0", "lossless_priority": 8}]}},
     ],
 )
 def test_an_unknown_or_contradicting_key_is_marked(variables: dict[str, Any]) -> None:

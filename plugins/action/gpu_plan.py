@@ -33,6 +33,7 @@ DECLARATIONS = {
     "gpu_containers": "{engine: docker}",
     "gpu_driver": '{branch: "535"}',
     "gpu_expect": "{count: 8}",
+    "gpu_network": "{driver: inbox}",
     "gpu_stacks": '[{tensorflow: "2.13.1"}]',
     "gpu_toolkits": '["12.4.1"]',
     "tensorflow_gpu_version": '"2.13.1"',

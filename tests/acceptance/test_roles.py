@@ -17,8 +17,10 @@ from pathlib import Path
 import pytest
 
 from gpufleet.paths import ROOT
+from tests.support import planted_adapters
 from tests.support.gpu_containers import toolkit_repository
 from tests.support.lab_fleet import RUNFILE, STACK, TOOLKIT, Fleet, end_of
+from tests.support.planted_adapters import ADDRESS, PLACE, PORTS
 
 pytestmark = pytest.mark.lab
 UP = ("--hosts", "lab1")
@@ -79,6 +81,7 @@ def example(site: Path, fleet: Fleet) -> Example:
     [
         ("nvidia_docker", "gpu_containers: {engine: docker}"),
         ("nvidia_driver", 'gpu_driver: {branch: "535"'),
+        ("network", "gpu_network: {driver: inbox}"),
         ("cuda", 'gpu_toolkits: ["12.4.1"]'),
         ("adoption", 'gpu_toolkits: ["12.4.1"]'),
         ("artifacts", 'gpu_toolkits: ["12.4.1"]'),
@@ -199,6 +202,82 @@ def test_the_driver_is_announced_and_nothing_is_changed(example: Example, fleet:
     output = example("nvidia_driver", "-e", declared, status=2)
     assert "Nobody has published a checksum of NVIDIA-Linux-x86_64-535.261.03.run" in output
     assert fleet.state("lab1") == before
+
+
+def network(**declared: object) -> tuple[str, str]:
+    """The option that declares these parts of gpu_network, and the ports."""
+    expect = {"network": [{"ports": "mlx5_0"}]}
+    return "-e", json.dumps({"gpu_network": declared, "gpu_expect": expect})
+
+
+def test_network_adapters_are_set_up_and_what_is_not_declared_goes(
+    example: Example, fleet: Fleet, tmp_path: Path
+) -> None:
+    planted_adapters.plant(fleet, "lab1", tmp_path)
+    small, redirecting = ("2010", ["001d", "001d"]), ["0000", "0000"]
+    assert planted_adapters.registers(fleet, "lab1") == small
+    settings = {"max_read_request_bytes": 4096, "acs": "off"}
+    before = fleet.state("lab1")
+    output = example("network", "--check", "--diff", *network(driver="inbox", **settings))
+    assert "Would install rdma-core" in output
+    assert f"Would apply --max-read-request 4096 --acs-off --adapter {ADDRESS}" in output
+    assert (fleet.state("lab1"), planted_adapters.registers(fleet, "lab1")) == (before, small)
+
+    example("network", *network(driver="inbox", **settings))
+    assert planted_adapters.registers(fleet, "lab1") == ("5010", redirecting)
+    assert "ibstat" in fleet.on("lab1", "ls /usr/sbin/ibstat /usr/lib/udev/rules.d/*rdma*")
+    journal = "journalctl -u gpufleet-network -o cat --no-pager"
+    assert f"{ADDRESS}: MaxReadReq was 512 bytes, is 4096" in fleet.on("lab1", journal)
+    assert "access control (ACS) was 0x001d, is 0x0000" in fleet.on("lab1", journal)
+    assert fleet.on("lab1", "systemctl is-enabled gpufleet-network") == "enabled\n"
+    assert "changed=0" in example("network", *network(driver="inbox", **settings))
+
+    # A reset of the device, and the boot after it.
+    config = f"/sys/bus/pci/devices/{ADDRESS}/config"
+    reset = f"printf '\\020\\040' | dd of={config} bs=1 seek=104 conv=notrunc status=none"
+    fleet.on("lab1", reset)
+    assert planted_adapters.registers(fleet, "lab1")[0] == "2010"
+    fleet.on("lab1", "systemctl restart gpufleet-network")
+    assert planted_adapters.registers(fleet, "lab1")[0] == "5010"
+    assert f"{PORTS[0]}: access control (ACS) is off already" in fleet.on("lab1", journal)
+    fleet.on("lab1", reset)
+    assert "changed=0" not in example("network", *network(driver="inbox", **settings))
+    assert planted_adapters.registers(fleet, "lab1")[0] == "5010"
+
+    # A register that cannot be written fails the run with the unit's words, and a removal ends it.
+    fleet.on("lab1", f"{reset} && mount -o bind,ro {PLACE}{config} {config}")
+    output = example("network", *network(driver="inbox", **settings), status=2)
+    assert f"{ADDRESS}: not set: its configuration cannot be written" in output
+    fleet.on("lab1", f"umount {config}")
+
+    example("network", *network(driver="inbox"))
+    fleet.on("lab1", "test ! -e /opt/gpufleet/network")
+    assert "gpufleet-network" not in fleet.on("lab1", "systemctl list-units --all")
+    assert "changed=0" in example("network", *network(driver="inbox"))
+
+
+def test_network_adapters_are_refused_before_anything_changes(
+    example: Example, fleet: Fleet
+) -> None:
+    before = fleet.state("lab1")
+    output = example("network", *network(max_read_request_bytes=1000), status=2)
+    assert "gpu_network.max_read_request_bytes is a number (1000), not one of 128" in output
+    fleet.on("lab1", "umount /proc/cpuinfo && sed 's/^flags.*/& hypervisor/' /proc/cpuinfo >/tmp/c")
+    fleet.on("lab1", "mount --bind /tmp/c /proc/cpuinfo")
+    output = example("network", *network(acs="off"), status=2)
+    assert "the host is a virtual machine" in output
+    fleet.on("lab1", "umount /proc/cpuinfo")
+    assert fleet.state("lab1") == before
+
+
+def test_the_network_setup_is_removed_by_a_command(example: Example, fleet: Fleet) -> None:
+    example("network", *network(max_read_request_bytes=1024))
+    fleet.on("lab1", "test -e /opt/gpufleet/network")
+    fleet.gpufleet("remove", "--network", "--yes")
+    left = "find /etc /opt -name '*gpufleet-network*' -o -path '/opt/gpufleet/network*'"
+    assert fleet.on("lab1", left) == ""
+    fleet.on("lab1", "dpkg -s rdma-core")
+    fleet.on("lab1", "umount -R /sys")
 
 
 @pytest.mark.slow

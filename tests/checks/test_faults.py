@@ -9,6 +9,8 @@ import pytest
 from gpufleet.checks import CHECKS
 from gpufleet.judge import judge
 from tests.checks.faults.grace import with_tray
+from tests.checks.faults.lossless import with_lossless
+from tests.checks.faults.network_setup import with_setup
 from tests.checks.faults.rack import with_rack
 from tests.support.check_faults import Fault, faults, no_gpus
 from tests.support.framework_stacks import with_frameworks_on_gpus
@@ -30,8 +32,10 @@ HEALTHY: dict[Break, set[str]] = {
     with_driver: UNUSED,
     with_cards: {"PASS"},
     with_rack: {"PASS"},
+    with_lossless: {"PASS"},
     with_tray: {"PASS"},
     with_gpus: {"PASS"},
+    with_setup: {"PASS"},
     with_frameworks_on_gpus: {"PASS"},
 }
 # TensorFlow and containers do not use the GPUs of the first; both have TensorFlow alone.
@@ -41,14 +45,23 @@ CARDS = {
         ("containers.cdi", "containers.gpus", "containers.reload", *OF_OTHERS), "NOT-DECLARED"
     ),
 }
-# What only hosts of racks, and those with Grace, declare.
-RACK, GRACE = ("gpu.rack",), ("driver.imex", "driver.memory-mode")
+# What only hosts of racks, with Grace, with a lossless class, or with a set-up network declare.
+RACK, GRACE, LOSSLESS = ("gpu.rack",), ("driver.imex", "driver.memory-mode"), ("network.lossless",)
+NETWORK = ("network.setup",)
+
+
+def not_declared(*names: tuple[str, ...]) -> dict[str, str]:
+    return {name: "NOT-DECLARED" for some in names for name in some}
+
+
 DIFFER: dict[Break, dict[str, str]] = {
-    with_cards: {**CARDS, **dict.fromkeys((*RACK, *GRACE), "NOT-DECLARED")},
-    with_rack: {**CARDS, **dict.fromkeys(GRACE, "NOT-DECLARED")},
-    with_tray: {**CARDS, **dict.fromkeys(RACK, "NOT-DECLARED")},
-    with_gpus: dict.fromkeys((*RACK, *GRACE, *OF_OTHERS), "NOT-DECLARED"),
-    with_frameworks_on_gpus: dict.fromkeys((*RACK, *GRACE), "NOT-DECLARED"),
+    with_cards: {**CARDS, **not_declared(RACK, GRACE, LOSSLESS, NETWORK)},
+    with_rack: {**CARDS, **not_declared(GRACE, LOSSLESS, NETWORK)},
+    with_lossless: {**CARDS, **not_declared(RACK, GRACE, NETWORK)},
+    with_tray: {**CARDS, **not_declared(RACK, LOSSLESS, NETWORK)},
+    with_setup: {**CARDS, **not_declared(RACK, GRACE, LOSSLESS)},
+    with_gpus: not_declared(RACK, GRACE, LOSSLESS, NETWORK, OF_OTHERS),
+    with_frameworks_on_gpus: not_declared(RACK, GRACE, LOSSLESS, NETWORK),
 }
 # Breaks that are more than one fault: each is a cause of its own.
 SEVERAL = {
@@ -92,6 +105,7 @@ COMPONENTS = {
     "linker",
     "default_link",
     "driver",
+    "network",
     "containers",
 }
 # Remedies for which a plain text says it all; the texts with a command are built as data.

@@ -155,7 +155,7 @@ def test_verdict_and_culprits_are_kept(path: Path) -> None:
         "Ring",
         24,
     )
-    assert test.culprits == ["a is slow", "d took no part: no GPU"]
+    assert test.culprits == ("a is slow", "d took no part: no GPU")
 
 
 def test_bandwidths_of_one_host_leave_out_other_groups(path: Path) -> None:

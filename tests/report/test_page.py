@@ -35,7 +35,7 @@ Open = Callable[..., webdriver.Chrome]
 
 FLEETS: dict[str, Callable[[], Fleet]] = {
     "one": lambda: fleet(1, broken=0),
-    "eight": lambda: fleet(8, seed=3, broken=0.6),
+    "eight": lambda: fleet(8, seed=5, broken=0.6),
     "thousand": lambda: fleet(1000),
 }
 
@@ -370,6 +370,35 @@ def test_a_slow_card_is_seen_in_its_history(show: Open, fleets: dict[str, Fleet]
         if each.find_elements(By.CSS_SELECTOR, ".low")
     ]
     assert [each.text.split()[:2] for each in low] == [["GPU", "3"]] * 2
+
+
+def test_a_lost_link_is_seen_in_the_ports_of_its_host_and_among_the_rails(
+    show: Open, fleets: dict[str, Fleet]
+) -> None:
+    lost = [
+        (number, host.name)
+        for number, host in enumerate(fleets["thousand"].session.hosts, 1)
+        if any(
+            check["id"] == "network.ports" and check["verdict"] == "FAIL"
+            for check in host.result["checks"]
+        )
+    ]
+    assert len(lost) > 1
+    number, _ = lost[0]
+    browser = show("thousand", f"#h{number}")
+    ports = shown(browser, f"#h{number} .ports tbody tr")
+    [up, down] = [row for row in ports if row.startswith("mlx5")]
+    assert up.startswith("mlx5_0, mlx5_1, mlx5_2, mlx5_4") and "✓ 4: ACTIVE" in up
+    assert "mlx5_6: symbol_error 4711" in up
+    assert down.startswith("mlx5_3 ") and "✗ 1: DOWN, 2: Polling" in down
+    assert "0, 1, 2, 3, 4, 5, 6, 7 18 of 18 4.0 0" in ports
+    rows = shown(browser, ".rails tbody tr")
+    assert sorted(row.split()[0] for row in rows) == sorted(name for _, name in lost)
+    assert {tuple(row.split()[1:]) for row in rows} == {
+        ("✓", "✓", "✓", "✗", "down", "✓", "✓", "✓", "✓")
+    }
+    [count] = shown(browser, ".rails tfoot tr")
+    assert count.split()[-1] == str(len(lost))
 
 
 def test_what_changed_is_on_top_and_said_once(show: Open, fleets: dict[str, Fleet]) -> None:

@@ -42,9 +42,10 @@ def test_everything_that_is_declared_stands_in_the_plan() -> None:
         "tflops": 12.5,
         "bus_bandwidth_gb_s": 380.0,
         "governor": "performance",
+        "modules": ["nvidia_peermem", "gdrdrv"],
         "imex": {"nodes": ["10.0.7.1", "10.0.7.2"], "per_job": False, "channels": 1},
         "memory_mode": "driver",
-        "network": [declared(count=8, rate=400.0, gid_index=3, gid_type="v2")],
+        "network": [declared(count=8, rate=400.0, gid_index=3, gid_type="v2", lossless_priority=3)],
     }
     assert expected(**wanted) == {**wanted, "uuids": [UUID], "tflops_because": "gpu_expect.tflops"}
     # A key that nobody reads would be accepted, and dropped.
@@ -82,6 +83,7 @@ def test_yaml_makes_truths_of_on_and_off(written: Any, meant: str) -> None:
         ({"governor": "fast"}, "gpu_expect.governor", "performance, powersave"),
         ({"compute_mode": "Prohibited"}, "gpu_expect.compute_mode", "default, exclusive_process"),
         ({"nvlinks": "all"}, "gpu_expect.nvlinks", "0 for cards without a bridge"),
+        ({"modules": ["nvidia"]}, "gpu_expect.modules[0]", "one of nvidia_peermem, gdrdrv"),
         ({"fabric": "r12"}, "gpu_expect.fabric", "a mapping with rack, clique"),
         ({"fabric": {"rack": "a b"}}, "gpu_expect.fabric.rack", "such as r12"),
         ({"fabric": {"clique": "x"}}, "gpu_expect.fabric.clique", "a clique's number"),
@@ -93,6 +95,16 @@ def test_yaml_makes_truths_of_on_and_off(written: Any, meant: str) -> None:
         ({"pcie": {"width": 12}}, "gpu_expect.pcie.width", "one of 1, 2, 4, 8, 16"),
         ({"pcie": {"generation": 9}}, "gpu_expect.pcie.generation", "one of 1, 2, 3"),
         ({"pcie": {"wdth": 4}}, "gpu_expect.pcie.wdth", "rename wdth to width"),
+        (
+            {"network": [{"ports": "mlx5_0", "lossless_priority": 8}]},
+            "gpu_expect.network[0].lossless_priority",
+            "a number up to 7",
+        ),
+        (
+            {"network": [{"ports": "mlx5_0", "pcie": {"width": 3}}]},
+            "gpu_expect.network[0].pcie.width",
+            "one of 1, 2, 4, 8, 16",
+        ),
         ({"uuids": UUID}, "gpu_expect.uuids", "a list"),
         ({"uuids": ["MIG-1"]}, "gpu_expect.uuids[0]", "nvidia-smi -L"),
         ({"uuids": [7]}, "gpu_expect.uuids[0]", "text in quotes"),

@@ -10,6 +10,7 @@ MODULES = (
     "ib_core",
     "ib_uverbs",
     "ib_umad",
+    "rdma_ucm",
     "mlx5_core",
     "mlx5_ib",
     "efa",
@@ -105,8 +106,31 @@ def device(number: int, own: Document | None = None, **changes: Any) -> Document
         "above": {"address": f"0000:{number:02x}:02.0", "vendor": "0x1000", **LINK},
         "max_read_request": 4096,
         "relaxed_ordering": True,
+        "traffic_gb_s": 0.0,
         "ports": [own or port(number)],
         "error": None,
+        **changes,
+    }
+
+
+def interface(number: int, **changes: Any) -> Document:
+    """The network interface of the device with this number."""
+    return {
+        "name": f"ens{number}np0",
+        "address": f"0000:{0x40 + number:02x}:00.0",
+        "driver": "mlx5_core",
+        "type": 1,
+        "operstate": "up",
+        "carrier": 1,
+        "carrier_changes": 2,
+        "carrier_up_count": 1,
+        "speed": 400000,
+        "index": 3 + number,
+        "mtu": 9000,
+        "dev_port": 0,
+        "master": None,
+        "lossless": None,
+        "default_route": False,
         **changes,
     }
 
@@ -160,8 +184,68 @@ def network(devices: list[Document], gpus: int = 0, **changes: Any) -> Document:
             for slot in ("01", "02", "03")
         },
         "peermem": None,
-        "modules": {name: name.startswith(("ib_", "mlx5_")) for name in MODULES},
+        "modules": {name: name.startswith(("ib_", "mlx5_", "rdma_")) for name in MODULES},
         "nodes": nodes,
+        **changes,
+    }
+
+
+REPOSITORY = {
+    "uri": "https://mirror.example/doca/",
+    "key": "https://mirror.example/doca/key.asc",
+    "fingerprints": ["AB" * 20],
+}
+BOOT_MODULES = ["mlx5_ib", "ib_uverbs", "ib_umad", "rdma_ucm"]
+ROLE_FILES = [
+    "/etc/systemd/system/gpufleet-network.service",
+    "/etc/systemd/system/multi-user.target.wants/gpufleet-network.service",
+    "/opt/gpufleet/network/pci_settings.py",
+    "/etc/modules-load.d/gpufleet-network.conf",
+]
+
+
+def not_set_up(**changes: Any) -> Document:
+    """What the probe reads of a host on which the role network wrote nothing."""
+    kernels = "kernel/drivers/net/ethernet/mellanox/mlx5/core/mlx5_core.ko"
+    return {
+        "files": [],
+        "modules": None,
+        "settings": None,
+        "on_disk": {"mlx5_core": kernels, **dict.fromkeys(BOOT_MODULES, "kernel/x.ko")},
+        "loaded_driver": "ABC",
+        "installed_driver": None,
+        "unit": None,
+        "enabled": None,
+        "active": None,
+        **changes,
+    }
+
+
+def set_up(adapters: list[str], **changes: Any) -> Document:
+    """What the probe reads of a host on which the role network did everything."""
+    return not_set_up(
+        **{
+            "files": [*ROLE_FILES],
+            "modules": [*BOOT_MODULES],
+            "settings": {"max_read_request": 4096, "acs_off": True, "adapters": adapters},
+            "unit": "gpufleet-network.service",
+            "enabled": True,
+            "active": True,
+            **changes,
+        }
+    )
+
+
+def planned_setup(adapters: list[str], **changes: Any) -> Document:
+    """The plan's `network`: the distribution's driver, and both PCI settings."""
+    return {
+        "driver": "inbox",
+        "packages": ["rdma-core", "ibverbs-providers", "infiniband-diags"],
+        "repository": None,
+        "modules": [*BOOT_MODULES],
+        "max_read_request": 4096,
+        "acs_off": True,
+        "adapters": adapters,
         **changes,
     }
 
@@ -178,5 +262,15 @@ def declared(**changes: Any) -> Document:
         "board": None,
         "gid_index": None,
         "gid_type": None,
+        "lossless_priority": None,
+        "pcie": None,
         **changes,
     }
+
+
+def derived(plan: Document, snapshot: Document, *more: Document, gpus: int = 8) -> list[Document]:
+    """Declare no ports, and give each of eight GPUs an adapter; the devices."""
+    del plan["expect"]["network"]
+    devices = [device(number) for number in range(gpus)] + list(more)
+    snapshot["sections"]["network"]["data"] = network(devices, gpus)
+    return devices

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.support.rdma_host import REPOSITORY
+
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"gpu_stacks": "2.13.1"}, "gpu_stacks"),
     ({"gpu_stacks": ["2.13.1"]}, "gpu_stacks[0]"),
@@ -32,6 +34,20 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"gpu_mig": {"all": ["3g"]}}, "gpu_mig[all][0]"),
     ({"gpu_mig": {"first": []}}, "gpu_mig[first]"),
     ({"gpu_mig": {"all": [], "0": []}}, "gpu_mig"),
+    ({"gpu_network": "inbox"}, "gpu_network"),
+    ({"gpu_network": {"driver": "ofed"}}, "gpu_network.driver"),
+    ({"gpu_network": {"driver": "inbox", "repository": REPOSITORY}}, "gpu_network.repository"),
+    (
+        {"gpu_network": {"driver": "doca", "repository": {**REPOSITORY, "uri": "doca"}}},
+        "gpu_network.repository.uri",
+    ),
+    (
+        {"gpu_network": {"driver": "doca", "repository": {**REPOSITORY, "fingerprints": ["AB"]}}},
+        "gpu_network.repository.fingerprints[0]",
+    ),
+    ({"gpu_network": {"peermem": "maybe"}}, "gpu_network.peermem"),
+    ({"gpu_network": {"max_read_request_bytes": 1000}}, "gpu_network.max_read_request_bytes"),
+    ({"gpu_network": {"acs": True}}, "gpu_network.acs"),
     ({"gpu_containers": "docker"}, "gpu_containers"),
     ({"gpu_containers": {"engine": "lxc"}}, "gpu_containers.engine"),
     ({"gpu_containers": {"source": "nvidia"}}, "gpu_containers.source"),

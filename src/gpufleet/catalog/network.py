@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 
@@ -37,7 +38,7 @@ class Limit:
 
 
 def rate_limit(counter: str) -> Limit | None:
-    """The limit of a counter's growth; None if no tool has one."""
+    """The limit of the growth of a port's or a GPU's NVLinks' counter; None if no tool has one."""
     return _limits().get(counter)
 
 
@@ -45,7 +46,8 @@ def rate_limit(counter: str) -> Limit | None:
 def _limits() -> dict[str, Limit]:
     return {
         row["counter"]: Limit(row["more"], row["seconds"], row["fatal"])
-        for row in _table()["rates"]
+        # No counter of a port has the name of one of a GPU's NVLinks.
+        for row in [*_table()["rates"], *facts.document("fabric.yml")["rates"]]
     }
 
 
@@ -100,6 +102,25 @@ def translates(iommu: str) -> bool:
 def carries_rdma(vendor: str | None) -> bool:
     """Whether adapters of this PCI vendor are RDMA devices."""
     return vendor in _table()["vendors"]
+
+
+def packages(driver: str, family: str) -> list[str]:
+    """The packages of a network driver (`inbox` or `doca`) for a family of distributions."""
+    return [*_table()["drivers"][driver][family]]
+
+
+def modules(vendors: Iterable[str], *, peermem: bool = False) -> list[str]:
+    """The kernel modules for adapters of these PCI vendors, in the order in which they load."""
+    table = _table()["modules"]
+    kinds = [each for each in table if each in {*vendors, "programs", *["peermem"] * peermem}]
+    # What programs open stands on the vendors' modules, and nvidia_peermem on both.
+    kinds.sort(key=lambda each: ("programs", "peermem").index(each) if each[:2] != "0x" else -1)
+    return [name for kind in kinds for name in table[kind]["names"]]
+
+
+def read_requests() -> list[int]:
+    """The sizes that a PCI device's MaxReadReq can have, in bytes."""
+    return [*_table()["read_requests"]["bytes"]]
 
 
 def _table() -> Row:

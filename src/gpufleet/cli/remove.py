@@ -51,6 +51,9 @@ def parser() -> Parser:
     group.add_argument(
         "--containers", action="store_true", help="The integration that gives containers the GPUs"
     )
+    group.add_argument(
+        "--network", action="store_true", help="The setup of the network adapters; packages stay"
+    )
     add_hosts(verb)
     verb.add_argument_group("Confirmation").add_argument(
         "-y", "--yes", action="store_true", help="Do not ask before hosts are changed"
@@ -72,12 +75,13 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
         "gpu_remove_stacks": options.stack,
         "gpu_remove_driver": options.driver,
         "gpu_remove_containers": options.containers,
+        "gpu_remove_network": options.network,
     }
     if not any(removed.values()):
         raise ConfigurationError(
             "Nothing to remove is named.",
             "",
-            "Name it: --toolkit 11.8, --stack NAME, --driver or --containers.",
+            "Name it: --toolkit 11.8, --stack NAME, --driver, --containers or --network.",
         )
     check_playbook_args(parser(), rest)
     selected = selector(options)
@@ -99,6 +103,7 @@ def confirmed(options: argparse.Namespace, selected: HostSelector) -> bool:
         *(f"stack {name}" for name in options.stack),
         *(f"toolkit {version}" for version in options.toolkit),
         *(["the integration of containers"] if options.containers else []),
+        *(["the setup of the network adapters"] if options.network else []),
         *(["the driver"] if options.driver else []),
     ]
     print(f"Remove from {len(names)} hosts: {', '.join(what)}", file=sys.stderr)

@@ -16,6 +16,7 @@ from .containers import containers_change
 from .cuda import cudnn_change, default_link_change, toolkit_change
 from .driver import driver_change, library_change, restart_change
 from .linker import linker_change
+from .network import network_change
 from .removals import removals
 from .repairs import Repair, with_repairs
 from .stacks import environment_change, stack_change
@@ -26,17 +27,18 @@ def changes(
 ) -> list[PlanChange]:
     """What to do on a host, in the order of the roles: `what`, `id`, `action`, `because`.
 
-    `what` is driver, toolkit, cudnn, driver_library, stack, environment, linker or default_link;
-    `id` is the receipt's id, the library's name, the linker file's or the link's path; `action` is
-    install, upgrade, repair, finish, restart, adopt, remove or refuse. An empty list means that the
-    host is what the plan says, as far as documents can tell. `repair`: {component: step} of what a
-    failing check demands beyond that.
+    `what` is driver, toolkit, cudnn, driver_library, network, containers, stack, environment,
+    linker or default_link; `id` is the receipt's id, the library's name, the linker file's or the
+    link's path; `action` is install, upgrade, repair, finish, restart, adopt, remove or refuse. An
+    empty list means that the host is what the plan says, as far as documents can tell. `repair`:
+    {component: step} of what a failing check demands beyond that.
     """
     host, adopt = Host(snapshot), bool(plan.get("adopt"))
     rows = [driver_change(host, plan) or restart_change(plan, host)]
     rows += [toolkit_change(host, row, adopt) for row in plan["toolkits"]]
     rows += [cudnn_change(host, row, adopt) for row in plan["cudnn"]]
     rows.append(library_change(host, plan))
+    rows.append(network_change(plan, host))
     rows.append(containers_change(plan, host))
     rows += [stack_change(host, row) for row in plan["stacks"]]
     rows.append(environment_change(host, plan["environment"]))

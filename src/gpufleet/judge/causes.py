@@ -68,10 +68,19 @@ INSTALLED_CUDNN = ("cudnn.files", "cudnn.present", "cudnn.links", "cudnn.readabl
 RELATIONS = (
     # A section that was not read.
     Relation("host.probe", EVERY),
+    # A kernel module or a PCI setting that is declared.
+    Relation(
+        "network.setup",
+        ("network.ports", "network.settings", "network.gpudirect"),
+        ("module", "pci"),
+    ),
     # An RDMA device of which nothing was read.
     Relation(
-        "network.ports", ("network.errors", "network.settings", "network.gpudirect"), ("rdma",)
+        "network.ports",
+        ("network.errors", "network.settings", "network.lossless", "network.gpudirect"),
+        ("rdma",),
     ),
+    Relation("network.settings", ("network.gpudirect",), ("modules",)),
     # An installation that was not finished, a tree that is gone, a mount that executes nothing.
     Relation(
         "install.complete",
@@ -169,7 +178,7 @@ RELATIONS = (
     Relation("gpu.after-load", ("kernel.after-load",)),
     # A host that is not in the NVLink domain of its rack.
     Relation("gpu.rack", ("gpu.fabric",), ("card", "domains")),
-    Relation("gpu.fabric", ("gpu.rack",), ("card",)),
+    Relation("gpu.fabric", ("gpu.rack",), ("reported",)),
     # A card that is slow, and values that it does not report.
     Relation("kernel.log", ("gpu.memory-errors",), ("memory",)),
     Relation("gpu.memory-errors", ("gpu.settings",)),

@@ -14,7 +14,7 @@ from .types import Path, Text
 
 
 class ExpectedLink(TypedDict):
-    """The least PCIe link of each GPU."""
+    """The least PCIe link of each GPU or adapter."""
 
     generation: int | None
     width: int | None
@@ -32,6 +32,10 @@ class PlannedPorts(TypedDict):
     board: Annotated[Text | None, "the boards' id (PSID)"]
     gid_index: Annotated[int | None, "the entry of the GID table that programs use"]
     gid_type: Annotated[Literal["v1", "v2"] | None, "of RoCE"]
+    lossless_priority: NotRequired[
+        Annotated[int | None, "the priority of RoCE that has flow control and ECN"]
+    ]
+    pcie: NotRequired[ExpectedLink | None]
 
 
 class ExpectedFabric(TypedDict):
@@ -96,6 +100,9 @@ class Expectation(TypedDict):
     governor: NotRequired[
         Annotated[Text | None, "the frequency governor of each CPU, such as `performance`"]
     ]
+    modules: NotRequired[
+        Annotated[list[Text] | None, "kernel modules of GPUDirect that must be loaded"]
+    ]
     network: NotRequired[
         Annotated[
             list[PlannedPorts] | None,
@@ -151,6 +158,31 @@ class PlannedDriver(TypedDict):
         "MIG profiles by GPU index, or of `all`; empty: MIG off; null: not declared",
     ]
     reboot: Annotated[Literal["auto", "never", "always"], "when the host may be rebooted"]
+
+
+class PlannedRepository(TypedDict):
+    """A package repository of the site."""
+
+    uri: Text
+    key: Annotated[Text, "the address of its signing key"]
+    fingerprints: Annotated[list[Text], "of the key"]
+    suite: Annotated[Text, "of apt"]
+    components: Annotated[Text | None, "of apt"]
+
+
+class PlannedNetwork(TypedDict):
+    """What `gpu_network` provides for the network adapters."""
+
+    driver: Annotated[Literal["inbox", "doca"] | None, "null: not managed"]
+    packages: Annotated[list[Text], "empty: nothing is installed"]
+    repository: Annotated[PlannedRepository | None, "null: the packages are the distribution's"]
+    modules: Annotated[list[Text], "kernel modules, loaded at boot in this order"]
+    max_read_request: Annotated[int | None, "of each adapter, in bytes; null: not set"]
+    acs_off: Annotated[bool, "access control of the PCI ports above is switched off"]
+    adapters: Annotated[
+        list[Text] | None,
+        "the PCI addresses of the adapters with role compute; null: the host was not probed",
+    ]
 
 
 class PlannedContainers(TypedDict):
@@ -365,6 +397,7 @@ class Plan(TypedDict):
     service_user: Annotated[Text | None, "the account that must be able to use the GPUs"]
     os: Annotated[PlannedOs | None, "null: the host was not probed"]
     driver: Annotated[PlannedDriver | None, "null: nothing is declared and nothing needs it"]
+    network: NotRequired[Annotated[PlannedNetwork | None, "null: not declared"]]
     containers: Annotated[PlannedContainers | None, "null: not declared"]
     driver_library: DriverLibrary | None
     toolkits: list[PlannedToolkit]
@@ -392,6 +425,7 @@ Component = Literal[
     "toolkit",
     "cudnn",
     "driver_library",
+    "network",
     "containers",
     "stack",
     "environment",

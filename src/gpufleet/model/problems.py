@@ -110,6 +110,14 @@ class Code(Enum):
     TOOLKIT_CLASH = "toolkit-clash", "Two patch releases need the same directory."
     CUDNN_CLASH = "cudnn-clash", "Two cuDNN of the same major version are declared for one toolkit."
     DEFAULT_NOT_DECLARED = "default-not-declared", "The default toolkit is not declared."
+    NETWORK_DRIVER = (
+        "network-driver",
+        "The declared network driver is not there, or another one is.",
+    )
+    NETWORK_SETTING = (
+        "network-setting",
+        "A setting of the network adapters does not fit the host.",
+    )
     CONTAINER_TOOLKIT_VULNERABLE = (
         "container-toolkit-vulnerable",
         "The container toolkit has known vulnerabilities that nobody accepted.",

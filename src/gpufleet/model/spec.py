@@ -22,6 +22,7 @@ KEYS = (
     "gpu_driver_reboot",
     "gpu_mig",
     "gpu_arch",
+    "gpu_network",
     "gpu_containers",
     "gpu_expect",
     "gpu_gpus",
@@ -128,6 +129,28 @@ class ContainersSpec:
     accept_cves: tuple[str, ...] = ()  # known vulnerabilities of the toolkit
 
 
+@dataclass(frozen=True)
+class RepositorySpec:
+    """A package repository of the site: addresses without a login, and its key's fingerprints."""
+
+    uri: str
+    key: str
+    fingerprints: tuple[str, ...]
+    suite: str = "./"
+    components: str | None = None
+
+
+@dataclass(frozen=True)
+class NetworkSpec:
+    """gpu_network; None and False: not managed."""
+
+    driver: str | None = None
+    repository: RepositorySpec | None = None
+    peermem: bool = False
+    max_read_request: int | None = None  # in bytes
+    acs_off: bool = False
+
+
 @dataclass
 class Spec:
     """Everything that a host's variables declare. Directories are absolute."""
@@ -140,6 +163,7 @@ class Spec:
     driver: DriverSpec | None = None  # None: not managed
     driver_reboot: str = "auto"
     mig: dict[str, list[str]] | None = None  # profiles by GPU index, or of "all"
+    network: NetworkSpec | None = None
     containers: ContainersSpec | None = None
     expect: dict[str, Any] = field(default_factory=dict)  # spec.expectation
     gpus: list[str] = field(default_factory=list)

@@ -35,11 +35,14 @@ KEYS = (
     "governor",
     "imex",
     "memory_mode",
+    "modules",
     "network",
 )
 COMPUTE_MODES = ("default", "exclusive_process")
 # The kernel's governors. Left out is userspace, which leaves the frequency to a program.
 GOVERNORS = ("performance", "powersave", "schedutil", "ondemand", "conservative")
+# Kernel modules of GPUDirect, which a host may do without: DMA-BUF copies without a module.
+GPUDIRECT_MODULES = ("nvidia_peermem", "gdrdrv")
 # What takes one of a few values; the inventory's schema lists them.
 # What manages the memory of a GPU that shares it with its CPU: the driver (CDMM), or the kernel.
 MEMORY_MODES = ("driver", "numa")
@@ -80,7 +83,7 @@ def read(reader: Reader, value: Any) -> dict[str, Any]:
         "memory_mib": count("memory_mib", "a number of MiB"),
         "power_limit_w": count("power_limit_w", "a number of watts"),
         "ecc": _switch(reader, entry.get("ecc"), f"{_WHERE}.ecc"),
-        "pcie": _link(reader, entry.get("pcie"), f"{_WHERE}.pcie"),
+        "pcie": network.pcie_link(reader, entry.get("pcie"), f"{_WHERE}.pcie"),
         "nvlinks": count("nvlinks", "a number, 0 for cards without a bridge"),
         "fabric": _fabric(reader, entry.get("fabric"), f"{_WHERE}.fabric"),
         "tflops": reader.amount(entry.get("tflops"), f"{_WHERE}.tflops", "such as 12.5"),
@@ -89,6 +92,7 @@ def read(reader: Reader, value: Any) -> dict[str, Any]:
             f"{_WHERE}.bus_bandwidth_gb_s",
             "such as 380",
         ),
+        "modules": _modules(reader, entry.get("modules"), f"{_WHERE}.modules"),
         "imex": _imex(reader, entry.get("imex"), f"{_WHERE}.imex"),
         "network": network.read(reader, entry.get("network"), f"{_WHERE}.network"),
         **{
@@ -118,20 +122,13 @@ def _switch(reader: Reader, value: Any, where: str) -> str | None:
     return reader.choice(value, where, ("on", "off"))
 
 
-def _link(reader: Reader, value: Any, where: str) -> dict[str, int | None] | None:
-    """The least PCIe generation and width of each GPU."""
-    if value is None:
-        return None
-    entry = reader.mapping(value, where, ("generation", "width"))
-    found = {}
-    for key, known in (("generation", range(1, 8)), ("width", (1, 2, 4, 8, 16))):
-        number = reader.count(entry.get(key), f"{where}.{key}", "a number")
-        if number is not None and number not in known:
-            listed = ", ".join(map(str, known))
-            reader.wrong(number, f"{where}.{key}", f"one of {listed}")
-            number = None
-        found[key] = number
-    return found if any(found.values()) else None
+def _modules(reader: Reader, value: Any, where: str) -> list[str] | None:
+    """The kernel modules of GPUDirect that must be loaded."""
+    found = [
+        reader.choice(each, f"{where}[{at}]", GPUDIRECT_MODULES)
+        for at, each in enumerate(reader.sequence(value, where))
+    ]
+    return [each for each in found if each] or None
 
 
 def _fabric(reader: Reader, value: Any, where: str) -> dict[str, Any] | None:

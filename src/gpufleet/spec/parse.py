@@ -24,7 +24,7 @@ from gpufleet.model.spec import (
     ToolkitSpec,
 )
 
-from . import expectation, parse_driver
+from . import expectation, parse_driver, parse_network
 from .reader import MAX_DISTANCE, Reader, edit_distance
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._+-]*")
@@ -78,6 +78,7 @@ def read(variables: Mapping[str, Any], problems: Problems) -> Spec:
         driver=parse_driver.driver(reader, get("gpu_driver")),
         driver_reboot=parse_driver.reboot(reader, get("gpu_driver_reboot")),
         mig=parse_driver.mig(reader, get("gpu_mig")),
+        network=parse_network.network(reader, get("gpu_network")),
         containers=parse_driver.containers(reader, get("gpu_containers")),
         expect=expectation.read(reader, get("gpu_expect")),
         gpus=[each for each in read_gpus if each],

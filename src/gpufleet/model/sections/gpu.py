@@ -304,6 +304,9 @@ class GpuNvlinks(TypedDict):
     errors: Annotated[
         dict[str, int], "error counters since the driver was loaded, added up over active links"
     ]
+    effective_ber: NotRequired[
+        Annotated[float | None, "the worst link's rate of bits that are wrong after correction"]
+    ]
     peers: NotRequired[Annotated[list[GpuPeer], "of GPUs with NVLink and a higher index"]]
 
 

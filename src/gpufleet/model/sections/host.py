@@ -179,6 +179,9 @@ class Packages(TypedDict):
 
     manager: Literal["dpkg", "rpm"] | None
     driver: Annotated[list[Package], "the driver's packages"]
+    network: NotRequired[
+        Annotated[dict[str, Text | None], "the version of each package of network drivers"]
+    ]
     broken: Annotated[list[BrokenPackage], "all packages that are not cleanly installed"]
     pins: Annotated[list[Pin], "apt's preferences that name the driver's packages"]
     unattended: UnattendedUpgrades

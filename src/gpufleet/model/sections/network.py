@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, TypedDict
+from typing import Annotated, NotRequired, TypedDict
 
 from gpufleet.model.types import Path, Text
 
@@ -74,8 +74,23 @@ class RdmaDevice(TypedDict):
     above: PortAbove | None
     max_read_request: Annotated[int | None, "in bytes"]
     relaxed_ordering: bool | None
+    traffic_gb_s: NotRequired[
+        Annotated[float | None, "what it moved in both directions while it was read, in Gb/s"]
+    ]
     ports: Annotated[list[RdmaPort] | None, "null where they were not read, so also of a bridge"]
     error: Annotated[Text | None, "why nothing of it was read"]
+
+
+class Lossless(TypedDict):
+    """Settings of a lossless class. A mask has a bit for each priority; null: not read."""
+
+    pfc: Annotated[int | None, "the priorities with flow control"]
+    trust: Annotated[Text | None, "what gives a packet its priority, `dscp` or `pcp`"]
+    notify: Annotated[int | None, "the priorities of which a receiver reports congestion (ECN)"]
+    react: Annotated[int | None, "the priorities in which a sender slows down then"]
+    traffic_class: Annotated[
+        int | None, "of RoCE packets of programs that set none; -1: no such value is set"
+    ]
 
 
 class Interface(TypedDict):
@@ -94,6 +109,7 @@ class Interface(TypedDict):
     mtu: int | None
     dev_port: Annotated[int | None, "the port of its device, the first is 0"]
     master: Annotated[Text | None, "the bond or bridge that it is a part of"]
+    lossless: NotRequired[Annotated[Lossless | None, "null where it was not asked"]]
     default_route: Annotated[bool, "it, or what it is a part of, has a default route"]
 
 
@@ -119,12 +135,40 @@ class GpuPlace(TypedDict):
 
 
 class RdmaNode(TypedDict):
-    """A device file of RDMA."""
+    """A device file of RDMA, or of GDRCopy, which belongs to no device."""
 
     path: Path
     device: Annotated[Text | None, "the RDMA device"]
     port: int | None
     exists: bool
+
+
+class PciSettings(TypedDict):
+    """The PCI settings that the unit gpufleet-network.service applies at boot."""
+
+    max_read_request: Annotated[int | None, "in bytes"]
+    acs_off: bool
+    adapters: Annotated[list[Text], "their PCI addresses"]
+
+
+class NetworkSetup(TypedDict):
+    """What the role network set up, and which driver the running kernel would load."""
+
+    files: Annotated[list[Path], "the files that it wrote"]
+    modules: Annotated[list[Text] | None, "loaded at boot by its file; null without the file"]
+    settings: Annotated[PciSettings | None, "null without the unit"]
+    on_disk: Annotated[
+        dict[str, Text] | None,
+        "the file of each kernel module below /lib/modules/KERNEL; null: not read",
+    ]
+    loaded_driver: Annotated[Text | None, "the source version of the loaded mlx5_core"]
+    installed_driver: Annotated[
+        Text | None, "of the one on disk, where it is not the kernel's own (DOCA)"
+    ]
+    unit: Annotated[Text | None, "null: there is none"]
+    enabled: Annotated[bool | None, "it starts at boot"]
+    active: Annotated[bool | None, "its last start succeeded; null: not known"]
+    command: NotRequired[Text | None]
 
 
 class Network(TypedDict):
@@ -142,3 +186,4 @@ class Network(TypedDict):
     peermem: Annotated[Text | None, "the version of the loaded module nvidia_peermem"]
     modules: Annotated[dict[str, bool] | None, "whether a kernel module is loaded, by its name"]
     nodes: Annotated[list[RdmaNode], "the device files that programs open"]
+    setup: NotRequired[NetworkSetup]

@@ -18,6 +18,11 @@ DRIVER_PACKAGE = re.compile(
     r"|nvidia-(?!cuda-(?!mps)|cudnn|container|docker|cg-|openjdk|opencl-dev|profiler|visual|fs-"
     r"|vaapi|prime|primus|gds).+)$"
 )
+# The packages of network adapters' drivers, of distributions and of DOCA.
+NETWORK_PACKAGE = re.compile(
+    r"^(rdma-core|ibverbs-providers|libibverbs1?|infiniband-diags|doca-ofed.*|doca-all"
+    r"|doca-networking|mlnx-ofed-kernel.*|mlnx-ofa_kernel.*|kmod-mlnx-ofa_kernel)$"
+)
 # Not (or no longer) installed, as dpkg reports it.
 GONE = ("not-installed", "config-files")
 
@@ -28,6 +33,11 @@ def section_packages(host):
     return {
         "manager": manager,
         "driver": driver,
+        "network": {
+            row["name"]: row["version"]
+            for row in packages
+            if NETWORK_PACKAGE.match(row["name"]) and row["status"] == "installed"
+        },
         "broken": [
             {"name": row["name"], "status": row["status"]}
             for row in packages
