@@ -157,7 +157,6 @@ HARMLESS: dict[str, str] = {
     "compute/runs/*/devices/*: null other": "figures: told; cards are known by their address",
     "compute/runs/*/consensus/*/not_applicable: other": "what a GPU does not have is not judged",
     "compute/runs/*/consensus/*/seed: other": "a GPU with other operands is compared with no other",
-    "compute/runs/*/devices/*/compute_capability: other": "a GPU of another kind, as the last",
     "compute/runs/*/formats/*/checked: other": "reported, but for 0",
     "compute/runs/*/formats/*/not_applicable: other": "what a GPU does not have is not judged",
     "compute/runs/*/cublas/*: null other": "time and size: told",

@@ -31,6 +31,7 @@ class CollectiveHosts:
         self.place, self.lines = place, list[str]()
         self.operations: tuple[Operation, ...] = ("all_reduce",)
         self.scope: Scope = "all"
+        self.shared, self.sizes = True, SIZES
         self.past: Callable[[Sequence[str]], Sequence[float]] = lambda hosts: ()
         # By host, the sections of its snapshot about GPUs and ports.
         self.sections: dict[str, dict[str, Any]] = {}
@@ -57,11 +58,11 @@ class CollectiveHosts:
     def options(self, deadline_s: float, at_least: float | None) -> FabricOptions:
         """Fast, and with a tolerance beyond what a busy machine changes."""
         return FabricOptions(
-            Measure(self.operations, SIZES, 2),
+            Measure(self.operations, self.sizes, 2),
             deadline_s,
             0.6,
             at_least=at_least,
-            shared=True,
+            shared=self.shared,
             scope=self.scope,
             past=self.past,
         )

@@ -223,7 +223,8 @@ from pathlib import Path
 from tests.support.collective_hosts import CollectiveHosts
 made = CollectiveHosts.__new__(CollectiveHosts)
 made.place, made.lines, made.operations = Path({str(hosts.place)!r}), [], ("all_reduce",)
-made.scope, made.past = "all", lambda hosts: ()
+made.scope, made.shared, made.past = "all", True, lambda hosts: ()
+made.sizes = {SIZES}
 from gpufleet.inventory import Become, Connection, InventoryHost
 made.hosts = [
     InventoryHost(name, {{"gpu_nccl_dir": str(made.place / name), "gpu_expect": {{"count": 1}}}},

@@ -107,7 +107,7 @@ def test_undeclared_cards_are_judged_by_what_every_card_should_do(
         for name, check in found.items()
         if name.startswith("gpu.") and name not in {"gpu.count", "gpu.mig"}
     }
-    assert cards.pop("gpu.identity") == "NOT-DECLARED"
+    assert {cards.pop(name) for name in ("gpu.identity", "gpu.rack")} == {"NOT-DECLARED"}
     assert len(cards) > 5 and set(cards.values()) == {"PASS"}, cards
     assert found["driver.loaded"]["verdict"] == found["kernel.log"]["verdict"] == "PASS"
     data(snapshot, "smi")["devices"][0]["remap"]["failure"] = True
