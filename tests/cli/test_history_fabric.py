@@ -33,6 +33,8 @@ def measures(night: int, name: str) -> dict[str, float | str]:
         "ports": ports("up 400", second, "up 400", "down 10"),
         "nvlinks": f"0000:01:00.0 {12 if broken and night > 1 else 18}; 0000:02:00.0 18",
     }
+    found["nvlink.GPU-1.load.reading"] = 1
+    found["nvlink.GPU-1.replay.reading"] = 3 * night if broken else 0
     for guid in GUIDS[:3]:
         found[f"port.{guid}.load.reading"] = 1
         found[f"port.{guid}.link_downed.reading"] = 0
@@ -85,6 +87,7 @@ def test_only_what_changed_has_a_row(capsys: pytest.CaptureFixture[str], path: P
     assert "gpu02 mlx5_2 compute ueee errors, 400 Gb/s symbol_error +12000 in 3 nights" in found
     assert "✓ 4 ports up in every night" in found and "– 2 ports up in no night" in found
     assert "gpu02 0000:01:00.0 uudd 12 of 18" in found
+    assert "gpu02 GPU-1 replay +9 in 3 nights" in found
     assert "✓ 3 GPUs with the same active NVLinks in every night" in found
     assert f"{at(1)} pairs ✗ FAIL all_reduce 536870912 216 to 392.5 gpu02 gpu03" in found
     assert "gpu02 is slow" in found
@@ -127,7 +130,7 @@ def test_the_document_has_rates_and_growths_by_night(
     found: Any = json.loads(run(capsys, path, "--json"))["hosts"]["gpu02"]["ports"]
     assert found[GUIDS[1]]["gb_s"] == [400, None, 200, 400]
     assert found[GUIDS[2]]["errors"] == {"symbol_error": [None, 4000, 4000, 4000]}
-    assert found[GUIDS[0]]["errors"] == {}
+    assert found[GUIDS[0]]["errors"] == {} and "GPU-1" not in found
     assert (found[GUIDS[3]]["role"], found[GUIDS[3]]["layer"]) == ("unused", "InfiniBand")
 
 

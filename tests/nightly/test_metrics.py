@@ -148,7 +148,17 @@ def test_only_counters_that_grow_have_a_rate() -> None:
         Growth("link_downed", "known", 0.0, 7200.0),
         Growth("roce_slow_restart", "reset", None, 7200.0),
     ]
-    found = of_fabric(port_growth={("gpu01", GUIDS[1]): grown, ("gpu02", GUIDS[1]): grown})
+    links = [Growth("replay", "known", 4.0, 7200.0), Growth("crc", "known", 0.0, 7200.0)]
+    found = of_fabric(
+        port_growth={
+            ("gpu01", GUIDS[1]): grown,
+            ("gpu02", GUIDS[1]): grown,
+            ("gpu01", "GPU-1"): links,
+        }
+    )
+    assert found["gpufleet_nvlink_errors_per_hour"] == [
+        ({"host": "gpu01", "gpu": "GPU-1", "counter": "replay"}, 2.0)
+    ]
     port = {"host": "gpu01", "port": "mlx5_1"}
     assert found["gpufleet_port_errors_per_hour"] == [
         ({**port, "counter": "symbol_error"}, 240.0),

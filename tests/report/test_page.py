@@ -390,8 +390,9 @@ def test_a_lost_link_is_seen_in_the_ports_of_its_host_and_among_the_rails(
     assert "mlx5_6: symbol_error 4711" in up
     assert down.startswith("mlx5_3 ") and "✗ 1: DOWN, 2: Polling" in down
     assert "0, 1, 2, 3, 4, 5, 6, 7 18 of 18 4.0 0" in ports
-    [row] = shown(browser, ".rails tbody tr")
-    assert row.split() == [name, "✓", "✓", "✓", "✗", "down", "✓", "✓", "✓", "✓"]
+    # Only a screen reader reads `up`.
+    [row] = [" ".join(row.split()) for row in shown(browser, ".rails tbody tr")]
+    assert row == f"{name} ✓ up ✓ up ✓ up ✗ down ✓ up ✓ up ✓ up ✓ up"
     [count] = shown(browser, ".rails tfoot tr")
     assert count.split() == ["Hosts", "with", "a", "fault", "1"]
 

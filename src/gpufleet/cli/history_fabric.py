@@ -44,6 +44,7 @@ def show(console: Console, found: Document, path: Path) -> None:
         console.print(Text(f"{_count(len(nights), 'night')}, {span}", style="bold"), soft_wrap=True)
         _ports(console, hosts)
         _links(console, hosts)
+        _link_errors(console, hosts)
     if tests:
         _tests(console, tests)
 
@@ -116,6 +117,15 @@ def _links(console: Console, hosts: Document) -> None:
     if held := sum(bool(most[row[:2]]) for row in rows) - len(odd):
         text = f"✓ {_count(held, 'GPU')} with the same active NVLinks in every night"
         console.print(Text(text, style="green"))
+
+
+def _link_errors(console: Console, hosts: Document) -> None:
+    table = _table("host", "GPU", "NVLink errors")
+    for host, it in hosts.items():
+        for uuid, errors in it.get("nvlink_errors", {}).items():
+            table.add_row(host, uuid, _errors(errors))
+    if table.rows:
+        console.print(table)
 
 
 def _link(count: int | None, most: int) -> tuple[str, str]:

@@ -29,6 +29,7 @@ def hosts_past(
 ) -> dict[str, Document]:
     """{host: its `ports` by GUID, and its `nvlinks` by the GPU's address}, a value for each night.
 
+    `nvlink_errors` has by UUID the GPUs whose counters grew, as `errors` of a port.
     A port has `name`, `role` and `layer` as last recorded; `nights`: a letter each; `gb_s`; and in
     `errors`, of each counter that grew, by how much since the reading before, null: not known.
     """
@@ -48,6 +49,9 @@ def hosts_past(
             address: [count.get(address) for count in counts]
             for address in sorted({address for count in counts for address in count})
         }
+    for (name, owner), grown in errors.items():
+        if owner not in found.get(name, {}).get("ports", {}) and (counters := _counters(grown)):
+            found.setdefault(name, {}).setdefault("nvlink_errors", {})[owner] = counters
     return {name: found[name] for name in sorted(found)}
 
 
@@ -68,28 +72,32 @@ def _port(
             letters += ERRORS
         else:
             letters += SLOWER if rate and rate < best else UP
-    counters = sorted({each.counter for night in grown for each in night if each.growth})
-    errors = {
-        counter: [
-            next((each.growth for each in night if each.counter == counter), None)
-            for night in grown
-        ]
-        for counter in counters
-    }
     return {
         "name": last.name,
         "role": last.role or None,
         "layer": last.layer,
         "nights": letters,
         "gb_s": rates,
-        "errors": errors,
+        "errors": _counters(grown),
+    }
+
+
+def _counters(grown: Sequence[Sequence[Growth]]) -> dict[str, list[float | None]]:
+    """Of each counter that grew, by how much in each night; None where that is not known."""
+    counters = sorted({each.counter for night in grown for each in night if each.growth})
+    return {
+        counter: [
+            next((each.growth for each in night if each.counter == counter), None)
+            for night in grown
+        ]
+        for counter in counters
     }
 
 
 def _errors(
     history: History, nights: list[RecordedRun], host: str | None
 ) -> dict[tuple[str, str], list[list[Growth]]]:
-    """The growth of the counters of each port that has one which changed; most never do."""
+    """The growth of the counters of hosts with one that changed, by port or GPU; most never do."""
     seconds = [read_time(night.started).timestamp() for night in nights]
     changed = history.rows(
         "SELECT DISTINCT h.name FROM (SELECT host FROM numbers"

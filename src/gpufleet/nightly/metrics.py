@@ -80,6 +80,11 @@ METRICS: dict[str, tuple[str, tuple[str, ...]]] = {
         "Active NVLinks of a GPU; absent where the state of one was not read",
         ("host", "gpu"),
     ),
+    "gpufleet_nvlink_errors_per_hour": (
+        "Growth of an error counter of a GPU's NVLinks since the run before; absent if it did not"
+        " grow, or is unknown",
+        ("host", "gpu", "counter"),
+    ),
     "gpufleet_fabric_test_timestamp_seconds": ("Start of the last fabric test", ("scope",)),
     "gpufleet_fabric_test_verdict": ("1 for the verdict of the last test", ("scope", "verdict")),
     "gpufleet_fabric_bus_bandwidth_bytes_per_second": (
@@ -112,7 +117,7 @@ class Run:
     slow: Mapping[tuple[str, str], int] = field(default_factory=dict)
     # By host, the oldest whole reading of a component.
     contents_read: Mapping[str, int] = field(default_factory=dict)
-    # By host and port GUID, the growth of its error counters since the run before.
+    # By host and port GUID, or UUID of a GPU, the growth of error counters since the run before.
     port_growth: Mapping[tuple[str, str], Sequence[Growth]] = field(default_factory=dict)
     # The newest fabric test of each scope.
     fabric_tests: Mapping[RecordedTest, Sequence[RecordedBandwidth]] = field(default_factory=dict)
@@ -145,6 +150,12 @@ def text(run: Run) -> str:
                 gauges["gpufleet_matmul_tflops"].labels(host, found["gpu"], stack).set(value)
         _ports(gauges, host, values, run.port_growth)
         _nvlinks(gauges, host, values)
+    for (host, owner), grown in run.port_growth.items():
+        if owner.startswith("GPU-"):
+            for each in grown:
+                if each.growth:
+                    gauge = gauges["gpufleet_nvlink_errors_per_hour"]
+                    gauge.labels(host, owner, each.counter).set(_per_hour(each))
     for test, bandwidths in run.fabric_tests.items():
         _fabric_test(gauges, test, bandwidths)
     for card, nights in run.slow.items():
@@ -189,10 +200,13 @@ def _ports(
         for each in port_growth.get((host, guid), ()):
             if each.growth:
                 labels = host, port.name, each.counter
-                per_hour = each.growth / each.seconds * 3600
-                gauges["gpufleet_port_errors_per_hour"].labels(*labels).set(per_hour)
+                gauges["gpufleet_port_errors_per_hour"].labels(*labels).set(_per_hour(each))
                 if each.limit:
                     gauges["gpufleet_port_errors_beyond_limit"].labels(*labels).set(1)
+
+
+def _per_hour(grown: Growth) -> float:
+    return (grown.growth or 0) / grown.seconds * 3600
 
 
 def _nvlinks(gauges: Mapping[str, Gauge], host: str, values: Mapping[str, float | str]) -> None:
