@@ -15,16 +15,17 @@ than four tests are alike, and the same hosts have fewer than {tests} earlier te
 NCCL's own choice within a host and the algorithm Ring between hosts, from {mib} MiB on, and from
 {part} MiB for each GPU.
 
-The limits of public tools differ widely for one machine, and some fail healthy ones. A floor is below
-what any healthy machine of the sources reached, and not above the lowest limit: a machine below it is
-broken. One that is a little slow is seen by comparison alone.
+The limits of public tools differ widely for one machine, and some fail healthy ones. A floor is
+below what any healthy machine of the sources reached, and not above the lowest limit: a machine
+below it is broken. One that is a little slow is seen by comparison alone.
 
 - **Within a host**: all its GPUs, connected by NVLink. An H100 NVL pair is judged where
   `gpu_expect.nvlinks` is declared. Machines whose GPUs are connected by PCIe alone have no floor.
-- **Between hosts**: {share:.0%} of what the compute ports carry, a port no more than the PCIe of its
-  card, and no more than the floor within a host. A single rail: the same of its port. EFA has none.
-- **Own past**: from {tests} earlier tests of the same hosts, collective, size and algorithm on, what is
-  below {past:.0%} of their median is slow.
+- **Between hosts**: {share:.0%} of what the compute ports carry, a port no more than the PCIe of
+  its card, and no more than the floor within a host. A single rail: the same of its port. EFA has
+  none.
+- **Own past**: from {tests} earlier tests of the same hosts, collective, size and algorithm on,
+  what is below {past:.0%} of their median is slow.
 
 """
 

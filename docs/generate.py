@@ -5,8 +5,8 @@ Each role's README comes from its argument specification. In ``docs/reference``,
 comes from all of these, and so does ``schemas/inventory.json``; ``documents.md`` and the other
 ``schemas`` come from the types of the documents,
 ``checks.md`` from the registry of checks, ``cli.md`` from the parsers, ``faults.md`` from faults
-that the tests inject, ``matrix.md`` from the catalog and the
-measurements, ``xids.md`` and ``bandwidths.md`` from the catalog, ``distributions.md`` and its log from
+that the tests inject, ``matrix.md`` from the catalog and the measurements, ``xids.md`` and
+``bandwidths.md`` from the catalog, ``distributions.md`` and its log from
 ``docs/distributions.yml``.
 
     python -m docs.generate            write

@@ -73,6 +73,8 @@ def test_cards_and_driver_from_planted_kernel_trees(root: Path) -> None:
         "cuinit": None,
         "capabilities": None,
         "nvlsm": {"program": None, "running": None, "modules": []},
+        "imex": {**absent, "nodes": None, "channels": 0},
+        "coherent_memory": {"mode": None, "nodes": []},
         "mig_boot": {**absent, "layout": None},
         "modules": ["nvidia_uvm", "nvidia", "nouveau"],
         "on_disk": None,

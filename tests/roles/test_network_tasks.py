@@ -124,3 +124,21 @@ def test_files_of_the_role_on_a_host_that_declares_nothing_are_a_change(tmp_path
     snapshot = {"schema": 1, "host": "gpu01", "sections": {"network": section}}
     [row] = [row for row in changes(resolve({}, snapshot), snapshot) if row["what"] == "network"]
     assert row["action"] == "remove"
+
+
+@pytest.mark.parametrize(
+    ("driver", "expected"), [(True, ["ib_umad", "nvidia_peermem"]), (False, ["ib_umad"])]
+)
+def test_nvidia_peermem_waits_for_the_boot_that_loads_the_driver(
+    driver: bool, expected: list[str]
+) -> None:
+    names = ("mlx5_ib", "ib_umad", "nvidia_peermem")
+    known = {
+        "__network_loaded": {
+            "results": [{"item": name, "stat": {"exists": name == "mlx5_ib"}} for name in names]
+        },
+        "__network_nvidia": {"stat": {"exists": driver}},
+    }
+    (load,) = [task for task in tasks("modules") if task["name"] == "Load the modules"]
+    found = Templar(loader=DataLoader(), variables=known).template(trusted(load["loop"]))
+    assert [row["item"] for row in found] == expected

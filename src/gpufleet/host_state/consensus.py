@@ -43,8 +43,10 @@ def groups_of(run: ComputeRun) -> Iterator[tuple[ConsensusResult, Group | None]]
     capabilities = {device["index"]: device["compute_capability"] for device in run["devices"]}
     for entry in run.get("consensus") or []:
         capability, seed = capabilities.get(entry["gpu"]), entry["seed"]
-        known = entry["sums"] and capability and seed is not None and entry["wrong"] == 0
-        yield entry, Group(entry["format"], capability, seed) if known else None
+        if capability and seed is not None and entry["sums"] and entry["wrong"] == 0:
+            yield entry, Group(entry["format"], capability, seed)
+        else:
+            yield entry, None
 
 
 def first_difference(members: Iterable[Sequence[str]]) -> Difference | None:
