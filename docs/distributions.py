@@ -37,14 +37,14 @@ def matrix(table: Callable[[list[str], list[list[str]]], str], source: str) -> s
     }
     drivers, ran = [], []
     for name, row in data["distributions"].items():
-        drivers.append([name, row["own"], row["nvidia"]])
+        drivers.append([name, row["own"], row["nvidia"], row["aarch64"]])
         mark = "\\*" if row.get("stand_in") else ""
         ran.append([name + mark, *(cells.get((name, area), "") for area in data["areas"])])
     return (
         f"# Distributions\n{source}\n{MATRIX}"
         + table(["", *data["areas"].values()], ran)
         + "\n## Drivers\n\n"
-        + table(["", "the distribution's own driver", "NVIDIA's repository"], drivers)
+        + table(["", "the distribution's own driver", "NVIDIA's repository", "aarch64"], drivers)
     )
 
 

@@ -6,7 +6,7 @@ comes from all of these, and so does ``schemas/inventory.json``; ``documents.md`
 ``schemas`` come from the types of the documents,
 ``checks.md`` from the registry of checks, ``cli.md`` from the parsers, ``faults.md`` from faults
 that the tests inject, ``matrix.md`` from the catalog and the
-measurements, ``xids.md`` from the catalog, ``distributions.md`` and its log from
+measurements, ``xids.md`` and ``bandwidths.md`` from the catalog, ``distributions.md`` and its log from
 ``docs/distributions.yml``.
 
     python -m docs.generate            write
@@ -37,7 +37,7 @@ from gpufleet.frameworks import FRAMEWORKS, Framework
 from gpufleet.judge import table as checks
 from tests.faults import catalogue as faults
 
-from . import distributions, documents, inventory_schema, screenshots, xids
+from . import bandwidths, distributions, documents, inventory_schema, screenshots, xids
 
 ROOT = Path(__file__).resolve().parents[1]
 MEASURED = """\
@@ -247,6 +247,8 @@ def pages() -> Iterator[tuple[Path, str]]:
             table, GENERATED.replace("the source it names", "src/gpufleet/catalog/data/xids")
         ),
     )
+    floors = GENERATED.replace("the source it names", "src/gpufleet/catalog/data/bandwidth.yml")
+    yield reference / "bandwidths.md", bandwidths.page(table, floors)
     source = GENERATED.replace("the source it names", "docs/distributions.yml")
     yield reference / "distributions.md", distributions.matrix(table, source)
     yield reference / "distributions-log.md", distributions.log(source)

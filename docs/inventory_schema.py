@@ -20,7 +20,13 @@ from gpufleet.frameworks import FRAMEWORKS
 from gpufleet.model.json_schema import DRAFT
 from gpufleet.model.spec import KEYS, LOCAL, MODULES, PIP
 from gpufleet.spec import network, parse_network
-from gpufleet.spec.expectation import CHOICES, MOST_GPUS
+from gpufleet.spec.expectation import (
+    CHOICES,
+    GPUDIRECT_MODULES,
+    MOST_CLIQUES,
+    MOST_GPUS,
+    RACK,
+)
 from gpufleet.spec.parse_driver import CONTAINER_SOURCES, SOURCES
 
 Schema = dict[str, Any]
@@ -146,8 +152,19 @@ SHAPES: dict[str, Schema] = {
     "gpu_expect.count": {"type": "integer", "minimum": 0, "maximum": MOST_GPUS},
     "gpu_expect.ecc": {"anyOf": [{"enum": ["on", "off"]}, {"type": "boolean"}]},
     **{f"gpu_expect.{key}": {"enum": list(values)} for key, values in CHOICES.items()},
-    "gpu_expect.pcie.generation": {"enum": list(range(1, 8))},
-    "gpu_expect.pcie.width": {"enum": [1, 2, 4, 8, 16]},
+    **{
+        f"gpu_expect.{link}.{key}": {"enum": list(values)}
+        for link in ("pcie", "network.pcie")
+        for key, values in network.PCIE.items()
+    },
+    "gpu_expect.fabric.rack": {"type": "string", "pattern": f"^{RACK}$"},
+    "gpu_expect.fabric.clique": {"type": "integer", "minimum": 0, "maximum": MOST_CLIQUES},
+    "gpu_expect.modules": {"type": "array", "items": {"enum": list(GPUDIRECT_MODULES)}},
+    "gpu_expect.network.lossless_priority": {
+        "type": "integer",
+        "minimum": 0,
+        "maximum": network.LAST_PRIORITY,
+    },
     "gpu_expect.network.ports": {
         "anyOf": [PORTS, {"type": "array", "minItems": 1, "items": PORTS}]
     },

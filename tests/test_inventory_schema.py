@@ -71,6 +71,9 @@ def test_a_value_that_the_parser_refuses_is_marked(variables: dict[str, Any]) ->
         {"gpu_stacks": [{"tensorflow": "2.13.1", "cudn": "8.6"}]},
         {"gpu_stacks": [{"tensorflow": "2.13.1", "jax": "0.5.3"}]},
         {"gpu_expect": {"pcie": {"width": 3}}},
+        {"gpu_expect": {"modules": ["nvidia"]}},
+        {"gpu_expect": {"fabric": {"rack": "a b"}}},
+        {"gpu_expect": {"network": [{"ports": "mlx5_0", "lossless_priority": 8}]}},
     ],
 )
 def test_an_unknown_or_contradicting_key_is_marked(variables: dict[str, Any]) -> None:

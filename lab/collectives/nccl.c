@@ -8,9 +8,13 @@
  *   name NAME      what peers call this member (default: the host's name)
  *   slow N         this member sends N times slower
  *   link NAME N    it sends N times slower to that member
+ *   port NAME N    it sends N times slower where it uses that port, such as mlx5_1
  *   wrong 1        one value of each result of this member is wrong
  *   hang STEP      this member stops for ever at its so manieth collective
  *   crash STEP     its process ends there
+ *
+ * Ports are names alone: NCCL_IB_HCA (`=mlx5_0:1,mlx5_1:1`) says how many a member uses, each of
+ * which takes its share of the bytes at the same time, so that the slowest one counts.
  *
  * Known differences: the ring is that of the ranks; nothing is asynchronous; and a byte takes
  * PACE_NS, far longer than TCP needs, so that a busy machine measures the same as an idle one. */
@@ -43,7 +47,7 @@ typedef struct {
     int rank, ranks, listener, collectives;
     int sockets[MOST_RANKS];
     Member members[MOST_RANKS];
-    int slow, wrong, hang, crash, link_slow;
+    int slow, wrong, hang, crash, link_slow, port_slow, ports;
     char link[WORD];
 } Comm;
 
@@ -130,11 +134,26 @@ static int connected(uint32_t address, uint16_t port)
     return made;
 }
 
+/* How many ports NCCL_IB_HCA names, and whether one of them has this name. */
+static int uses_port(const char *name, int *ports)
+{
+    const char *at = getenv("NCCL_IB_HCA");
+    int found = 0;
+    *ports = 0;
+    for (at = at && *at == '=' ? at + 1 : at; at && *at; at += strcspn(at, ","), at += *at == ',') {
+        size_t size = strcspn(at, ":,");
+        found |= size == strlen(name) && !strncmp(at, name, size);
+        ++*ports;
+    }
+    return found;
+}
+
 static void read_faults(Comm *comm, char *name)
 {
     char path[4096], word[WORD], value[WORD], more[WORD];
     Dl_info self;
     FILE *file;
+    uses_port("", &comm->ports);
     gethostname(name, WORD - 1);
     if (!dladdr((void *)read_faults, &self) || !strrchr(self.dli_fname, '/'))
         return;
@@ -156,6 +175,10 @@ static void read_faults(Comm *comm, char *name)
         else if (!strcmp(word, "link") && fscanf(file, "%63s", more) == 1) {
             strcpy(comm->link, value);
             comm->link_slow = atoi(more);
+        }
+        else if (!strcmp(word, "port") && fscanf(file, "%63s", more) == 1) {
+            if (uses_port(value, &comm->ports) && atoi(more) > comm->port_slow)
+                comm->port_slow = atoi(more);
         }
     }
     fclose(file);
@@ -230,7 +253,8 @@ static int started(Task *task)
 static uint64_t pace_ns(const Comm *comm, int peer)
 {
     int linked = comm->link[0] && !strcmp(comm->members[peer].name, comm->link);
-    return (uint64_t)PACE_NS * (comm->slow ? comm->slow : 1) * (linked ? comm->link_slow : 1);
+    return (uint64_t)PACE_NS * (comm->slow ? comm->slow : 1) * (linked ? comm->link_slow : 1)
+        * (comm->port_slow ? comm->port_slow : 1) / (comm->ports ? comm->ports : 1);
 }
 
 /* Send to one member while receiving from another one. */

@@ -26,6 +26,7 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.dnf import (
 )
 from ansible_collections.gpufleet.gpu.plugins.module_utils.driver_rules import (
     REDHAT_HEADERS,
+    package_of,
     refuse_without_headers,
 )
 from ansible_collections.gpufleet.gpu.plugins.module_utils.driver_transaction import (
@@ -86,7 +87,7 @@ class DnfDriver(DriverTransaction):
     def lacking_headers(self):
         """Return the names and versions of header packages that installed kernels lack."""
         return [
-            "kernel-devel-" + row["version"]
+            package_of(row["version"], REDHAT_HEADERS[0])
             for row in installed_kernels(Host({}))
             if row["image"] and not row["headers"] and "rescue" not in row["version"]
         ]
@@ -206,7 +207,7 @@ class DnfDriver(DriverTransaction):
         tools = [name for name in ("dkms", VERSIONLOCK) if name not in rows]
         headers = self.lacking_headers()
         # dkms requires it in any version: without this one, dnf would bring the newest kernel.
-        matched = [name.replace("kernel-devel-", "kernel-devel-matched-") for name in headers]
+        matched = [name.replace("-devel-", "-devel-matched-", 1) for name in headers]
         found = self.dnf.available(*wanted, *tools, *headers, *matched)
         known = {}
         for name, version in found:

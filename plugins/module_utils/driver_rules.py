@@ -15,7 +15,9 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.sections.packag
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import StateError
 
 # Packages that no installation of a driver may touch, and those that only exist for one.
-KERNEL = re.compile(r"linux-(image|modules)-(?!nvidia)")
+# Ubuntu's builds of the driver's modules are linux-modules-nvidia-*, its kernels for Grace
+# linux-image-nvidia-64k.
+KERNEL = re.compile(r"linux-(image|modules-(?!nvidia))")
 KERNEL_META = re.compile(r"linux-image-(?!.*(?:unsigned|dbg))(\D\S*)$")
 # Debian's choice between several drivers, which depends on parts of this one.
 CHOICE = re.compile(r"glx-(alternative|diversions)|update-glx$")
@@ -83,6 +85,18 @@ def refuse_harm(installs, removes, removable=()):
         )
 
 
+def package_of(kernel, name):
+    """Return the name of a kernel's package, as ``name`` has it with {} for the version.
+
+    Red Hat's kernels name their variant, such as 64k pages, behind a plus sign, and their packages
+    before the part: kernel-64k-devel-5.14.0-503.el9.aarch64 is of 5.14.0-503.el9.aarch64+64k.
+    """
+    version, plus, variant = kernel.partition("+")
+    if plus and "kernel-" in name:
+        return name.replace("kernel-", "kernel-{}-".format(variant)).format(version)
+    return name.format(kernel)
+
+
 def refuse_without_headers(kernels, obtainable, version, names):
     """Raise where a kernel has no module of a version, and nobody has the headers to build one.
 
@@ -92,7 +106,7 @@ def refuse_without_headers(kernels, obtainable, version, names):
     for row in kernels:
         built = [each for each in row["modules"] if each["version"] == version]
         missing = row["image"] and "rescue" not in row["version"] and not row["headers"]
-        if missing and not built and names[0].format(row["version"]) not in obtainable:
+        if missing and not built and package_of(row["version"], names[0]) not in obtainable:
             raise StateError(without_headers(row["version"], names) + " Nothing was changed.")
 
 
@@ -105,5 +119,5 @@ def without_headers(kernel, names):
     return (
         "kernel {}: its headers are not installed, so no module can be built, and it would boot "
         "without a driver. Install {}; where no repository has it any more, update the kernel, or "
-        "remove it ({}).".format(kernel, *(name.format(kernel) for name in names))
+        "remove it ({}).".format(kernel, *(package_of(kernel, name) for name in names))
     )

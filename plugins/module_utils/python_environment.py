@@ -108,6 +108,11 @@ def resolved_for(python):
     return OLDEST_PATCH.get(python, python)
 
 
+def platform_of(arch):
+    """Return what uv calls Linux on a machine architecture; both are of glibc 2.28."""
+    return "{}-unknown-linux-gnu".format(arch) if arch != "x86_64" else "linux"
+
+
 def has_own_authorities(module, lock, python):
     """Whether the host's own settings of pip name the authorities, which variables would override.
 

@@ -25,6 +25,10 @@ options:
     description: The Python version to resolve for, such as V(3.11).
     type: str
     required: true
+  arch:
+    description: The machine architecture of the hosts, as C(uname -m) prints it.
+    type: str
+    default: x86_64
   uv:
     description: The uv program.
     type: path
@@ -67,6 +71,7 @@ import os
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpufleet.gpu.plugins.module_utils.python_environment import (
     index_variables,
+    platform_of,
     resolved_for,
 )
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (
@@ -79,7 +84,8 @@ def resolve(module):
     """The lock's text."""
     params = module.params
     command = [params["uv"], "pip", "compile", "--generate-hashes", "--no-header"]
-    command += ["--no-emit-index-url", "--no-annotate", "--python-platform", "linux"]
+    command += ["--no-emit-index-url", "--no-annotate"]
+    command += ["--python-platform", platform_of(params["arch"])]
     command += ["--python-version", resolved_for(params["python"])]
     index = index_variables(params["index_url"], params["index"])
     text = "\n".join(params["requirements"]) + "\n"
@@ -95,13 +101,15 @@ def resolve(module):
     return heading(params) + out
 
 
+X86_64 = "x86_64"
 MARK = "Made once by gpufleet; remove to resolve again."
 
 
 def heading(params):
     """The first line of a lock: what it was resolved for."""
     asked = ", ".join(params["requirements"])
-    return "# {} for Python {}. {}\n".format(asked, params["python"], MARK)
+    on = " on " + params["arch"] if params["arch"] != X86_64 else ""
+    return "# {} for Python {}{}. {}\n".format(asked, params["python"], on, MARK)
 
 
 def check_purpose(module, path):
@@ -123,6 +131,7 @@ def main():
             "path": {"type": "path", "required": True},
             "requirements": {"type": "list", "elements": "str", "required": True},
             "python": {"type": "str", "required": True},
+            "arch": {"type": "str", "default": X86_64},
             "uv": {"type": "path", "required": True},
             "index_url": {"type": "str", "default": "", "no_log": True},
             "index": {"type": "str", "no_log": True},

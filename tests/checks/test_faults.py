@@ -8,6 +8,8 @@ import pytest
 
 from gpufleet.checks import CHECKS
 from gpufleet.judge import judge
+from tests.checks.faults.grace import with_tray
+from tests.checks.faults.lossless import with_lossless
 from tests.checks.faults.network_setup import with_setup
 from tests.checks.faults.rack import with_rack
 from tests.support.check_faults import Fault, faults, no_gpus
@@ -30,6 +32,8 @@ HEALTHY: dict[Break, set[str]] = {
     with_driver: UNUSED,
     with_cards: {"PASS"},
     with_rack: {"PASS"},
+    with_lossless: {"PASS"},
+    with_tray: {"PASS"},
     with_gpus: {"PASS"},
     with_setup: {"PASS"},
     with_frameworks_on_gpus: {"PASS"},
@@ -41,14 +45,23 @@ CARDS = {
         ("containers.cdi", "containers.gpus", "containers.reload", *OF_OTHERS), "NOT-DECLARED"
     ),
 }
-# What only a rack, and only a host with a declared network driver or setting has.
-RACK, NETWORK = {"gpu.rack": "NOT-DECLARED"}, {"network.setup": "NOT-DECLARED"}
+# What only hosts of racks, with Grace, with a lossless class, or with a set-up network declare.
+RACK, GRACE, LOSSLESS = ("gpu.rack",), ("driver.imex", "driver.memory-mode"), ("network.lossless",)
+NETWORK = ("network.setup",)
+
+
+def not_declared(*names: tuple[str, ...]) -> dict[str, str]:
+    return {name: "NOT-DECLARED" for some in names for name in some}
+
+
 DIFFER: dict[Break, dict[str, str]] = {
-    with_cards: {**CARDS, **RACK, **NETWORK},
-    with_rack: {**CARDS, **NETWORK},
-    with_setup: {**CARDS, **RACK},
-    with_gpus: {**RACK, **NETWORK, **dict.fromkeys(OF_OTHERS, "NOT-DECLARED")},
-    with_frameworks_on_gpus: {**RACK, **NETWORK},
+    with_cards: {**CARDS, **not_declared(RACK, GRACE, LOSSLESS, NETWORK)},
+    with_rack: {**CARDS, **not_declared(GRACE, LOSSLESS, NETWORK)},
+    with_lossless: {**CARDS, **not_declared(RACK, GRACE, NETWORK)},
+    with_tray: {**CARDS, **not_declared(RACK, LOSSLESS, NETWORK)},
+    with_setup: {**CARDS, **not_declared(RACK, GRACE, LOSSLESS)},
+    with_gpus: not_declared(RACK, GRACE, LOSSLESS, NETWORK, OF_OTHERS),
+    with_frameworks_on_gpus: not_declared(RACK, GRACE, LOSSLESS, NETWORK),
 }
 # Breaks that are more than one fault: each is a cause of its own.
 SEVERAL = {

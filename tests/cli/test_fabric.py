@@ -11,9 +11,12 @@ from rich.console import Console
 
 from gpufleet.cli import fabric
 from gpufleet.errors import ConfigurationError
-from gpufleet.nightly.fabric_history import recorded_tests
+from gpufleet.nightly.fabric_history import record_fabric_test, recorded_tests
 from gpufleet.nightly.history import History
+from gpufleet.verification.collectives import Measure
 from gpufleet.verification.fabric_test import InUseError
+from gpufleet.verification.rails import RailsError
+from tests.support.nightly_sessions import fabric_test, group_test
 
 
 @pytest.mark.parametrize(
@@ -60,7 +63,14 @@ def test_the_network_alone_counts_between_hosts(
 
 
 @pytest.mark.parametrize(
-    "words", [["--repeats", "0"], ["--deadline", "0"], ["--tolerance", "100"], ["--hosts", "z"]]
+    "words",
+    [
+        ["--repeats", "0"],
+        ["--deadline", "0"],
+        ["--tolerance", "100"],
+        ["--hosts", "z"],
+        ["--scope", "rails", "--operations", "sendrecv"],
+    ],
 )
 def test_options_that_cannot_be_are_refused_before_anything_runs(
     words: list[str], monkeypatch: pytest.MonkeyPatch
@@ -169,13 +179,50 @@ def test_a_history_that_cannot_be_written_costs_no_result(
     assert '"verdict": "PASS"' in out and "Not recorded: " in err and str(damaged) in err
 
 
-def test_hosts_in_use_are_named_and_nothing_is_judged(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("kind", [InUseError, RailsError])
+def test_hosts_that_are_refused_are_named_and_nothing_is_judged(
+    kind: type[ConfigurationError],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     def refused(*_: object) -> None:
-        raise InUseError("a: pid 1 (ann, python3)", "", "--shared")
+        raise kind("a: pid 1 (ann, python3)", "", "--shared")
 
     monkeypatch.setattr(fabric.fabric_test, "run", refused)
     options = fabric.parser().parse_args(["test", "-i", "a,b,"])
     assert fabric.run(options, []) == 3
     assert "a: pid 1 (ann, python3)\nRemedy: --shared" in capsys.readouterr().err
+
+
+def test_a_test_on_some_rails_says_which() -> None:
+    test = {**found()["tests"][0], "rails": [3]}
+    assert fabric.test_text(test).startswith("test 1, round 1: gpu01, gpu02, rail 3: slow")
+    assert "gpu02, rails 0, 1:" in fabric.test_text({**test, "rails": [0, 1]})
+
+
+def test_the_past_of_a_group_is_that_of_the_same_hosts_and_measure(tmp_path: Path) -> None:
+    path = tmp_path / "history.sqlite"
+    with History(path) as history:
+        for night, rate in enumerate((390.0, 391.0)):
+            record_fabric_test(
+                history, fabric_test(night, "pairs", group_test(1, "passed", rate, "a", "b"))
+            )
+            record_fabric_test(
+                history,
+                fabric_test(night, "all", group_test(1, "passed", rate - 90, "a", "b", "c")),
+            )
+            record_fabric_test(
+                history, fabric_test(night, "rails", group_test(1, "passed", 46.0, "a", "b"))
+            )
+    past = fabric.past_of(path, Measure(("all_reduce",), (512 << 20,), 1, {"NCCL_ALGO": "Ring"}))
+    assert past(("b", "a")) == [390.0, 391.0]
+    assert past(("a", "b", "c")) == [300.0, 301.0]
+    assert past(("a",)) == past(("a", "z")) == []
+    other = fabric.past_of(path, Measure(("all_reduce",), (1 << 20,), 1, {"NCCL_ALGO": "Ring"}))
+    assert other(("a", "b")) == []
+
+
+def test_a_history_that_cannot_be_read_is_no_past(tmp_path: Path) -> None:
+    path = tmp_path / "history.sqlite"
+    path.write_text("no database " * 100)
+    assert fabric.past_of(path, Measure(("all_reduce",), (8,)))(("a",)) == []

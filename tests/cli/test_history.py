@@ -291,3 +291,69 @@ def test_a_host_shows_when_each_component_was_last_read_whole(
     assert "contents_read" not in asked(capsys, path, "--host", "gpu02")["hosts"]["gpu02"]
     out = rows(run(capsys, "--database", str(path), "--host", "gpu01")[1])
     assert {"toolkit-12.3 2027-01-15T08:00:00Z", "stack-tf not yet"} <= set(out)
+
+
+# -- offenders -------------------------------------------------------------------------------------
+
+
+def test_offenders_are_ranked_with_what_was_done(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "history.sqlite"
+    broken = "FAIL: GPU 0 (0000:3b:00.0) has [red]errors"
+    outputs = [broken, *["PASS"] * 3, broken, *["PASS"] * 3, broken]
+    with History(path) as history:
+        for night, output in enumerate(outputs):
+            driver = "535" if night < 6 else "550"
+            history.record(
+                session(night, host("gpu01", gpu__memory=output), host("gpu02", x="PASS")),
+                values={"gpu01": {"gpus": "0000:3b:00.0 GPU-a Tesla T4", "driver.version": driver}},
+            )
+    status, out, err = run(capsys, "--database", str(path), "--offenders")
+    assert (status, err) == (0, "")
+    assert [line.strip() for line in out.splitlines()] == [
+        "9 nights, 2026-11-01 to 2026-11-09",
+        "GPU-a in gpu01 0000:3b:00.0: 3 nights lost of 9; for replacement: it failed again after 2"
+        " recoveries",
+        *(
+            line
+            for day in ("2026-11-01", "2026-11-05", "2026-11-09")
+            for line in (
+                f"{day}, one night: gpu.memory: GPU 0 (0000:3b:00.0) has [red]errors",
+                "as far as is recorded, "
+                + ("nothing was done yet" if day.endswith("09") else "it ended by itself"),
+            )
+        ),
+        "gpu01: 3 nights lost of 9",
+        *(
+            line
+            for day in ("2026-11-01", "2026-11-05", "2026-11-09")
+            for line in (
+                f"{day}, one night: gpu.memory: GPU 0 (0000:3b:00.0) has [red]errors",
+                "as far as is recorded, "
+                + ("nothing was done yet" if day.endswith("09") else "it ended by itself"),
+            )
+        ),
+    ]
+    found = asked(capsys, path, "--offenders")
+    assert [(row["name"], row["replace"]) for row in found["offenders"]] == [
+        ("GPU-a", True),
+        ("gpu01", False),
+    ]
+    assert asked(capsys, path, "--offenders", "--last", "2")["offenders"][0]["nights_lost"] == 1
+
+
+def test_offenders_without_any_and_with_other_selections(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, path: Path
+) -> None:
+    well = tmp_path / "well.sqlite"
+    with History(well) as history:
+        history.record(session(0, host("gpu01", x="PASS")))
+    assert (
+        "no host and no card lost a night" in run(capsys, "--database", str(well), "--offenders")[1]
+    )
+    for words in (["--host", "gpu02"], ["--check", "b"], ["--kind", "verify"]):
+        status, _, err = run(capsys, "--database", str(path), "--offenders", *words)
+        assert status == 4 and "It ranks all hosts and cards" in err
+    status, _, err = run(capsys, "--database", str(tmp_path / "none"), "--offenders")
+    assert status == 4 and "There is no history yet" in err

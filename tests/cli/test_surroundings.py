@@ -33,6 +33,7 @@ USES: dict[str, tuple[list[str], int]] = {
     "nightly": (["nightly", "--config", "nightly.yml", "--check"], 0),
     "fabric": (["fabric", "test", "-i", "hosts.yml", "--shared"], 4),
     "history": (["history", "--database", "none.sqlite"], 4),
+    "silence": (["silence", "--list", "--database", "none.sqlite"], 4),
     "artifacts": (["artifacts", "verify", "none", "-i", "hosts.yml"], 4),
     "test": (["test", "--shards", "--nothing"], 1),
     "lint": (["lint", "--nothing"], 4),

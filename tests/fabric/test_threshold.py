@@ -7,7 +7,7 @@ import math
 import pytest
 
 from gpufleet.fabric.rounds import GroupTest, Outcome, Result
-from gpufleet.fabric.threshold import Judge, Threshold
+from gpufleet.fabric.threshold import Floor, Judge, Past, Threshold
 
 RAILS = (0, 1)
 
@@ -100,3 +100,69 @@ def test_a_rail_that_hangs_does_not_keep_the_others_from_a_figure() -> None:
     results = [Result(Outcome.PASSED, 50.0), Result(Outcome.HUNG)] * 4
     judge.calibrate(tests, results, [(0,), (1,)])
     assert judge.least_gb_s(pair(0, 1)) == pytest.approx(45)
+
+
+# -- what is usual, and the floor ------------------------------------------------------------------
+
+
+def judge_of(
+    past: list[float], floor: float | None = None, declared: float | None = None, **more: bool
+) -> Judge:
+    """A judge with these earlier bandwidths of each pair, and this floor."""
+    return Judge(
+        Threshold(
+            0.1,
+            "the siblings",
+            {} if declared is None else {2: declared},
+            Past(lambda test: past, 5, 0.85),
+            lambda test: None if floor is None else Floor(floor, "the catalog"),
+        ),
+        **more,
+    )
+
+
+def outcome(judge: Judge, rate: float) -> Outcome:
+    return judge.outcome(pair(0), Result(Outcome.PASSED, rate))
+
+
+def siblings(judge: Judge, rate: float) -> Judge:
+    judge.calibrate([pair(at) for at in range(4)], [Result(Outcome.PASSED, rate)] * 4, [RAILS])
+    return judge
+
+
+def test_the_median_of_five_earlier_tests_is_usual_and_four_are_not_enough() -> None:
+    # One bad night changes nothing.
+    judge = judge_of([400, 401, 10, 402, 399])
+    assert [outcome(judge, rate) for rate in (341, 339)] == [Outcome.PASSED, Outcome.SLOW]
+    assert judge.source == "more than 15% below the median of the same hosts' own past"
+    assert outcome(judge_of([400] * 4), 10) is Outcome.NOT_JUDGED
+
+
+def test_a_test_is_slow_below_its_siblings_or_below_its_own_past() -> None:
+    judge = siblings(judge_of([400] * 5), 300)
+    # All siblings are alike, and slower than they were.
+    assert outcome(judge, 300) is Outcome.SLOW
+    judge = siblings(judge_of([100] * 5), 300)
+    assert [outcome(judge, rate) for rate in (271, 269)] == [Outcome.PASSED, Outcome.SLOW]
+    assert judge.source == (
+        "the siblings; or more than 15% below the median of the same hosts' own past"
+    )
+    assert judge.least_gb_s(pair(0)) == 270
+
+
+def test_a_declared_figure_decides_alone() -> None:
+    judge = siblings(judge_of([400] * 5, floor=500, declared=200), 400)
+    assert [outcome(judge, rate) for rate in (181, 179)] == [Outcome.PASSED, Outcome.SLOW]
+    assert judge.source == "the siblings"
+
+
+def test_the_floor_decides_where_nothing_says_what_is_usual() -> None:
+    judge = judge_of([400] * 4, floor=300)
+    assert [outcome(judge, rate) for rate in (300, 299)] == [Outcome.PASSED, Outcome.SLOW]
+    assert (judge.source, judge.least_gb_s(pair(0))) == ("the catalog", 300)
+    assert outcome(siblings(judge_of([], floor=300), 200), 199) is Outcome.PASSED
+
+
+def test_a_group_above_its_floor_is_not_judged_while_its_siblings_can_be_measured() -> None:
+    judge = judge_of([], floor=300, awaits_siblings=True)
+    assert [outcome(judge, rate) for rate in (301, 299)] == [Outcome.NOT_JUDGED, Outcome.SLOW]

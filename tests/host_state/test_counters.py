@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from gpufleet.catalog import network as facts
+from gpufleet.catalog.facts import document
 from gpufleet.host_state import counters
 from gpufleet.host_state import ports as roles
 from gpufleet.host_state.counters import Growth, Reading, rates
-from tests.support.rdma_host import device, network, port
+from gpufleet.probe import nvlink
+from tests.support.healthy_host import nvlinks
+from tests.support.rdma_host import device, interface, network, port
 
 HOUR, DAY = 3600.0, 86400.0
 
@@ -32,6 +37,12 @@ def grown(
         ("link_error_recovery", 6, 60, True),
         ("link_error_recovery", 200, DAY, False),
         ("rnr_nak_retry_err", 1, DAY, True),
+        ("carrier_changes", 9, DAY, False),
+        ("carrier_changes", 10, DAY, True),
+        # A cable that is replaced between two readings is no flapping of a day.
+        ("carrier_changes", 4, HOUR, False),
+        ("symbol_error", 100, 60, False),
+        ("replay", 1, DAY, True),
     ],
 )
 def test_a_growth_is_beyond_its_limit_or_not(
@@ -71,7 +82,30 @@ def test_each_port_has_a_reading_of_its_own_by_its_guid() -> None:
     assert list(counters.readings(found, None)) == []
 
 
+def test_the_changes_of_a_carrier_are_those_of_the_ports_interface() -> None:
+    own = network([device(0)], interfaces=[interface(0, carrier_changes=12)])
+    ((_, reading),) = counters.readings(roles.ports(own), "boot")
+    assert (reading.counters["carrier_changes"], reading.counters["link_downed"]) == (12, 0)
+
+
+def test_the_nvlinks_of_each_gpu_have_a_reading_by_its_uuid() -> None:
+    smi: Any = {
+        "devices": [{"address": f"0000:0{at}:00.0", "uuid": f"GPU-{at}"} for at in range(3)],
+        "nvlink": [nvlinks(0, errors={"replay": 3}), nvlinks(1, errors={}), nvlinks(7)],
+    }
+    assert [(uuid, reading.counters) for uuid, reading in counters.link_readings(smi, "boot")] == [
+        ("GPU-0", {"replay": 3.0})
+    ]
+    assert list(counters.link_readings(smi, None)) == []
+
+
+def test_every_counter_of_nvlinks_has_a_limit_of_its_own() -> None:
+    names = [*nvlink.COUNTERS, *nvlink.FIELDS.values()]
+    assert sorted(names) == sorted(row["counter"] for row in document("fabric.yml")["rates"])
+    assert not set(names) & {row["counter"] for row in facts._table()["rates"]}
+
+
 def test_every_limit_is_of_a_counter_that_the_kernel_has() -> None:
-    known = {"rnr_nak_retry_err", "local_ack_timeout_err", "roce_slow_restart"}
+    known = {"rnr_nak_retry_err", "local_ack_timeout_err", "roce_slow_restart", "carrier_changes"}
     for row in facts._table()["rates"]:
         assert facts.counter_limit(row["counter"]) or row["counter"] in known

@@ -266,6 +266,16 @@ def test_of_the_wheels_those_come_that_some_host_would_choose(
     assert set(found) == {f"a-1-{tag}.whl" for tag in chosen}
 
 
+def test_for_hosts_of_another_architecture_its_own_wheels_come() -> None:
+    names = [f"a-1-cp312-cp312-{each}_{arch}.whl" for each in GLIBCS for arch in ARCHES]
+    found = packages.best([*names, "a-1-cp312-cp312-manylinux1_aarch64.whl"], "3.12", "aarch64")
+    assert set(found) == {name for name in names if name.endswith("_aarch64.whl")}
+
+
+ARCHES = ("x86_64", "aarch64")
+GLIBCS = ("manylinux2014", "manylinux_2_28")
+
+
 def test_what_a_source_asks_to_be_built_with(tmp_path: Path) -> None:
     asked = 'requires = ["hatchling>=1"]\n'
     modern = source(tmp_path, "modern", "1.0", pyproject_toml=f"[build-system]\n{asked}")

@@ -155,7 +155,7 @@ def test_verdict_and_culprits_are_kept(path: Path) -> None:
         "Ring",
         24,
     )
-    assert test.culprits == ["a is slow", "d took no part: no GPU"]
+    assert test.culprits == ("a is slow", "d took no part: no GPU")
 
 
 def test_bandwidths_of_one_host_leave_out_other_groups(path: Path) -> None:
@@ -281,3 +281,14 @@ def test_a_killed_migration_leaves_the_former_schema_and_the_next_run_finishes_i
         record_fabric_test(history, pairs(1, 390.0))
         assert history.letters(history.nights()) == {"gpu01": "F"}
         assert len(recorded_tests(history)) == 1
+
+
+def test_what_hosts_reach_on_rails_is_not_what_they_reach(path: Path) -> None:
+    with History(path) as history:
+        record_fabric_test(
+            history, fabric_test(0, "rails", group_test(1, "passed", 46.0, "a", "b"))
+        )
+        assert [test.scope for test in recorded_tests(history)] == ["rails"]
+        assert recorded_bandwidths(history, recorded_tests(history)) == []
+        for scope in ("all", "pairs", "rails"):
+            assert past_bandwidth(history, "a", "all_reduce", scope, **HOW) == []

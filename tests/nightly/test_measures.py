@@ -45,6 +45,18 @@ def test_speeds_are_named_by_card_and_by_what_computed(cards: tuple[Document, Do
     assert not [name for name in found if name.startswith("cpu.")]
 
 
+def test_the_error_counters_of_nvlinks_are_named_by_the_uuid_of_their_gpu(
+    cards: tuple[Document, Document],
+) -> None:
+    smi = data(cards[1], "smi")
+    smi["nvlink"][1]["errors"] = {"replay": 3}
+    found, uuid = measures(cards[1], cards[0]), smi["devices"][1]["uuid"]
+    assert found[f"nvlink.{uuid}.replay.reading"] == 3
+    load = found[f"nvlink.{uuid}.load.reading"]
+    data(cards[1], "kernel")["boot_id"] = "another boot"
+    assert measures(cards[1], cards[0])[f"nvlink.{uuid}.load.reading"] != load
+
+
 def test_the_error_counters_of_a_port_are_named_by_its_guid(
     cards: tuple[Document, Document],
 ) -> None:

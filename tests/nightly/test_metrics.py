@@ -13,8 +13,13 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from gpufleet.catalog.network import Limit
+from gpufleet.host_state.counters import Growth
 from gpufleet.nightly import metrics
+from gpufleet.nightly.fabric_history import latest_tests, record_fabric_test
+from gpufleet.nightly.history import History
 from gpufleet.verification import pull
+from tests.support.nightly_sessions import fabric_test, group_test
 
 PROMETHEUS = Path(__file__).resolve().parents[2] / "contrib" / "prometheus"
 HOSTS = {
@@ -91,6 +96,107 @@ def test_hosts_checks_and_throughput(tmp_path: Path) -> None:
         ({"host": "gpu01", "gpu": "GPU-1", "stack": "tensorflow-2.13.1"}, 33.5),
         ({"host": "gpu01", "gpu": "GPU-1", "stack": "cuda-11.8"}, 34.4),
     ]
+
+
+GUIDS = [f"a088c20300ab000{number}" for number in range(4)]
+PORTS = "; ".join(
+    f"{GUIDS[number]} mlx5_{number} {row}"
+    for number, row in enumerate(
+        (
+            "compute InfiniBand up 400",
+            "compute InfiniBand down 10",
+            "storage Ethernet ? -",
+            "- InfiniBand up -",
+        )
+    )
+)
+
+
+def of_fabric(**more: Any) -> dict[str, list[tuple[dict[str, str], float]]]:
+    """The metrics of a host with four ports and two GPUs."""
+    measures = {
+        "ports": PORTS,
+        "gpus": "0000:01:00.0 GPU-1 NVIDIA H100; 0000:02:00.0 - NVIDIA H100",
+        "nvlinks": "0000:01:00.0 18; 0000:02:00.0 12",
+    }
+    run = metrics.Run(200.0, 200.0, 1.0, (), 2, HOSTS, {"gpu01": measures}, **more)
+    return read(metrics.text(run))
+
+
+def test_ports_and_nvlinks_have_a_value_where_they_were_read() -> None:
+    found = of_fabric()
+    assert found["gpufleet_port_up"] == [
+        ({"host": "gpu01", "port": "mlx5_0", "role": "compute"}, 1.0),
+        ({"host": "gpu01", "port": "mlx5_1", "role": "compute"}, 0.0),
+        ({"host": "gpu01", "port": "mlx5_3", "role": ""}, 1.0),
+    ]
+    assert found["gpufleet_port_rate_bytes_per_second"] == [
+        ({"host": "gpu01", "port": "mlx5_0", "role": "compute"}, 50e9)
+    ]
+    assert found["gpufleet_nvlinks_active"] == [
+        ({"host": "gpu01", "gpu": "GPU-1"}, 18.0),
+        ({"host": "gpu01", "gpu": "0000:02:00.0"}, 12.0),
+    ]
+    assert not found["gpufleet_port_errors_per_hour"]
+
+
+def test_only_counters_that_grow_have_a_rate() -> None:
+    limit = Limit(120, 3600, fatal=True)
+    grown = [
+        Growth("symbol_error", "known", 480.0, 7200.0, limit),
+        Growth("port_rcv_errors", "known", 2.0, 7200.0),
+        Growth("link_downed", "known", 0.0, 7200.0),
+        Growth("roce_slow_restart", "reset", None, 7200.0),
+    ]
+    found = of_fabric(port_growth={("gpu01", GUIDS[1]): grown, ("gpu02", GUIDS[1]): grown})
+    port = {"host": "gpu01", "port": "mlx5_1"}
+    assert found["gpufleet_port_errors_per_hour"] == [
+        ({**port, "counter": "symbol_error"}, 240.0),
+        ({**port, "counter": "port_rcv_errors"}, 1.0),
+    ]
+    assert found["gpufleet_port_errors_beyond_limit"] == [({**port, "counter": "symbol_error"}, 1)]
+
+
+def test_the_last_fabric_test_of_each_scope_is_shown(tmp_path: Path) -> None:
+    sizes = {"operation": "all_reduce", "seconds": 1, "wrong": 0}
+    with History(tmp_path / "history.sqlite") as history:
+        for night, rate in ((0, 200.0), (1, 300.0)):
+            record_fabric_test(
+                history,
+                fabric_test(
+                    night,
+                    "pairs",
+                    group_test(1, "passed", 400.0, "a", "b"),
+                    group_test(2, "slow", rate, "b", "c"),
+                    group_test(3, "hung", None, "a", "c"),
+                    verdict="FAIL",
+                ),
+            )
+        record_fabric_test(
+            history,
+            fabric_test(
+                0,
+                "all",
+                group_test(1, "not judged", 350.0, "a", "b", "c"),
+                group_test(2, "passed", 390.0, "a", "b"),
+                verdict="INCONCLUSIVE",
+                results=[
+                    {**sizes, "bytes": 8, "gb_per_s": 0.1},
+                    {**sizes, "bytes": 512 << 20, "gb_per_s": 350.0},
+                ],
+            ),
+        )
+        found = of_fabric(fabric_tests=latest_tests(history))
+    assert found["gpufleet_fabric_test_verdict"] == [
+        ({"scope": "pairs", "verdict": "FAIL"}, 1),
+        ({"scope": "all", "verdict": "INCONCLUSIVE"}, 1),
+    ]
+    times = {row["scope"]: at for row, at in found["gpufleet_fabric_test_timestamp_seconds"]}
+    assert times["pairs"] - times["all"] == 86400
+    assert {
+        (row["scope"], row["host"]): rate
+        for row, rate in found["gpufleet_fabric_bus_bandwidth_bytes_per_second"]
+    } == {("pairs", "a"): 400e9, ("pairs", "b"): 300e9, ("pairs", "c"): 300e9, ("all", ""): 350e9}
 
 
 def test_a_run_that_judged_nothing_calls_no_host_healthy() -> None:

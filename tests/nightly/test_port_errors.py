@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from gpufleet.nightly import drift
 from gpufleet.nightly.drift import Window
+from gpufleet.nightly.history import History
 from gpufleet.nightly.port_errors import error_changes
+from gpufleet.nightly.run import port_growth
+from tests.support.nightly_sessions import host, session
 
 GUID = "a088c20300ab0001"
 DAY = 86400.0
@@ -25,6 +30,17 @@ def test_a_link_that_went_down_since_the_last_night_is_bad() -> None:
     assert changes(load=[1, 1], link_downed=[3, 3]) == []
 
 
+def test_errors_of_nvlinks_are_those_of_their_gpu() -> None:
+    values = {"load": [1, 1], "replay": [0, 2], "crc_flit": [0, 7], "rx": [4, 4]}
+    found = {("gpu01", f"nvlink.GPU-4711.{name}.reading"): line for name, line in values.items()}
+    (change,) = error_changes(found, [0.0, DAY])
+    assert (change.check, change.weight) == ("gpu.nvlink", "bad")
+    assert change.text == (
+        "Errors of the NVLinks of GPU-4711 grow: replay grew by 2 in 24 h, crc_flit grew by 7 in"
+        " 24 h."
+    )
+
+
 def test_a_rate_that_only_warns_is_a_note() -> None:
     assert changes(load=[1, 1], port_rcv_errors=[0, 65535]) == []
     assert changes(load=[1, 1], roce_slow_restart=[0, 11 * DAY]) == [
@@ -42,6 +58,11 @@ def test_a_night_without_a_reading_is_left_out() -> None:
     assert changes(load=[1, 1, None], link_downed=[3, 4, None]) == []
 
 
+def test_a_link_that_flaps_is_a_note() -> None:
+    assert changes(load=[1, 1], carrier_changes=[2, 14]) == [("note", "carrier_changes +12")]
+    assert changes(load=[1, 1], carrier_changes=[2, 4]) == []
+
+
 def test_the_change_is_that_of_its_host_in_the_document() -> None:
     nights = [f"2026-11-2{number}T01:00:00Z" for number in range(3)]
     window = Window(
@@ -52,3 +73,19 @@ def test_the_change_is_that_of_its_host_in_the_document() -> None:
     (found,) = drift.document(window)["changes"]
     assert (found["host"], found["check"], found["kind"]) == ("gpu01", "network.errors", "errors")
     assert f"GUID {GUID} grow: symbol_error grew by 4000 in 24 h." in found["text"]
+
+
+def test_the_metrics_have_the_growth_between_the_last_two_nights(path: Path) -> None:
+    with History(path) as history:
+        assert port_growth(history) == {}
+        for night, errors in enumerate((0, 10, 60)):
+            counters = {
+                f"port.{GUID}.load.reading": 1.0,
+                f"port.{GUID}.symbol_error.reading": errors,
+            }
+            history.record(session(night, host("gpu01", x="PASS")), values={"gpu01": counters})
+            if not night:
+                assert port_growth(history) == {}
+        [(port, [grown])] = port_growth(history).items()
+    assert port == ("gpu01", GUID)
+    assert (grown.counter, grown.growth, grown.seconds) == ("symbol_error", 50, DAY)

@@ -89,3 +89,19 @@ def test_a_stack_s_own_index_is_asked_beside_the_usual_one(
         indexes = (asked["uv"].parent / "calls.indexes").read_text()
         assert indexes == f"{index_url}|{index}\n"
     assert "secret" not in (asked["uv"].parent / "calls").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arch", "platform"), [("x86_64", "linux"), ("aarch64", "aarch64-unknown-linux-gnu")]
+)
+def test_it_is_resolved_for_the_hosts_architecture(
+    run: Run, asked: dict[str, Any], arch: str, platform: str
+) -> None:
+    module = load("gpu_stack_lock")
+    run(module, **{**asked, "arch": arch})
+    words = (asked["uv"].parent / "calls").read_text().split()
+    assert words[words.index("--python-platform") + 1] == platform
+    other = {"x86_64": "aarch64", "aarch64": "x86_64"}[arch]
+    answer = run(module, **{**asked, "arch": other})
+    assert answer["failed"]
+    assert "was resolved for" in answer["msg"]

@@ -63,6 +63,7 @@ def test_a_port_is_read_with_its_tables_and_counters(tree: Tree) -> None:
         },
         "max_read_request": 4096,
         "relaxed_ordering": True,
+        "traffic_gb_s": 0.0,
         "error": None,
     }
     assert port == {
@@ -96,6 +97,26 @@ def test_a_roce_port_has_the_kinds_of_its_gids(tree: Tree) -> None:
         (2, "IPv4", "IB/RoCE v1"),
         (3, "IPv4", "RoCE v2"),
     ]
+
+
+def test_what_a_device_moves_while_it_is_read_is_measured(tree: Tree) -> None:
+    rdma_tree.h100(tree)
+    counted = iter((1000, 1000 + 5 * 10**9))
+    with (
+        patch.object(rdma, "moved", lambda host, directory: next(counted)),
+        patch.object(rdma.time, "monotonic", iter((100.0, 101.0)).__next__),
+    ):
+        row, _ = rdma.read_device(Host({"root": str(tree.root)}, 20), "mlx5_0")
+    assert row["traffic_gb_s"] == 160.0
+
+
+def test_octets_of_all_ports_are_counted_in_words_of_four(tree: Tree) -> None:
+    tree.mlx("mlx5_0", 0, "01", ports=2, counters={"port_xmit_data": 7, "port_rcv_data": 4})
+    host = Host({"root": str(tree.root)}, 20)
+    directory = host.realpath("/sys/class/infiniband/mlx5_0")
+    assert rdma.moved(host, directory) == 22
+    (tree.root / f"{directory}/ports/2/counters/port_rcv_data".lstrip("/")).write_text("broken")
+    assert rdma.moved(host, directory) is None
 
 
 def opened_of(tree: Tree, name: str) -> list[str]:

@@ -19,8 +19,10 @@ SWITCH = b"00000000:c1:00.0"
 class Nvml:
     """An NVML whose links are in these states: 0, 1, or another status of the call."""
 
-    def __init__(self, *states: int | None, version: int = 6, last: int = 3) -> None:
-        self.states, self.version, self.last = states, version, last
+    def __init__(
+        self, *states: int | None, version: int = 6, last: int = 3, rate: int = 0xFFF
+    ) -> None:
+        self.states, self.version, self.last, self.rate = states, version, last, rate
 
     def nvmlDeviceGetHandleByIndex_v2(self, index: int, card: Any) -> int:
         return 0
@@ -59,7 +61,7 @@ class Nvml:
 
     def nvmlDeviceGetFieldValues(self, card: Any, count: int, values: Any) -> int:
         for row in values:
-            row.status, row.value = (0, 2) if row.field == 214 else (3, 0)
+            row.status, row.value = {214: (0, 2), 220: (0, self.rate)}.get(row.field, (3, 0))
         return 0
 
 
@@ -96,12 +98,27 @@ def test_a_link_beyond_a_gap_is_read_too() -> None:
 def test_error_counters_of_nvlink_5_are_fields() -> None:
     (found,) = query_nvlink(Nvml(1, 1, version=7), 1)
     assert found["errors"] == {"recovery_failed": 4}
+    # 15e-255, which stands for none.
+    assert found["effective_ber"] == pytest.approx(15e-255)
     assert ctypes.sizeof(FieldValue) == 40
+
+
+@pytest.mark.parametrize(("rate", "read"), [(4 << 8 | 9, 4e-9), (1 << 8 | 12, 1e-12), (9, 0.0)])
+def test_the_rate_of_wrong_bits_has_a_mantissa_and_an_exponent(rate: int, read: float) -> None:
+    (found,) = query_nvlink(Nvml(1, version=7, rate=rate), 1)
+    assert found["effective_ber"] == pytest.approx(read)
 
 
 def test_a_library_without_these_functions_reports_no_links() -> None:
     assert query_nvlink(object(), 1) == [
-        {"index": 0, "address": None, "mig": None, "links": None, "errors": {}}
+        {
+            "index": 0,
+            "address": None,
+            "mig": None,
+            "links": None,
+            "errors": {},
+            "effective_ber": None,
+        }
     ]
 
 
@@ -203,4 +220,4 @@ def test_the_counters_of_all_links_are_asked_in_one_call() -> None:
             return super().nvmlDeviceGetFieldValues(card, count, values)
 
     query_nvlink(Counting(1, 1, 1, version=7), 1)
-    assert calls == [27]
+    assert calls == [33]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,44 @@ def test_the_heat_map_has_each_pair_in_both_directions_and_its_last_test() -> No
     assert "a" not in cells["a"]
 
 
+def on_rail(number: int, outcome: str, rate: float | None, rails: list[int], *hosts: str) -> Any:
+    return {**outcome_of(number, outcome, rate, *hosts), "rails": rails}
+
+
+RAILS = {
+    "compared": {"scope": "rails"},
+    "ports": {"a": ["mlx5_0", "mlx5_1"], "b": ["mlx5_0", "mlx5_4"]},
+}
+
+
+def test_each_port_has_its_best_test_alone_in_the_heat_map_of_rails() -> None:
+    tested = found(
+        on_rail(1, "slow", 60.0, [0, 1], "a", "b"),
+        on_rail(2, "passed", 46.0, [0], "a", "b"),
+        on_rail(3, "slow", 23.0, [1], "a", "b"),
+        on_rail(4, "slow", 22.0, [1], "b", "c"),
+        on_rail(5, "passed", 45.0, [1], "a", "c"),
+        **RAILS,
+    )
+    cells = fabric_page.rail_matrix(tested)
+    assert cells["a"][1] == fabric_page.Cell(
+        "45", "mlx5_1 of a, rail 1: passed at best, tests 3, 5", "pass", 98
+    )
+    assert cells["b"][1] == fabric_page.Cell(
+        "23", "mlx5_4 of b, rail 1: slow at best, tests 3, 4", "fail", 50
+    )
+    assert fabric_page.matrix(tested) == {}
+    page = fabric_page.render(tested)
+    assert "Bus bandwidth of each rail" in page
+    assert 'title="mlx5_4 of b, rail 1: slow at best, tests 3, 4"' in page
+
+
+def test_a_port_that_was_not_tested_alone_has_no_cell() -> None:
+    tested = found(on_rail(1, "hung", None, [0, 1], "a", "b"), **RAILS)
+    assert fabric_page.rail_matrix(tested) == {"a": [None, None], "b": [None, None]}
+    assert 'class="none"' in fabric_page.render(tested)
+
+
 def test_more_hosts_than_a_screen_shows_have_the_list_alone() -> None:
     tests = [outcome_of(n, "passed", 1.0, "h0", f"h{n}") for n in range(1, 80)]
     assert fabric_page.matrix(found(*tests)) == {}
@@ -83,6 +122,9 @@ def test_texts_of_hosts_stay_texts() -> None:
     )
     assert "<script" not in page
     assert page.count("&lt;script&gt;") >= 8
+    page = fabric_page.render(found(on_rail(1, bad, 1.0, [0], bad, "b"), ports={bad: [bad]}))
+    assert "<script" not in page
+    assert f"{escape(bad)} of {escape(bad)}, rail 0" in page
 
 
 @pytest.mark.parametrize("verdict", ["PASS", "FAIL", "INCONCLUSIVE"])

@@ -35,7 +35,7 @@ Open = Callable[..., webdriver.Chrome]
 
 FLEETS: dict[str, Callable[[], Fleet]] = {
     "one": lambda: fleet(1, broken=0),
-    "eight": lambda: fleet(8, seed=3, broken=0.6),
+    "eight": lambda: fleet(8, seed=5, broken=0.6),
     "thousand": lambda: fleet(1000),
 }
 
@@ -372,10 +372,36 @@ def test_a_slow_card_is_seen_in_its_history(show: Open, fleets: dict[str, Fleet]
     assert [each.text.split()[:2] for each in low] == [["GPU", "3"]] * 2
 
 
+def test_a_lost_link_is_seen_in_the_ports_of_its_host_and_among_the_rails(
+    show: Open, fleets: dict[str, Fleet]
+) -> None:
+    [(number, name)] = [
+        (number, host.name)
+        for number, host in enumerate(fleets["eight"].session.hosts, 1)
+        if any(
+            check["id"] == "network.ports" and check["verdict"] == "FAIL"
+            for check in host.result["checks"]
+        )
+    ]
+    browser = show("eight", f"#h{number}")
+    ports = [" ".join(row.split()) for row in shown(browser, f"#h{number} .ports tbody tr")]
+    [up, down] = [row for row in ports if row.startswith("mlx5")]
+    assert up.startswith("mlx5_0, mlx5_1, mlx5_2, mlx5_4") and "✓ 4: ACTIVE" in up
+    assert "mlx5_6: symbol_error 4711" in up
+    assert down.startswith("mlx5_3 ") and "✗ 1: DOWN, 2: Polling" in down
+    assert "0, 1, 2, 3, 4, 5, 6, 7 18 of 18 4.0 0" in ports
+    [row] = shown(browser, ".rails tbody tr")
+    assert row.split() == [name, "✓", "✓", "✓", "✗", "down", "✓", "✓", "✓", "✓"]
+    [count] = shown(browser, ".rails tfoot tr")
+    assert count.split() == ["Hosts", "with", "a", "fault", "1"]
+
+
 def test_what_changed_is_on_top_and_said_once(show: Open, fleets: dict[str, Fleet]) -> None:
     browser = show("thousand")
     titles = shown(browser, "h2")
     assert titles[0] == "What changed since 2026-11-20" and titles[1] == "Issues"
+    for more in browser.find_elements(By.CSS_SELECTOR, ".more > summary"):
+        more.click()
     (kernel,) = [each for each in shown(browser, ".item") if each.startswith("kernel")]
     hosts = sum(change["kind"] == "kernel" for change in fleets["thousand"].changes["changes"])
     assert f"{hosts} hosts" in kernel and "6.1.0-27-amd64" in kernel

@@ -10,7 +10,7 @@ import pytest
 from gpufleet.catalog import facts
 from gpufleet.model.problems import Code
 from gpufleet.resolver import release, resolve
-from tests.support.host_documents import codes, declaration, refusal, snapshot, with_pythons
+from tests.support.host_documents import codes, declaration, refusal, with_pythons
 
 RELEASES = [
     (framework, version)
@@ -404,12 +404,6 @@ def test_modules_of_different_frameworks_do_not_clash() -> None:
     assert f"{folder}/pytorch/vision" in texts
     kernel = texts["/usr/local/share/jupyter/kernels/pytorch-2.6.0/kernel.json"]
     assert re.search(r'"display_name": "PyTorch 2.6.0, CUDA 12.4"', kernel)
-
-
-def test_a_host_of_another_architecture() -> None:
-    problem = refusal(declaration({"pytorch": "2.6.0"}), snapshot(os={"arch": "aarch64"}))
-    assert problem["code"] == "host-unsupported"
-    assert "TensorFlow" not in problem["message"]
 
 
 def test_plain_names_inside_of_a_wheel_are_loaded_first() -> None:

@@ -347,11 +347,6 @@ def test_a_toolkit_that_does_not_exist() -> None:
     assert refusal(declaration(gpu_toolkits=["13"]))["code"] == "toolkit-unknown"
 
 
-def test_another_architecture() -> None:
-    problem = refusal(declaration("2.13.1"), snapshot(os={**DEBIAN_12, "arch": "aarch64"}))
-    assert problem["code"] == "host-unsupported"
-
-
 def test_glibc_too_old_and_too_new() -> None:
     def host(glibc: str) -> dict[str, Any]:
         return snapshot(os={**DEBIAN_12, "glibc": glibc})

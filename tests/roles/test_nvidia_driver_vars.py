@@ -10,7 +10,10 @@ import pytest
 import yaml
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar
+from ansible_collections.gpufleet.gpu.plugins.module_utils import driver_rules
 
+from gpufleet.catalog import facts
+from gpufleet.host_state import driver_kernels
 from gpufleet.host_state.host import Host
 from gpufleet.resolver import driver_sources
 from tests.support.role_variables import ROLE, trusted, variables
@@ -19,7 +22,7 @@ SYSTEMS = yaml.safe_load((ROLE.parents[1] / "tests/support/os_facts.yml").read_t
 EXPECTED = yaml.safe_load((Path(__file__).parent / "nvidia_driver_vars.yml").read_text())
 
 
-def rendered(system: str, **driver: Any) -> dict[str, Any]:
+def rendered(system: str, arch: str = "x86_64", **driver: Any) -> dict[str, Any]:
     """What the role works with on a system, for a plan's driver."""
     os = {key: SYSTEMS[system][key] for key in ("id", "version_id", "codename")}
     family = "debian" if os["id"] in {"debian", "ubuntu"} else "redhat"
@@ -28,7 +31,7 @@ def rendered(system: str, **driver: Any) -> dict[str, Any]:
         **variables("defaults/main.yml"),
         **variables("vars/main.yml"),
         "role_path": trusted(str(ROLE)),
-        "gpu_plan": {"os": {**os, "family": family}, "driver": plan},
+        "gpu_plan": {"arch": arch, "os": {**os, "family": family}, "driver": plan},
         "gpu_changes": [],
     }
     files = Templar(loader=DataLoader(), variables=known).template(
@@ -64,8 +67,8 @@ def test_renders_what_was_written_down(system: str, source: str, branch: str, fl
 def test_every_system_and_every_branch_that_is_offered_is_written_down() -> None:
     """Whatever the resolver may choose, the role knows packages for."""
     assert set(EXPECTED) == set(SYSTEMS)
-    for name, facts in SYSTEMS.items():
-        host = Host({"sections": {"os": {"state": "ok", "data": facts}}})
+    for name, about in SYSTEMS.items():
+        host = Host({"sections": {"os": {"state": "ok", "data": about}}})
         system = driver_sources.system_of(host)
         assert system is not None
         for source in ("distro", "nvidia_repo"):
@@ -105,3 +108,58 @@ def test_a_mirror_needs_only_its_address() -> None:
     known = rendered("debian-12", source="nvidia_repo", branch="580", module="open")["repository"]
     assert known["uri"].startswith("https://developer.download.nvidia.com/")
     assert {**known, **with_mirror}["fingerprints"] == known["fingerprints"]
+
+
+PLATFORMS = facts.document("platforms.yml")["platforms"]
+
+
+@pytest.mark.parametrize("system", sorted(EXPECTED))
+def test_the_repository_is_that_of_the_hosts_architecture(system: str) -> None:
+    found = {
+        arch: rendered(system, arch, source="nvidia_repo", branch="580", module="open")
+        for arch in PLATFORMS
+    }
+    for arch, row in PLATFORMS.items():
+        for key in ("uri", "key"):
+            assert f"/{row['repository']}/" in found[arch]["repository"][key]
+    assert found["aarch64"]["packages"] == found["x86_64"]["packages"]
+
+
+@pytest.mark.parametrize("arch", sorted(PLATFORMS))
+def test_the_runfile_is_that_of_the_hosts_architecture(arch: str) -> None:
+    known = {
+        **variables("vars/main.yml"),
+        "gpu_plan": {"arch": arch, "driver": {"version": "580.95.05"}},
+    }
+    templar = Templar(loader=DataLoader(), variables=known)
+    file = templar.template(known["__nvidia_driver_runfile"])
+    assert file == f"NVIDIA-Linux-{arch}-580.95.05.run"
+    assert templar.template(known["__nvidia_driver_runfiles"]) == PLATFORMS[arch]["runfile"]
+
+
+@pytest.mark.parametrize(
+    ("family", "kernel", "package"),
+    [
+        ("redhat", "5.14.0-503.el9.aarch64+64k", "kernel-64k-devel-5.14.0-503.el9.aarch64"),
+        ("redhat", "5.14.0-503.el9.x86_64", "kernel-devel-5.14.0-503.el9.x86_64"),
+        ("debian", "6.8.0-1028-nvidia-64k", "linux-headers-6.8.0-1028-nvidia-64k"),
+        ("debian", "6.12.9+bpo-amd64", "linux-headers-6.12.9+bpo-amd64"),
+    ],
+)
+def test_the_headers_of_a_kernel(family: str, kernel: str, package: str) -> None:
+    tasks = yaml.safe_load((ROLE / "tasks/runfile.yml").read_text())
+    wanted = next(task for task in tasks if task["name"] == "Install the build dependencies")
+    known = {
+        **variables("vars/main.yml"),
+        "gpu_plan": {"os": {"family": family}},
+        "__nvidia_driver_kernels": {"files": [{"path": f"/boot/vmlinuz-{kernel}"}]},
+        "wanted": trusted(wanted["vars"]["host_packages"]),
+    }
+    found = Templar(loader=DataLoader(), variables=known).template(known["wanted"])
+    assert found[-1] == package
+    # The module and the checks name the same one.
+    names = driver_rules.REDHAT_HEADERS if family == "redhat" else driver_rules.DEBIAN_HEADERS
+    assert driver_rules.package_of(kernel, names[0]) == package
+    manager = {"redhat": "rpm", "debian": "dpkg"}[family]
+    snapshot = {"sections": {"packages": {"state": "ok", "data": {"manager": manager}}}}
+    assert driver_kernels.headers(Host(snapshot), kernel) == package

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, cast
+from unittest import mock
 
 from gpufleet.inventory import Become, Connection, InventoryHost
-from gpufleet.model.collectives import FabricTest, Operation
+from gpufleet.model.collectives import FabricTest, Operation, Scope
+from gpufleet.model.snapshot import Snapshot
+from gpufleet.transport.fanout import Outcome
 from gpufleet.verification import fabric_test
 from gpufleet.verification.collectives import Measure
 from gpufleet.verification.fabric_test import FabricOptions
 from gpufleet.verification.options import ProbeOptions
+from tests.support.healthy_host import document
 
 SIZES = (1 << 20,)
 # The bus bandwidth of the stand-in, whose byte takes 60 ns.
@@ -25,7 +30,11 @@ class CollectiveHosts:
     def __init__(self, place: Path, libraries: Path, names: list[str]) -> None:
         self.place, self.lines = place, list[str]()
         self.operations: tuple[Operation, ...] = ("all_reduce",)
-        self.scope: Literal["all", "hosts", "pairs"] = "all"
+        self.scope: Scope = "all"
+        self.shared, self.sizes = True, SIZES
+        self.past: Callable[[Sequence[str]], Sequence[float]] = lambda hosts: ()
+        # By host, the sections of its snapshot about GPUs and ports.
+        self.sections: dict[str, dict[str, Any]] = {}
         for name in names:
             shutil.copytree(libraries, place / name)
             self.plant(name)
@@ -49,19 +58,31 @@ class CollectiveHosts:
     def options(self, deadline_s: float, at_least: float | None) -> FabricOptions:
         """Fast, and with a tolerance beyond what a busy machine changes."""
         return FabricOptions(
-            Measure(self.operations, SIZES, 2),
+            Measure(self.operations, self.sizes, 2),
             deadline_s,
             0.6,
             at_least=at_least,
-            shared=True,
+            shared=self.shared,
             scope=self.scope,
+            past=self.past,
         )
 
     def run(self, deadline_s: float = 60, at_least: float | None = FULL_GB_PER_S) -> FabricTest:
         """Test them all; `lines` are the lines of progress."""
-        return fabric_test.run(
-            self.hosts, self.options(deadline_s, at_least), ProbeOptions(), self.lines.append
-        )
+        with mock.patch.object(fabric_test, "probe_hosts", self.probed):
+            return fabric_test.run(
+                self.hosts, self.options(deadline_s, at_least), ProbeOptions(), self.lines.append
+            )
+
+    def probed(self, hosts: list[InventoryHost], options: ProbeOptions) -> dict[str, Outcome]:
+        """What a probe says of these hosts: this machine has neither GPUs nor ports."""
+        found = {}
+        for host in hosts:
+            snapshot = document("snapshot.json")
+            for name, data in self.sections.get(host.name, {}).items():
+                snapshot["sections"][name]["data"] = data
+            found[host.name] = Outcome(cast(Snapshot, snapshot))
+        return found
 
     def left_behind(self) -> list[str]:
         """Processes that have a stand-in of these hosts loaded, after a moment to end in."""

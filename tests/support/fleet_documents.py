@@ -17,6 +17,7 @@ from gpufleet.judge import judge
 from gpufleet.model.verdict import Verdict, consequences
 from gpufleet.verification.session import HostRun, Session
 from tests.support.healthy_host import data, document, with_cards
+from tests.support.rdma_host import DOWN
 
 Document = dict[str, Any]
 NIGHT = datetime(2026, 11, 21, 3, 0, 4, tzinfo=UTC)
@@ -86,6 +87,12 @@ def _slow_card(plan: Document, snapshot: Document) -> None:
     data(snapshot, "compute")["runs"][0]["cublas"][3]["tflops"] = 11.2
 
 
+def _lost_link(plan: Document, snapshot: Document) -> None:
+    devices = data(snapshot, "network")["devices"]
+    devices[3]["ports"][0].update(DOWN)
+    devices[6]["ports"][0]["counters"]["symbol_error"] = 4711
+
+
 def _hung_smi(plan: Document, snapshot: Document) -> None:
     snapshot["sections"]["smi"] = {
         "state": "hung",
@@ -110,6 +117,7 @@ BREAKS: dict[str, Callable[[Document, Document], None]] = {
     "library": _lost_library,
     "variable": _old_variable,
     "slow": _slow_card,
+    "link": _lost_link,
     "hung": _hung_smi,
     "denied": _denied,
 }

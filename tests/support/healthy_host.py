@@ -40,6 +40,9 @@ OF_OTHERS = tuple(
     name for name, reason in EXCUSED.items() if reason.startswith("gpu_stacks: none is ")
 )
 
+# Checks of what only some hosts with GPUs declare: a rack, a lossless class.
+OF_SITES = ("gpu.rack", "network.lossless")
+
 
 @pytest.fixture
 def plan() -> Document:
@@ -169,6 +172,7 @@ def nvlinks(index: int, links: int = 18, active: int = 18, **fields: object) -> 
         "address": f"0000:0{index}:00.0",
         "mig": False,
         "errors": {"replay": 0},
+        "effective_ber": None,
         "links": [
             {
                 "link": n,
@@ -289,7 +293,6 @@ def with_computing(plan: Document, snapshot: Document, count: int = 2) -> None:
             **done,
             "gpu": n,
             "format": name,
-            "capability": "9.0",
             "seed": 20783,
             "sums": [f"{name:0>14}{at:02}".encode().hex()[:16] for at in range(5)],
             "not_applicable": None,

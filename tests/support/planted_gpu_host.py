@@ -267,4 +267,5 @@ class GpuHost:
 
     def checks(self) -> dict[str, Document]:
         """{check: what it says}."""
-        return {row["id"]: row for row in judge.judge(self.plan, self.snapshot())["checks"]}
+        checks: Any = judge.judge(self.plan, self.snapshot())["checks"]
+        return {row["id"]: row for row in checks}

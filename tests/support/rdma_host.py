@@ -106,8 +106,31 @@ def device(number: int, own: Document | None = None, **changes: Any) -> Document
         "above": {"address": f"0000:{number:02x}:02.0", "vendor": "0x1000", **LINK},
         "max_read_request": 4096,
         "relaxed_ordering": True,
+        "traffic_gb_s": 0.0,
         "ports": [own or port(number)],
         "error": None,
+        **changes,
+    }
+
+
+def interface(number: int, **changes: Any) -> Document:
+    """The network interface of the device with this number."""
+    return {
+        "name": f"ens{number}np0",
+        "address": f"0000:{0x40 + number:02x}:00.0",
+        "driver": "mlx5_core",
+        "type": 1,
+        "operstate": "up",
+        "carrier": 1,
+        "carrier_changes": 2,
+        "carrier_up_count": 1,
+        "speed": 400000,
+        "index": 3 + number,
+        "mtu": 9000,
+        "dev_port": 0,
+        "master": None,
+        "lossless": None,
+        "default_route": False,
         **changes,
     }
 
@@ -239,5 +262,15 @@ def declared(**changes: Any) -> Document:
         "board": None,
         "gid_index": None,
         "gid_type": None,
+        "lossless_priority": None,
+        "pcie": None,
         **changes,
     }
+
+
+def derived(plan: Document, snapshot: Document, *more: Document, gpus: int = 8) -> list[Document]:
+    """Declare no ports, and give each of eight GPUs an adapter; the devices."""
+    del plan["expect"]["network"]
+    devices = [device(number) for number in range(gpus)] + list(more)
+    snapshot["sections"]["network"]["data"] = network(devices, gpus)
+    return devices

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
@@ -25,7 +25,6 @@ from gpufleet.model.collectives import GroupResult
 from gpufleet.model.verdict import Verdict
 from gpufleet.transport.fanout import Outcome as Probed
 from gpufleet.verification import collectives as collectives_run
-from gpufleet.verification import fabric_test
 from gpufleet.verification.collectives import (
     OPERATIONS,
     GroupRun,
@@ -42,7 +41,6 @@ from gpufleet.verification.fabric_test import (
     refuse_used,
     verdict,
 )
-from gpufleet.verification.options import ProbeOptions
 from gpufleet.verification.sides import GRACE_S
 from lab import collectives
 from tests.support.collective_hosts import FULL_GB_PER_S, SIZES, CollectiveHosts
@@ -182,6 +180,18 @@ def test_a_group_below_the_declared_bandwidth_fails_though_all_are_alike(
     assert found["unknown"]
 
 
+def test_two_hosts_slower_than_their_own_past_fail_and_the_conclusion_says_so(
+    hosts: CollectiveHosts,
+) -> None:
+    hosts.hosts = hosts.hosts[:2]
+    hosts.past = lambda names: [10 * FULL_GB_PER_S] * 5
+    found = hosts.run(at_least=None)
+    assert found["verdict"] == "FAIL"
+    assert found["slow"] == "more than 15% below the median of the same hosts' own past"
+    hosts.past = lambda names: [FULL_GB_PER_S / 2] * 5
+    assert hosts.run(at_least=None)["verdict"] == "PASS"
+
+
 def test_two_hosts_without_a_declared_bandwidth_are_not_judged(hosts: CollectiveHosts) -> None:
     hosts.hosts = hosts.hosts[:2]
     found = hosts.run(at_least=None)
@@ -200,8 +210,8 @@ def test_one_host_is_a_group_by_itself(hosts: CollectiveHosts) -> None:
     assert (found["verdict"], found["unknown"]) == (
         "INCONCLUSIVE",
         [
-            "how fast these should be: no figure is declared (--at-least), and fewer than four"
-            " tests are alike"
+            "how fast these should be: no figure is declared (--at-least), fewer than four tests"
+            " are alike, and neither their past nor the catalog has a figure"
         ],
     )
 
@@ -213,7 +223,8 @@ from pathlib import Path
 from tests.support.collective_hosts import CollectiveHosts
 made = CollectiveHosts.__new__(CollectiveHosts)
 made.place, made.lines, made.operations = Path({str(hosts.place)!r}), [], ("all_reduce",)
-made.scope = "all"
+made.scope, made.shared, made.past = "all", True, lambda hosts: ()
+made.sizes = {SIZES}
 from gpufleet.inventory import Become, Connection, InventoryHost
 made.hosts = [
     InventoryHost(name, {{"gpu_nccl_dir": str(made.place / name), "gpu_expect": {{"count": 1}}}},
@@ -241,10 +252,8 @@ def _all_loaded(hosts: CollectiveHosts) -> bool:
 # -- who is refused --------------------------------------------------------------------------------
 
 
-def test_hosts_that_others_use_are_refused_unless_shared(
-    hosts: CollectiveHosts, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    snapshot = document("snapshot.json")
+def test_hosts_that_others_use_are_refused_unless_shared() -> None:
+    snapshot: Any = document("snapshot.json")
     data(snapshot, "driver")["holders"] = [
         {"pid": 4711, "user": "ann", "command": "python3", "nodes": ["/dev/nvidia0"]}
     ]
@@ -252,9 +261,8 @@ def test_hosts_that_others_use_are_refused_unless_shared(
         "gpu01": Probed(snapshot),
         "gpu02": Probed(None, "ssh failed: no route"),
     }
-    monkeypatch.setattr(fabric_test, "probe_hosts", lambda *_: answers)
     with pytest.raises(InUseError) as error:
-        refuse_used(hosts.hosts, ProbeOptions())
+        refuse_used(answers)
     assert "gpu01: pid 4711 (ann, python3)" in error.value.message
     assert "gpu02: ssh failed: no route" in error.value.message
     assert "--shared" in error.value.remedy

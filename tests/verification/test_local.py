@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -106,7 +107,7 @@ def test_undeclared_cards_are_judged_by_what_every_card_should_do(
         for name, check in found.items()
         if name.startswith("gpu.") and name not in {"gpu.count", "gpu.mig"}
     }
-    assert cards.pop("gpu.identity") == "NOT-DECLARED"
+    assert {cards.pop(name) for name in ("gpu.identity", "gpu.rack")} == {"NOT-DECLARED"}
     assert len(cards) > 5 and set(cards.values()) == {"PASS"}, cards
     assert found["driver.loaded"]["verdict"] == found["kernel.log"]["verdict"] == "PASS"
     data(snapshot, "smi")["devices"][0]["remap"]["failure"] = True
@@ -251,3 +252,51 @@ def test_a_directory_that_cannot_be_written_is_refused_before_the_probe(
     with pytest.raises(ConfigurationError, match="Use another directory: --save DIR"):
         verify.judged(options, Console())
     assert not (tmp_path / "r").exists()
+
+
+# Systems on which gpufleet installs nothing, or only on another architecture.
+ODD = {
+    "SLES on ARM64": ({"id": "sles", "version_id": "15.6", "arch": "aarch64"}, "rpm"),
+    "Ubuntu of tomorrow": ({"id": "ubuntu", "version_id": "28.04", "arch": "aarch64"}, "dpkg"),
+    "RHEL with 64k pages": ({"id": "rhel", "version_id": "9.6", "arch": "aarch64"}, "rpm"),
+    "Arch on RISC-V": ({"id": "arch", "version_id": None, "arch": "riscv64"}, None),
+    "no os-release": ({"id": None, "version_id": None, "arch": "ppc64le"}, None),
+}
+
+
+@pytest.mark.parametrize("odd", ODD.values(), ids=ODD)
+def test_any_architecture_and_distribution_is_judged(
+    observed: Document, odd: tuple[Document, str | None]
+) -> None:
+    usual = {name: check["verdict"] for name, check in judged(observed).items()}
+    system, manager = odd
+    data(observed, "os").update(codename=None, **system)
+    data(observed, "packages")["manager"] = manager
+    found = judged(observed)
+    assert {name: check["verdict"] for name, check in found.items()} == usual
+    assert found["toolkit.present"]["verdict"] == "PASS"
+    assert plan_local_host(UNDECLARED, observed)["arch"] == system["arch"]
+
+
+@pytest.mark.parametrize(
+    ("system", "reason"),
+    [
+        (ODD["SLES on ARM64"][0], "the driver branches in distro for sles 15.6 are not known"),
+        (ODD["Arch on RISC-V"][0], "the host is riscv64, and gpufleet installs on x86_64 and"),
+    ],
+)
+def test_a_declared_driver_that_cannot_be_installed_is_judged(
+    observed: Document, system: Document, reason: str
+) -> None:
+    data(observed, "os").update(codename=None, **system)
+    declared = replace(UNDECLARED, variables={"gpu_driver": {"branch": "535"}})
+    found = {
+        check["id"]: check
+        for check in judge.judge(plan_local_host(declared, observed), observed)["checks"]
+    }
+    assert found["host.plan"]["verdict"] == "INCONCLUSIVE"
+    assert reason in found["host.plan"]["cause"]
+    assert "source: preinstalled" in found["host.plan"]["remedy"]
+    # Whoever installed it has held its packages or not.
+    assert found["driver.held"]["verdict"] == "NOT-DECLARED"
+    assert "FAIL" not in {check["verdict"] for check in found.values()}

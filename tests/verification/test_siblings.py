@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from copy import deepcopy
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gpufleet.inventory import Connection, InventoryHost
 from gpufleet.model.verdict import HostResult
-from gpufleet.verification import siblings
+from gpufleet.transport.fanout import Outcome
+from gpufleet.verification import probing, saved, siblings
 from gpufleet.verification.judging import beside_of, result_of
+from gpufleet.verification.options import ProbeOptions
 from gpufleet.verification.session import Beside, HostRun
 from tests.checks.faults.rack import OTHER, RACK, ZERO, place, placed, with_rack
 from tests.support.healthy_host import Document, document
@@ -85,6 +91,41 @@ def test_hosts_that_agree_are_not_judged_again(
     hosts = [host(healthy, "a"), host(healthy, "b")]
     monkeypatch.setattr(siblings, "result_of", lambda *_: pytest.fail("judged again"))
     assert siblings.compared(hosts) == hosts
+
+
+def test_a_verification_compares_the_hosts_that_it_probed(
+    healthy: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    variables = {"gpu_expect": {"count": 2, "fabric": {"rack": "r12"}}}
+    hosts = [InventoryHost(name, variables, Connection(name)) for name in "abc"]
+    found = {each.name: host(healthy, each.name).snapshot for each in hosts[:2]}
+    found["c"] = host(healthy, "c", OTHER).snapshot
+
+    def probe_hosts(
+        hosts: Any, options: Any, report: Any, arrived: Callable[[Outcome, Any], None]
+    ) -> dict[str, Outcome]:
+        outcomes = {name: Outcome(snapshot) for name, snapshot in found.items()}
+        arrived(outcomes["a"], found["a"])
+        return outcomes
+
+    monkeypatch.setattr("gpufleet.verification.probing.probe_hosts", probe_hosts)
+    session = probing.verify(hosts, ProbeOptions())
+    assert rack_verdicts(session.hosts) == {"a": "PASS", "b": "PASS", "c": "FAIL"}
+
+
+def test_saved_snapshots_are_compared_with_each_other(healthy: Any, tmp_path: Path) -> None:
+    snapshots, plans = [], []
+    for name, domain in (("a", RACK), ("b", OTHER)):
+        own = host(healthy, name, domain)
+        for kind, content, files in (
+            ("plan", own.plan, plans),
+            ("snapshot", own.snapshot, snapshots),
+        ):
+            path = tmp_path / f"{name}-{kind}.json"
+            path.write_text(json.dumps(content))
+            files.append(str(path))
+    found = saved.judge_saved(snapshots, plans).hosts
+    assert rack_verdicts(found) == {"a": "INCONCLUSIVE", "b": "INCONCLUSIVE"}
 
 
 def test_a_host_without_a_place_is_no_member(healthy: Any) -> None:

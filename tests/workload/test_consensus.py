@@ -34,7 +34,6 @@ def test_gpus_agree_in_each_format_in_a_whole_run(libraries: tuple[Path, Path]) 
             None,
             None,
         )
-        assert row["capability"] == "9.0"
         assert all(len(each) == 16 for each in row["sums"])
     of = {(row["gpu"], row["format"]): row["sums"] for row in found["consensus"]}
     for name in NAMES:

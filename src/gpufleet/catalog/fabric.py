@@ -52,6 +52,11 @@ def nvlinks(name: str, device: str | None = None) -> Nvlinks | None:
     )
 
 
+def most_wrong_bits() -> float:
+    """The largest rate of bits that are wrong after correction on a healthy NVLink."""
+    return float(_table()["effective_ber"]["most"])
+
+
 def pcie_gib_s(generation: int | None, width: int | None) -> float | None:
     """What a PCIe link carries in one direction; None if its generation is not known."""
     lane = _table()["pcie"].get(generation)

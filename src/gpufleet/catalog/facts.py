@@ -20,8 +20,19 @@ from . import versions
 from .records import Architecture, Archive, Branch, Build, Toolkit
 
 DATA = Path(__file__).parent / "data"
-PLATFORM = "linux_x86_64"
+X86_64 = "x86_64"  # the architecture of the catalog's own rows, and of hosts that tell none
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+# The figures of a build that differ between the wheels of several architectures.
+_OF_WHEEL = (
+    "python",
+    "wheel_platform_tag",
+    "sass_archs",
+    "ptx_archs",
+    "min_compute_capability",
+    "cc_native",
+    "cc_via_ptx_jit",
+    "ptx_language",
+)
 
 
 @cache
@@ -51,34 +62,65 @@ def build_versions(framework: FrameworkId) -> list[str]:
 
 
 @cache
-def build(framework: FrameworkId, version: str) -> Build | None:
+def build(framework: FrameworkId, version: str, arch: str = X86_64) -> Build | None:
     """One GPU build of a framework; None if there is no such release."""
     part = listed(framework).get(version)
     if part is None:
         return None
     rows = _rows(framework, "builds", part)
-    row = next(row for row in rows if row["version"] == version)
-    return Build(framework, _measured(framework, row), _compiled_with(framework, version))
+    row = _measured(framework, next(row for row in rows if row["version"] == version))
+    compiled_with = _compiled_with(framework, version)
+    return Build(framework, _on(framework, row, row, arch), compiled_with, arch=arch)
 
 
 @cache
-def variants(framework: FrameworkId, version: str) -> tuple[Build, ...]:
+def variants(framework: FrameworkId, version: str, arch: str = X86_64) -> tuple[Build, ...]:
     """The builds of one release, its own first; empty if there is no such release."""
-    own = build(framework, version)
-    if own is None:
+    own, plain = build(framework, version, arch), build(framework, version)
+    if own is None or plain is None:
         return ()
     others = (
-        Build(framework, {**own.row, **row}, variant=row["name"])
-        for row in own.row.get("variants", ())
+        Build(
+            framework,
+            _on(framework, {**plain.row, **row}, row, arch),
+            variant=row["name"],
+            arch=arch,
+        )
+        for row in plain.row.get("variants", ())
     )
     return (own, *others)
 
 
-def build_for(framework: FrameworkId, version: str, cuda: str | None) -> Build | None:
+def build_for(
+    framework: FrameworkId, version: str, cuda: str | None, arch: str = X86_64
+) -> Build | None:
     """The build of a release for a declared CUDA, else its own; None: no such release."""
-    known = variants(framework, version)
+    known = variants(framework, version, arch)
     found = (each for each in known if cuda and not cuda.isalpha() and each.is_for(cuda))
     return next(found, known[0] if known else None)
+
+
+def _on(framework: FrameworkId, row: Row, own: Row, arch: str) -> Row:
+    """A build's row for an architecture, with the figures of that one's wheel over those of x86_64.
+
+    `own`: what the catalog has of this build alone, without what a variant takes from its release.
+    Where no wheel with CUDA is known, `unavailable` says why.
+    """
+    if arch == X86_64 or "unavailable" in row:
+        return row
+    for rule in rules("no_gpu_wheels"):
+        if rule["framework"] == framework and rule["arch"] == arch:
+            return {**row, "unavailable": rule["because"]}
+    found = own.get(arch)
+    if found is None:
+        return {**row, "unavailable": f"no source tells what its wheel for {arch} has"}
+    if not found["gpu"]:
+        listed_there = found.get("on_pypi") or found.get("plugin_on_pypi")
+        why = "has no CUDA" if listed_there else "was not published"
+        return {**row, "unavailable": f"its wheel for {arch} {why}"}
+    # The newest glibc that its libraries ask for was read in the other wheel.
+    figures = {key: found[key] for key in _OF_WHEEL if key in found}
+    return {**row, "glibc_symbols_max": None, **figures}
 
 
 def _measured(framework: FrameworkId, row: Row) -> Row:
@@ -100,17 +142,17 @@ def _compiled_with(framework: FrameworkId, version: str) -> str | None:
 
 
 @cache
-def builds(framework: FrameworkId) -> tuple[Build, ...]:
+def builds(framework: FrameworkId, arch: str = X86_64) -> tuple[Build, ...]:
     """Each release's own GPU build that pip can install, oldest first: reads all of their files."""
-    found = (build(framework, version) for version in build_versions(framework))
+    found = (build(framework, version, arch) for version in build_versions(framework))
     return tuple(each for each in found if each is not None and not each.unavailable)
 
 
 @cache
-def releases(framework: FrameworkId) -> tuple[Build, ...]:
+def releases(framework: FrameworkId, arch: str = X86_64) -> tuple[Build, ...]:
     """The builds that a remedy may name: no pre-release is among them."""
-    found = (build for build in builds(framework) if not versions.key(build.version).is_prerelease)
-    return tuple(found)
+    known = builds(framework, arch)
+    return tuple(each for each in known if not versions.key(each.version).is_prerelease)
 
 
 @cache
@@ -133,23 +175,36 @@ def toolkit_versions() -> list[str]:
 
 
 @cache
-def toolkit(version: str) -> Toolkit | None:
-    """One CUDA toolkit release; None if there is no such release."""
+def machines() -> tuple[str, ...]:
+    """The machine architectures that gpufleet installs on, as `uname -m` prints them."""
+    return tuple(document("platforms.yml")["platforms"])
+
+
+def files_of(arch: str) -> str:
+    """The key of an architecture's files in the tables of toolkits and cuDNN."""
+    return str(document("platforms.yml")["platforms"][arch]["files"])
+
+
+@cache
+def toolkit(version: str, arch: str = X86_64) -> Toolkit | None:
+    """One CUDA toolkit release, with the runfile of an architecture; None: no such release."""
     part = listed("toolkits").get(version)
     if part is None:
         return None
     rows = _rows("toolkits", "toolkits", part)
-    return next(Toolkit(row, PLATFORM) for row in rows if row["version"] == version)
+    return next(Toolkit(row, files_of(arch)) for row in rows if row["version"] == version)
 
 
-def toolkits() -> list[Toolkit]:
+def toolkits(arch: str = X86_64) -> list[Toolkit]:
     """Every CUDA toolkit release, oldest first: reads all of their files."""
-    return [found for version in listed("toolkits") if (found := toolkit(version)) is not None]
+    known = (toolkit(version, arch) for version in listed("toolkits"))
+    return [found for found in known if found is not None]
 
 
-def toolkits_matching(prefix: str) -> list[Toolkit]:
+def toolkits_matching(prefix: str, arch: str = X86_64) -> list[Toolkit]:
     """The toolkits whose version has the prefix (`11.8`, `11.8.0`), oldest first."""
-    return [found for version in _matching(prefix) if (found := toolkit(version)) is not None]
+    known = (toolkit(version, arch) for version in _matching(prefix))
+    return [found for found in known if found is not None]
 
 
 @lru_cache(maxsize=1024)
@@ -158,18 +213,18 @@ def _matching(prefix: str) -> tuple[str, ...]:
 
 
 @cache
-def archives(major: int) -> tuple[Archive, ...]:
-    """The cuDNN archives of one major version for this platform, oldest first."""
+def archives(major: int, arch: str = X86_64) -> tuple[Archive, ...]:
+    """The cuDNN archives of one major version for an architecture, oldest first."""
     if str(major) not in listed("cudnn").values():
         return ()
     rows = _rows("cudnn", "archives", str(major))
-    return tuple(Archive(row) for row in rows if row["platform"] == PLATFORM)
+    return tuple(Archive(row) for row in rows if row["platform"] == files_of(arch))
 
 
 @cache
-def archives_for(major: int, cuda: str) -> tuple[Archive, ...]:
+def archives_for(major: int, cuda: str, arch: str = X86_64) -> tuple[Archive, ...]:
     """The archives of a major release of cuDNN that were built for toolkit X.Y."""
-    return tuple(each for each in archives(major) if each.supports(cuda))
+    return tuple(each for each in archives(major, arch) if each.supports(cuda))
 
 
 @cache

@@ -38,7 +38,7 @@ class Limit:
 
 
 def rate_limit(counter: str) -> Limit | None:
-    """The limit of a counter's growth; None if no tool has one."""
+    """The limit of the growth of a port's or a GPU's NVLinks' counter; None if no tool has one."""
     return _limits().get(counter)
 
 
@@ -46,7 +46,8 @@ def rate_limit(counter: str) -> Limit | None:
 def _limits() -> dict[str, Limit]:
     return {
         row["counter"]: Limit(row["more"], row["seconds"], row["fatal"])
-        for row in _table()["rates"]
+        # No counter of a port has the name of one of a GPU's NVLinks.
+        for row in [*_table()["rates"], *facts.document("fabric.yml")["rates"]]
     }
 
 

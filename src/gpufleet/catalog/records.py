@@ -117,6 +117,7 @@ class Build:
     row: Row
     compiled_with: str | None = None  # the measured cuDNN, more precise than the docs' table
     variant: str | None = None  # such as cu118 or cuda13; None: the release's own build
+    arch: str = "x86_64"  # the machine architecture that its wheels are for
 
     @property
     def version(self) -> str:

@@ -206,3 +206,18 @@ class ArchitectureRow(TypedDict):
     last_branch: Text | None
     oldest_code: NotRequired[Text]
     note: NotRequired[Text]
+
+
+class BandwidthRow(TypedDict):
+    """The least bus bandwidth of one kind of machine in GB/s: bandwidth.yml."""
+
+    devices: list[Text]
+    names: list[Text]
+    gpus: int
+    gb_s: NotRequired[float | int]
+    port: NotRequired[float | int]
+    hosts: NotRequired[float | int]
+    bridged: NotRequired[bool]
+    healthy: list[float | int]
+    asked: list[float | int]
+    source: Sources

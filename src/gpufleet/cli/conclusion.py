@@ -16,6 +16,7 @@ from rich.console import Console
 from gpufleet.errors import ConfigurationError
 from gpufleet.judge import judge
 from gpufleet.model.verdict import FAILED, HEALTHY, Bundle
+from gpufleet.nightly import silences
 from gpufleet.paths import LAB_INVENTORY, ROOT, host_file_name
 from gpufleet.report import bundle, terminal
 from gpufleet.report import directory as report
@@ -23,6 +24,7 @@ from gpufleet.verification.session import Session
 from gpufleet.verification.suite import PreparedSession
 
 from .options import print_json
+from .silence import of_default_history
 
 SUITE = ROOT / "verify"
 
@@ -39,6 +41,9 @@ def conclude(
     With `rest`, arguments of pytest, the JUnit file is pytest's own.
     """
     session.inventory_args = inventory_args(options)
+    known, notes = of_default_history()
+    session = silences.applied(session, known)
+    session.notes += notes
     written = report.write_report(directory, session)
     page, session = written.value, written.session
     saved = report.write_bundles(options.save, session) if options.save else []

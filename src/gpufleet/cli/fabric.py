@@ -9,6 +9,8 @@ import argparse
 import json
 import re
 import sys
+from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 
 from rich.console import Console
@@ -18,9 +20,9 @@ from rich.table import Table
 from gpufleet.errors import ConfigurationError
 from gpufleet.files import write_file
 from gpufleet.inventory import inventory_hosts
-from gpufleet.model.collectives import FabricTest, GroupResult, Operation
+from gpufleet.model.collectives import FabricTest, GroupResult, Operation, Scope
 from gpufleet.model.verdict import SYMBOLS, Verdict, exit_status
-from gpufleet.nightly.fabric_history import record_fabric_test
+from gpufleet.nightly.fabric_history import past_bandwidth, record_fabric_test
 from gpufleet.nightly.history import History, HistoryError
 from gpufleet.paths import REPORTS
 from gpufleet.report import fabric_page
@@ -29,6 +31,7 @@ from gpufleet.verification import fabric_test
 from gpufleet.verification.collectives import OPERATIONS, Measure
 from gpufleet.verification.fabric_test import FabricOptions, InUseError
 from gpufleet.verification.options import ProbeOptions
+from gpufleet.verification.rails import RailsError
 
 from .lab import start_lab
 from .options import (
@@ -47,6 +50,9 @@ IF_STOPPED = "Nothing was judged; the programs on the hosts have ended."
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 # NCCL's own tests stop at 16 GiB: https://github.com/NVIDIA/nccl-tests
 MOST_BYTES = 16 << 30
+# The groups in which the history keeps earlier tests.
+ALL: Scope = "all"
+SCOPES_OF_SIZE: dict[int, Scope] = {1: "hosts", 2: "pairs"}
 
 
 def parser() -> Parser:
@@ -56,6 +62,7 @@ def parser() -> Parser:
         (
             "fabric test -i inventory/fleet --limit rack7",
             "fabric test -i inventory/fleet --hosts gpu01,gpu02 --sizes 8M,1G --at-least 380",
+            "fabric test -i inventory/fleet --scope rails",
         ),
         usage="test [options]",
         exit_status=EXIT_STATUS,
@@ -73,9 +80,10 @@ def parser() -> Parser:
     )
     group.add_argument(
         "--scope",
-        choices=["all", "hosts", "pairs"],
+        choices=["all", "hosts", "pairs", "rails"],
         default="all",
-        help="Test all hosts together and search the culprit, or each host alone, or each pair",
+        help="Test all hosts together and search the culprit, or each host alone, or each pair, or"
+        " all hosts on each of their compute ports",
     )
     group.add_argument(
         "--operations",
@@ -97,14 +105,14 @@ def parser() -> Parser:
         type=float,
         metavar="GB/S",
         help="The bus bandwidth that hosts must reach (default: gpu_expect.bus_bandwidth_gb_s,"
-        " else the median of tests that are alike)",
+        " else what tests that are alike reach, in this run and before, else the catalog's floor)",
     )
     group.add_argument(
         "--tolerance",
         type=float,
         default=10,
         metavar="PERCENT",
-        help="Call slow what is further below it",
+        help="Call slow what is further below it, or below the median of tests that are alike",
     )
     group.add_argument(
         "--stack",
@@ -163,6 +171,12 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
         raise ConfigurationError(
             "--repeats and --deadline are more than 0, --tolerance is between 0 and 100."
         )
+    if options.scope == "rails" and operations[0] == "sendrecv":
+        raise ConfigurationError(
+            "With sendrecv, only one GPU of a host sends to another host, by one rail.",
+            "--operations",
+            "Name all_reduce or all_gather first.",
+        )
     selected = selector(options)
     require(SSH)
     if default_inventory(options):
@@ -179,19 +193,21 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
                 f"The hosts are {', '.join(known)}.",
             )
         hosts = [known[name] for name in names]
+    measure = Measure(
+        operations,
+        sizes,
+        options.repeats,
+        environment(options, 1 if options.scope == "hosts" else len(hosts)),
+    )
     how = FabricOptions(
-        measure=Measure(
-            operations,
-            sizes,
-            options.repeats,
-            environment(options, 1 if options.scope == "hosts" else len(hosts)),
-        ),
+        measure=measure,
         deadline_s=options.deadline,
         tolerance=options.tolerance / 100,
         at_least=options.at_least,
         stack=options.stack,
         shared=options.shared,
         scope=options.scope,
+        past=past_of(database_path(options), measure),
     )
     probe = ProbeOptions("facts", options.fanout)
     if options.launcher == "slurm":
@@ -201,7 +217,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
         found = fabric_test.run(
             hosts, how, probe, lambda text: stderr.print(escape(text), soft_wrap=True)
         )
-    except InUseError as error:
+    except (InUseError, RailsError) as error:
         stderr.print(escape(f"{error.message}\nRemedy: {error.remedy}"), soft_wrap=True)
         return exit_status([Verdict.INCONCLUSIVE])
     page = written(found, options.report)
@@ -229,6 +245,30 @@ def written(found: FabricTest, directory: Path) -> Path:
             "Use --report.",
         ) from error
     return page
+
+
+def past_of(path: Path, measure: Measure) -> Callable[[Sequence[str]], Sequence[float]]:
+    """What a group of hosts reached in earlier tests of this measure, by the history."""
+
+    @cache
+    def reached(names: tuple[str, ...]) -> list[float]:
+        scope = SCOPES_OF_SIZE.get(len(names), ALL)
+        try:
+            with History(path) as history:
+                found = past_bandwidth(
+                    history,
+                    names[0],
+                    measure.operations[0],
+                    scope,
+                    size=max(measure.sizes),
+                    algorithm=measure.environment.get("NCCL_ALGO", ""),
+                    partners=names[1:],
+                )
+        except HistoryError:  # `recorded` says so
+            return []
+        return [rate for _, rate in found]
+
+    return lambda names: reached(tuple(names))
 
 
 def recorded(found: FabricTest, path: Path) -> str:
@@ -322,6 +362,8 @@ def test_text(test: GroupResult) -> str:
     """One test in a line."""
     hosts = test["hosts"]
     who = ", ".join(hosts) if len(hosts) < 5 else f"{len(hosts)} hosts"
+    if rails := test.get("rails"):
+        who += f", rail{'s' * (len(rails) > 1)} {', '.join(map(str, rails))}"
     rate = "" if test["gb_per_s"] is None else f", {test['gb_per_s']:.4g} GB/s"
     least = f" (at least {test['least_gb_per_s']:.4g})" if rate and test["least_gb_per_s"] else ""
     return f"test {test['number']}, round {test['round']}: {who}: {test['outcome']}{rate}{least}"

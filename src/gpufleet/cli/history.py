@@ -14,15 +14,16 @@ import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from gpufleet.errors import ConfigurationError
+from gpufleet.model.nightly import Offenders
 from gpufleet.model.verdict import HEALTHY
-from gpufleet.nightly import drift
+from gpufleet.nightly import drift, offenders
 from gpufleet.nightly.baselines import LEAST_SPREAD
 from gpufleet.nightly.drift import NOT_THERE
 from gpufleet.nightly.fabric_past import hosts_past, tests_past
@@ -37,8 +38,8 @@ from gpufleet.nightly.history import (
 from gpufleet.paths import host_file_name
 from gpufleet.report import terminal
 
-from . import history_fabric
-from .options import NIGHTLYS, add_database, add_json, database_path
+from . import history_fabric, offender_tables
+from .options import NIGHTLYS, add_database, add_json, database_path, is_there
 from .parser import Parser
 
 KINDS = (NIGHTLY, "verify", "rollout")
@@ -68,6 +69,7 @@ def parser() -> Parser:
             "history --host gpu07",
             "history --measure '*.tflops' --last 90 --json",
             "history --fabric --host gpu07",
+            "history --offenders",
         ),
         exit_status="A letter per night: P pass, F fail, H hung, U unreachable, ? could not be"
         " judged,\n- not declared, . absent. Of a port: u up, d down, s slower than its best,"
@@ -86,7 +88,15 @@ def parser() -> Parser:
         help="Show the network ports, the NVLinks and the fabric tests, of all hosts or of --host",
     )
     group.add_argument(
-        "--last", type=int, default=WINDOW, metavar="N", help="Show this many nights"
+        "--offenders",
+        action="store_true",
+        help="Show the hosts and cards that lost most nights, and what was done each time",
+    )
+    group.add_argument(
+        "--last",
+        type=int,
+        metavar="N",
+        help=f"Show this many nights (default: {WINDOW}; with --offenders all)",
     )
     group.add_argument("--kind", choices=KINDS, default=NIGHTLY, help="Show runs of this kind")
     group = verb.add_argument_group("Database")
@@ -109,40 +119,62 @@ def run(options: argparse.Namespace, _: list[str]) -> int:
     with History(path) as history:
         for directory in options.record:
             _record(history, directory, options.kind)
-        found = document(history, options)
+        found = (offending if options.offenders else document)(history, options)
         future = history.future_nights()
     if future:
         Console(stderr=True).print(future_note(future), markup=False, soft_wrap=True)
     if options.json:
         sys.stdout.write(json.dumps(found, indent=1) + "\n")
+    elif options.offenders:
+        offender_tables.show(terminal.output(), cast(Offenders, found))
     else:
         shown = history_fabric.show if options.fabric else show
         shown(terminal.output(), found, path)
     return HEALTHY
 
 
-def document(history: History, options: argparse.Namespace) -> Document:
-    """The PAST document of what was asked for, each host with its checks as well."""
-    if options.last < 1:
+def unknown_name(name: str, table: str, known: Sequence[str], where: str) -> ConfigurationError:
+    """The error for a name that no run recorded; `table`: `hosts` or `checks`."""
+    near = difflib.get_close_matches(name, known, 3)
+    return ConfigurationError(
+        f"No night knew of the {table.removesuffix('s')} {name}.",
+        where,
+        f"Did you mean {' or '.join(near)}?" if near else "./gpufleet history shows the names.",
+    )
+
+
+def require_nights(history: History, options: argparse.Namespace) -> None:
+    """Refuse what selects no night, and a history that does not exist."""
+    if options.last is not None and options.last < 1:
         raise ConfigurationError("--last is more than 0.")
-    if not options.record and not history.path.exists():
+    if not options.record and not is_there(history.path):
         raise ConfigurationError(
             "There is no history yet.",
             str(history.path),
             "A nightly run writes history.sqlite into its state_dir"
             f" ({NIGHTLYS.parent} by default): name another one with --database FILE.",
         )
-    nights = history.nights(options.last, options.kind)
+
+
+def offending(history: History, options: argparse.Namespace) -> Document:
+    """The OFFENDERS document."""
+    if options.host or options.check or options.measure or options.kind != NIGHTLY:
+        raise ConfigurationError(
+            "It ranks all hosts and cards by the nightly runs.",
+            "--offenders",
+            "Leave out --host, --check, --measure and --kind.",
+        )
+    require_nights(history, options)
+    return cast(Document, offenders.document(history, options.last))
+
+
+def document(history: History, options: argparse.Namespace) -> Document:
+    """The PAST document of what was asked for, each host with its checks as well."""
+    require_nights(history, options)
+    nights = history.nights(options.last or WINDOW, options.kind)
     for given, table in ((options.host, "hosts"), (options.check, "checks")):
         if given and given not in (known := history.names(table)):
-            near = difflib.get_close_matches(given, known, 3)
-            raise ConfigurationError(
-                f"No night knew of the {table.removesuffix('s')} {given}.",
-                str(history.path),
-                f"Did you mean {' or '.join(near)}?"
-                if near
-                else "./gpufleet history shows the names.",
-            )
+            raise unknown_name(given, table, known, str(history.path))
     letters = history.letters(nights)
     if options.fabric:
         if options.check or options.measure:
@@ -153,7 +185,7 @@ def document(history: History, options: argparse.Namespace) -> Document:
             "schema": SCHEMA,
             "nights": [night.started for night in nights],
             "hosts": hosts_past(history, nights, options.host),
-            "fabric_tests": tests_past(history, options.last, options.host),
+            "fabric_tests": tests_past(history, options.last or WINDOW, options.host),
         }
     hosts: dict[str, Document] = {
         name: {"verdicts": line, "checks": {}, "measures": {}}

@@ -19,6 +19,7 @@ from gpufleet.nightly.config import Settings
 from gpufleet.nightly.retention import TOLERANCE_S
 from gpufleet.nightly.run import NightlyRun, configured_hosts, notify_all
 from gpufleet.nightly.state import ERROR, HEARTBEAT, log
+from gpufleet.report.summary import count_checks
 
 from .parser import EXIT_STATUS, Parser
 from .system_packages import SSH, require
@@ -144,6 +145,8 @@ def _status(settings: Settings) -> int:
         )
         return FAILED
     print(f"Last run: {last['finished']}, {age_h:.1f} h ago, exit status {last['status']}.")
+    if silenced := last.get("silenced"):
+        print(f"  silenced: {count_checks(silenced)} (gpufleet silence --list)")
     for step, text in last["troubles"].items():
         print(f"  {step}: {text}")
     late = age_h > settings.expected_every_h

@@ -118,7 +118,24 @@ def add_database(group: Any, what: str) -> None:
 def database_path(options: argparse.Namespace) -> Path:
     """The file of the history that the options select."""
     chosen: Path | None = options.database
-    return chosen or (NIGHTLYS if NIGHTLYS.exists() else OWN)
+    return chosen or default_database()
+
+
+def default_database() -> Path:
+    """The nightly run's history where it exists, else the one among the reports."""
+    return NIGHTLYS if is_there(NIGHTLYS) else OWN
+
+
+def is_there(path: Path) -> bool:
+    """Whether a history exists; a `ConfigurationError` where this account may not see it."""
+    try:
+        return path.exists()
+    except PermissionError as error:
+        raise ConfigurationError(
+            "This account may not read the history.",
+            str(path),
+            "Run the command as the user of the nightly.",
+        ) from error
 
 
 def default_inventory(options: argparse.Namespace) -> bool:

@@ -16,7 +16,7 @@ from gpufleet.resolver.release import release
 from .parser import Parser
 
 REFUSED = 4
-CHECKED = ("cuda", "cudnn", "driver", "gpu", "python", "index")
+CHECKED = ("cuda", "cudnn", "driver", "gpu", "python", "index", "arch")
 
 
 def parser() -> Parser:
@@ -52,6 +52,9 @@ def parser() -> Parser:
     )
     group.add_argument("--python", metavar="VERSION", help="Python version")
     group.add_argument("--index", metavar="URL", help="Extra package index of the release")
+    group.add_argument(
+        "--arch", metavar="ARCH", help="Machine architecture: x86_64 or aarch64 (default: x86_64)"
+    )
     group = verb.add_argument_group("Output")
     group.add_argument(
         "--json", action="store_true", help="Print one JSON document on standard output"

@@ -40,6 +40,7 @@ GROUPS: dict[str, tuple[Verb, ...]] = {
         Verb("fabric", "Test the fabric between hosts, and find what makes it slow or wrong"),
         Verb("nightly", "Run nightly verification"),
         Verb("history", "Show nightly verification history"),
+        Verb("silence", "Notify nobody of a known fault until a day"),
         Verb("report", "Show the latest report"),
     ),
     "Offline": (Verb("artifacts", "Mirror everything that the hosts of an inventory install"),),

@@ -7,7 +7,8 @@
 
 The steps, and what can be concluded from each:
 
-1. The whole group. If it passes there is nothing to find.
+1. The whole group, and where rails are asked for, on each rail alone. If all pass there is nothing
+   to find.
 2. Pairs of neighbours, all at the same time, each member with two others. A member that fails with
    three known-good ones and passes with nobody is at fault.
 3. Where no pair passes: each rail alone, different rails by different pairs. A rail on which every
@@ -28,9 +29,9 @@ from collections.abc import Callable, Sequence
 from .conclusion import Conclusion, Kind, culprits, unknown
 from .evidence import Rails
 from .links import cover, examine
-from .rounds import Deadline, GroupTest, Observation, Result, Round
+from .rounds import Deadline, GroupTest, Observation, Outcome, Result, Round
 from .schedule import PAIR_SEARCHES, Step
-from .screening import Partners, bad_pairs, neighbours, repeat_pairs, screen
+from .screening import Partners, bad_pairs, neighbours, repeat_pairs, screen, single
 from .search import Search, Steps
 from .threshold import Threshold
 
@@ -41,29 +42,53 @@ def bisect(
     threshold: Threshold,
     deadline_s: Deadline,
     pair_searches: int = PAIR_SEARCHES,
+    *,
+    each_rail: bool = False,
 ) -> Steps[Conclusion]:
     """Yield rounds of tests and be sent their results; return the conclusion.
 
     `members` are in the order of the ring whose collective failed. `rails` are the numbers of the
     ports that each member has. `deadline_s` says after how many seconds a test of so many members
     is stopped; it must not fall with their number. `schedule.schedule` has the limits of the run.
+    `each_rail`: also where all rails together pass, the whole group is tested on each of them.
     """
-    search = Search(members, rails, threshold, deadline_s, pair_searches)
+    search = Search(members, rails, threshold, deadline_s, pair_searches, each_rail=each_rail)
     (group,) = yield from search.run(Step.GROUP, [GroupTest(search.members, search.all_rails)])
+    if each_rail and len(rails) > 1 and group.outcome is not Outcome.HUNG:
+        yield from _each_rail(search)
     remainder: list[Observation] = []
-    if not group.passed:
+    passed = all(seen.passed for seen in search.evidence.observations)
+    if not passed:
         yield from screen(search)
         remainder = yield from _remainder(search)
-    found = culprits(search) if not group.passed else []
+    found = culprits(search) if not passed else []
     return Conclusion(
         tuple(found),
-        tuple(dict.fromkeys(unknown(search, found))) if not group.passed else (),
+        tuple(dict.fromkeys(unknown(search, found))) if not passed else (),
         group,
         tuple(remainder),
         tuple(search.evidence.observations),
         search.rounds,
-        threshold.source,
+        search.judge.source,
     )
+
+
+def _each_rail(search: Search) -> Steps[None]:
+    """Test the whole group on each rail alone, until one hangs: then the search is shorter.
+
+    Too few members for a median of pairs have that of the rails.
+    """
+    rows: list[tuple[int, GroupTest, Result]] = []
+    for rail in search.all_rails:
+        test = GroupTest(search.members, (rail,))
+        (result,) = yield from search.ask(Step.GROUP, [test])
+        rows.append((search.rounds, test, result))
+        if result.outcome is Outcome.HUNG:
+            break
+    if not search.judge.awaits_siblings:
+        tests, results = [test for _, test, _ in rows], [result for *_, result in rows]
+        search.judge.calibrate(tests, results, single(search.all_rails))
+    search.enter(rows)
 
 
 def conclude(steps: Steps[Conclusion], run: Callable[[Round], Sequence[Result]]) -> Conclusion:

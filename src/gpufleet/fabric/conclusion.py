@@ -54,6 +54,11 @@ class Culprit:
     @property
     def statement(self) -> str:
         """The culprit, and by which tests it was found."""
+        return f"{self.name} {self.proof}"
+
+    @property
+    def proof(self) -> str:
+        """How it fails, and by which tests that was found."""
         partners = sorted(
             {each for seen in self.failing for each in seen.test.members} - set(self.members)
         )
@@ -67,7 +72,7 @@ class Culprit:
             others = "the other rails pass" + (
                 f" in {_tests(self.clearing)}" if self.clearing else ""
             )
-        return f"{self.name} is {self.outcome.value}: {tests}; {others}"
+        return f"is {self.outcome.value}: {tests}; {others}"
 
 
 @dataclass(frozen=True)
@@ -203,7 +208,8 @@ def unknown(search: Search, found: Sequence[Culprit]) -> list[str]:
     """What the tests do not say: members that were not judged, failures without a culprit."""
     evidence = search.evidence
     lines = list(search.unknown)
-    if evidence.observations[0].outcome is Outcome.NOT_JUDGED:
+    group = evidence.observations[0]
+    if group.outcome is Outcome.NOT_JUDGED and not search.judge.threshold.floor(group.test):
         lines.append(
             "whether the group is as fast as it should be: no figure is declared for it, and its"
             " members were compared with each other alone"
@@ -271,12 +277,23 @@ def _unexplained(
         and not any(culprit.explains(seen) for culprit in rest)
         and not dropped & set(seen.test.rails)
     ]
+    lines = []
+    for seen in list(numbers):
+        if len(seen.test.rails) == 1 < len(search.all_rails) and (
+            len(seen.test.members) == len(search.members)
+        ):
+            numbers.remove(seen)
+            lines.append(
+                f"what is at fault on rail {seen.test.rails[0]}: {_tests([seen])} of all members on"
+                f" it alone is {seen.outcome.value}, and they pass other tests"
+            )
     if not numbers:
-        return []
+        return lines
     more = f" (and {len(numbers) - 4} more)" if len(numbers) > 4 else ""
     return [
+        *lines,
         f"why {_tests(numbers[:4])}{more} failed: the members pass other tests; the fault comes and"
-        " goes, or shows in some groups only"
+        " goes, or shows in some groups only",
     ]
 
 

@@ -99,11 +99,14 @@ class Evidence:
         return [found[number] for number in sorted(found)]
 
     def on_rail(self, rail: int) -> list[Observation]:
-        """The tests that used this rail alone and ended with a pass or a failure."""
+        """The tests that used this rail alone: those that passed, and the pairs that failed.
+
+        A failing group that is larger says nothing about the rail: one of its ports is enough.
+        """
         return [
             seen
             for seen in self.observations
-            if seen.test.rails == (rail,) and (seen.passed or seen.failed)
+            if seen.test.rails == (rail,) and (seen.passed or (seen.failed and seen.is_pair))
         ]
 
 

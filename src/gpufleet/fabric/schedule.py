@@ -100,13 +100,15 @@ def rounds_of_rails(members: int, rails: int) -> int:
     return min(rails, -(-PAIRS_OF_A_BAD_RAIL * rails // pairs) + 1) + measured + 1
 
 
-def step_rounds(members: int, rails: int, pair_searches: int) -> Mapping[Step, int]:
-    """The most rounds of each step."""
+def step_rounds(
+    members: int, rails: int, pair_searches: int, *, each_rail: bool = False
+) -> Mapping[Step, int]:
+    """The most rounds of each step; `each_rail`: the whole group is tested on each rail, too."""
     # Neighbours: even pairs, odd pairs, and with an odd number of members the two ends. Three more
     # rounds test suspects with other partners. The same number again where a rail is left out.
     neighbours = 6
     return {
-        Step.GROUP: 1,
+        Step.GROUP: 1 + (rails if each_rail and rails > 1 else 0),
         Step.PAIRS: 2 * neighbours,
         Step.RAILS: rounds_of_rails(members, rails),
         # Each port with two partners; with few members a round has not enough of them for all.
@@ -123,7 +125,12 @@ def step_rounds(members: int, rails: int, pair_searches: int) -> Mapping[Step, i
 
 
 def schedule(
-    members: int, rails: int, deadline_s: Deadline, pair_searches: int = PAIR_SEARCHES
+    members: int,
+    rails: int,
+    deadline_s: Deadline,
+    pair_searches: int = PAIR_SEARCHES,
+    *,
+    each_rail: bool = False,
 ) -> Schedule:
     """The most rounds and seconds that a bisection of so many members takes."""
     sizes = {
@@ -136,7 +143,9 @@ def schedule(
         rails,
         tuple(
             StepLimit(step, rounds, size := sizes.get(step, 2), rounds * deadline_s(size))
-            for step, rounds in step_rounds(members, rails, pair_searches).items()
+            for step, rounds in step_rounds(
+                members, rails, pair_searches, each_rail=each_rail
+            ).items()
             if rounds
         ),
     )

@@ -9,7 +9,7 @@ from typing import TypeVar
 from .evidence import Evidence, Rails
 from .rounds import Deadline, GroupTest, Observation, Result, Round
 from .schedule import PAIR_SEARCHES, Step, step_rounds
-from .threshold import Judge, Threshold
+from .threshold import LEAST_SIBLINGS, Judge, Threshold
 
 T = TypeVar("T")
 Steps = Generator[Round, Sequence[Result], T]
@@ -25,6 +25,8 @@ class Search:
         threshold: Threshold,
         deadline_s: Deadline,
         pair_searches: int = PAIR_SEARCHES,
+        *,
+        each_rail: bool = False,
     ) -> None:
         if len(members) < 2 or len(set(members)) != len(members):
             raise ValueError("a group has two or more members, each once")
@@ -35,10 +37,11 @@ class Search:
         self.rails: Rails = self.all_rails
         # The rails on which no member has a bad port, once these are known.
         self.sound_rails: Rails = ()
-        self.judge, self.deadline_s = Judge(threshold), deadline_s
+        self.judge = Judge(threshold, awaits_siblings=len(members) // 2 >= LEAST_SIBLINGS)
+        self.deadline_s = deadline_s
         self.evidence = Evidence()
         self.pair_searches = pair_searches
-        self.limits = step_rounds(len(members), len(rails), pair_searches)
+        self.limits = step_rounds(len(members), len(rails), pair_searches, each_rail=each_rail)
         self.used: Counter[Step] = Counter()
         self.rounds = 0
         self.unknown: list[str] = []
@@ -59,26 +62,35 @@ class Search:
         them as good as the other, is a figure from then on.
         """
         planned = tuple(tests)
+        results = yield from self.ask(step, planned)
+        if siblings and results:
+            self.judge.calibrate(planned, results, siblings)
+        return self.enter([(self.rounds, *each) for each in zip(planned, results, strict=True)])
+
+    def ask(self, step: Step, planned: Sequence[GroupTest]) -> Steps[Sequence[Result]]:
+        """The results of one round, before they are judged."""
         if not planned or self.left(step) <= 0:
             return []
         self.used[step] += 1
         self.rounds += 1
         deadline = max(self.deadline_s(len(test.members)) for test in planned)
-        results = yield Round(self.rounds, step.value, planned, deadline)
+        results = yield Round(self.rounds, step.value, tuple(planned), deadline)
         if len(results) != len(planned):
             raise ValueError(f"{len(planned)} tests have {len(results)} results")
-        if siblings:
-            self.judge.calibrate(planned, results, siblings)
+        return results
+
+    def enter(self, rows: Sequence[tuple[int, GroupTest, Result]]) -> list[Observation]:
+        """Judge the results of tests, each with the number of its round, and keep them."""
         seen = [
             Observation(
                 len(self.evidence.observations) + number,
-                self.rounds,
+                round_number,
                 test,
                 self.judge.outcome(test, result),
                 result.bus_bandwidth_gb_s,
                 self.judge.least_gb_s(test),
             )
-            for number, (test, result) in enumerate(zip(planned, results, strict=True), 1)
+            for number, (round_number, test, result) in enumerate(rows, 1)
         ]
         for each in seen:
             self.evidence.add(each)

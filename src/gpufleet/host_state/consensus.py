@@ -8,11 +8,11 @@ where they first differ; one that computed fewer rounds than that takes no part.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from gpufleet.model.sections.compute import Compute, ConsensusResult
+from gpufleet.model.sections.compute import Compute, ComputeRun, ConsensusResult
 
 
 class Group(NamedTuple):
@@ -38,11 +38,13 @@ class Difference:
         return common if 2 * self.gpus[common] > max(total, 2) else None
 
 
-def group_of(entry: ConsensusResult) -> Group | None:
-    """The group of a GPU's entry; None where it has no sum."""
-    if not entry["sums"] or entry["capability"] is None or entry["seed"] is None:
-        return None
-    return Group(entry["format"], entry["capability"], entry["seed"])
+def groups_of(run: ComputeRun) -> Iterator[tuple[ConsensusResult, Group | None]]:
+    """Each entry of a run, and its group; None where it has nothing to be compared."""
+    capabilities = {device["index"]: device["compute_capability"] for device in run["devices"]}
+    for entry in run.get("consensus") or []:
+        capability, seed = capabilities.get(entry["gpu"]), entry["seed"]
+        known = entry["sums"] and capability and seed is not None and entry["wrong"] == 0
+        yield entry, Group(entry["format"], capability, seed) if known else None
 
 
 def first_difference(members: Iterable[Sequence[str]]) -> Difference | None:
@@ -65,8 +67,7 @@ def sums_by_group(compute: Compute) -> dict[Group, list[tuple[str, ...]]]:
     """{group: the sums of each GPU} of a host; a GPU that contradicts itself is left out."""
     found: dict[Group, list[tuple[str, ...]]] = {}
     for run in compute["runs"]:
-        for entry in run.get("consensus") or []:
-            group = group_of(entry)
-            if group and entry["wrong"] == 0:
+        for entry, group in groups_of(run):
+            if group:
                 found.setdefault(group, []).append(tuple(entry["sums"]))
     return found

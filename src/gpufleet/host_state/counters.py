@@ -1,4 +1,4 @@
-"""How fast the error counters of ports grow between two readings of one host. Pure.
+"""How fast error counters of ports and NVLinks grow between two readings of one host. Pure.
 
 A reading belongs to one boot and one load of the port's driver: counters begin again with each. A
 counter that is smaller than before was cleared, and one at its maximum counts no more: at most the
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gpufleet.catalog import network as facts
+from gpufleet.model.sections.gpu import Smi
 
 from .ports import Port
 
@@ -21,7 +22,10 @@ State = Literal["known", "reset", "saturated"]
 
 @dataclass(frozen=True)
 class Reading:
-    """The counters of one port: `load` is another number after each boot and each driver load."""
+    """The counters of one port, or of the NVLinks of one GPU.
+
+    `load` is another number after each boot, and of a port after each load of its driver.
+    """
 
     load: float
     counters: Mapping[str, float]
@@ -66,7 +70,8 @@ def rates(before: Reading, now: Reading, seconds: float) -> list[Growth]:
             found.append(Growth(name, "saturated", None, seconds))
         else:
             # A counter that has reached its maximum in the meantime grew by at least this much.
-            beyond = growth * limit.seconds > limit.more * seconds
+            # Two readings within the time of a limit say nothing of the rest of that time.
+            beyond = growth * limit.seconds > limit.more * max(seconds, limit.seconds)
             found.append(
                 Growth(
                     name,
@@ -85,7 +90,12 @@ def readings(ports: Iterable[Port], boot_id: str | None) -> Iterator[tuple[str, 
         port, guid = each.port, port_guid(each)
         if port is None or guid is None or boot_id is None:
             continue
-        counters = {**(port["hw_counters"] or {}), **(port["counters"] or {})}
+        changes = each.interface["carrier_changes"] if each.interface else None
+        counters = {
+            "carrier_changes": changes,
+            **(port["hw_counters"] or {}),
+            **(port["counters"] or {}),
+        }
         known = {
             name: float(value)
             for name, value in counters.items()
@@ -95,6 +105,19 @@ def readings(ports: Iterable[Port], boot_id: str | None) -> Iterator[tuple[str, 
         number = each.interface["index"] if each.interface else None
         if known:
             yield guid, Reading(float(zlib.crc32(f"{boot_id} {number}".encode())), known)
+
+
+def link_readings(smi: Smi, boot_id: str | None) -> Iterator[tuple[str, Reading]]:
+    """(UUID, reading of the NVLinks' counters) of each GPU whose links NVML reports.
+
+    A driver that was loaded again begins its counters anew: a smaller value says so.
+    """
+    uuids = {card["address"] or "none": card["uuid"] for card in smi["devices"]}
+    for row in smi.get("nvlink") or []:
+        uuid = uuids.get(row["address"] or "")
+        known = {name: float(value) for name, value in row["errors"].items()}
+        if uuid and known and boot_id is not None:
+            yield uuid, Reading(float(zlib.crc32(boot_id.encode())), known)
 
 
 def port_guid(port: Port) -> str | None:

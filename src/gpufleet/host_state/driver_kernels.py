@@ -65,9 +65,11 @@ def judged_kernels(host: Host) -> list[Row]:
 
 
 def headers(host: Host, kernel: str) -> str:
-    """The package with a kernel's headers."""
-    kind = "kernel-devel" if part(host, "packages").get("manager") == "rpm" else "linux-headers"
-    return f"{kind}-{kernel}"
+    """The package with a kernel's headers: kernel-64k-devel-VERSION of Red Hat's VERSION+64k."""
+    if part(host, "packages").get("manager") != "rpm":
+        return f"linux-headers-{kernel}"
+    version, _, variant = kernel.partition("+")
+    return "-".join(["kernel", *([variant] if variant else []), "devel", version])
 
 
 def _kernel_name(host: Host, version: str) -> str:

@@ -76,8 +76,11 @@ RELATIONS = (
     ),
     # An RDMA device of which nothing was read.
     Relation(
-        "network.ports", ("network.errors", "network.settings", "network.gpudirect"), ("rdma",)
+        "network.ports",
+        ("network.errors", "network.settings", "network.lossless", "network.gpudirect"),
+        ("rdma",),
     ),
+    Relation("network.settings", ("network.gpudirect",), ("modules",)),
     # An installation that was not finished, a tree that is gone, a mount that executes nothing.
     Relation(
         "install.complete",
@@ -175,7 +178,7 @@ RELATIONS = (
     Relation("gpu.after-load", ("kernel.after-load",)),
     # A host that is not in the NVLink domain of its rack.
     Relation("gpu.rack", ("gpu.fabric",), ("card", "domains")),
-    Relation("gpu.fabric", ("gpu.rack",), ("card",)),
+    Relation("gpu.fabric", ("gpu.rack",), ("reported",)),
     # A card that is slow, and values that it does not report.
     Relation("kernel.log", ("gpu.memory-errors",), ("memory",)),
     Relation("gpu.memory-errors", ("gpu.settings",)),

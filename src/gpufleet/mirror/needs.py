@@ -49,7 +49,7 @@ class File:
 class Lock:
     """A stack's lock, existing or not; `index_url` is the declared package index, or ''.
 
-    `index` is the stack's own extra index, or ''.
+    `index` is the stack's own extra index, or ''; `arch` the machine architecture of its hosts.
 
     Without `requirements` it belongs to another Python version, and is only read.
     """
@@ -59,6 +59,7 @@ class Lock:
     requirements: tuple[str, ...] = ()
     index_url: str = ""
     index: str = ""
+    arch: str = "x86_64"
 
 
 @dataclass
@@ -92,7 +93,7 @@ def needs_of(hosts: Iterable[InventoryHost]) -> Needs:
             _add_artifact(needs, row, host.name)
         # A refused plan's stacks may be incomplete.
         for stack in plan["stacks"] if not plan["problems"] else ():
-            _add_locks(needs, stack, host)
+            _add_locks(needs, stack, host, plan["arch"])
     return needs
 
 
@@ -119,7 +120,7 @@ def _add_artifact(needs: Needs, row: NeededArtifact, host: str) -> None:
     )
 
 
-def _add_locks(needs: Needs, stack: PlannedStack, host: InventoryHost) -> None:
+def _add_locks(needs: Needs, stack: PlannedStack, host: InventoryHost, arch: str) -> None:
     """Add the existing locks of all Python versions and GPUs; without any, the lock of the plan.
 
     The plan does not know the hosts' Python versions: unless one is declared, it assumes the
@@ -135,7 +136,7 @@ def _add_locks(needs: Needs, stack: PlannedStack, host: InventoryHost) -> None:
         requirements = (*stack["requirements"], "pip") if name == stack["lock"] else ()
         index = str(host.variables.get("gpu_pip_index_url") or "")
         extra = stack.get("index") or ""
-        needs.locks.setdefault(path, Lock(path, python, requirements, index, extra))
+        needs.locks.setdefault(path, Lock(path, python, requirements, index, extra, arch))
 
 
 def _lock_names(lock: str) -> str:

@@ -1,4 +1,4 @@
-"""Find the files of a lock on the package index, for hosts with glibc and x86_64.
+"""Find the files of a lock on the package index, for hosts with glibc.
 
 uv lists every file of each locked version with its checksum. Of the wheels, those are selected that
 an installer would choose for each version of glibc. Without a wheel, the source distribution is
@@ -60,7 +60,7 @@ def _pylock(requirements: str, lock: Lock, failed: str, *options: str) -> list[d
     command = [
         *(str(UV), "pip", "compile", "--quiet", "--no-header", "--format", "pylock.toml"),
         *("--python-version", resolved_for(lock.python)),
-        *("--python-platform", f"x86_64-manylinux_2_{GLIBC[-1]}", *options),
+        *("--python-platform", f"{lock.arch}-manylinux_2_{GLIBC[-1]}", *options),
     ]
     environment = {**os.environ, **index_variables(lock.index_url, lock.index)}
     with tempfile.TemporaryDirectory() as work:
@@ -96,7 +96,9 @@ def _files(
             if row and (text is None or f"sha256:{row['hashes'].get('sha256')}" in text)
         ]
         rows = {_name(row): row for row in known}
-        selected = best(rows, lock.python) or [name for name in rows if not name.endswith(".whl")]
+        selected = best(rows, lock.python, lock.arch) or [
+            name for name in rows if not name.endswith(".whl")
+        ]
         if not selected:
             raise MirrorError(
                 f"the package index has no file of {package['name']} {package['version']} with a "
@@ -122,12 +124,12 @@ def _name(row: dict[str, Any]) -> str:
     return str(row.get("name") or unquote(urlsplit(row["url"]).path)).rpartition("/")[2]
 
 
-def best(names: Iterable[str], python: str) -> list[str]:
+def best(names: Iterable[str], python: str, arch: str = "x86_64") -> list[str]:
     """Return the wheels that an installer would choose; several if that depends on glibc."""
     tagged = [(name, parse_wheel_filename(name)[3]) for name in names if name.endswith(".whl")]
     chosen: dict[str, None] = {}
     for glibc in GLIBC:
-        ranks = _ranks(python, glibc)
+        ranks = _ranks(python, glibc, arch)
         fitting = [
             (min(ranks[tag] for tag in tags if tag in ranks), name)
             for name, tags in tagged
@@ -139,13 +141,13 @@ def best(names: Iterable[str], python: str) -> list[str]:
 
 
 @cache
-def _ranks(python: str, glibc: int) -> dict[Tag, int]:
+def _ranks(python: str, glibc: int, arch: str) -> dict[Tag, int]:
     """{tag: rank}, an installer's first choice first."""
     major, _, minor = python.partition(".")
     version = (int(major), int(minor))
     interpreter = f"cp{major}{minor}"
     abi = interpreter + ("m" if version < (3, 8) else "")
-    platforms = list(_platforms(glibc))
+    platforms = list(_platforms(glibc, arch))
     tags: list[Tag] = [
         *cpython_tags(version, [abi], platforms),
         *compatible_tags(version, interpreter, platforms),
@@ -153,12 +155,13 @@ def _ranks(python: str, glibc: int) -> dict[Tag, int]:
     return {tag: rank for rank, tag in enumerate(tags)}
 
 
-def _platforms(glibc: int) -> Iterator[str]:
-    for minor in range(glibc, 4, -1):
-        yield f"manylinux_2_{minor}_x86_64"
+def _platforms(glibc: int, arch: str) -> Iterator[str]:
+    # manylinux2014 was the first for aarch64: an installer asks for none before it there.
+    for minor in range(glibc, 4 if arch == "x86_64" else 16, -1):
+        yield f"manylinux_2_{minor}_{arch}"
         if minor in LEGACY:
-            yield f"{LEGACY[minor]}_x86_64"
-    yield "linux_x86_64"
+            yield f"{LEGACY[minor]}_{arch}"
+    yield f"linux_{arch}"
 
 
 def declared_by(source: Path) -> list[str]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypedDict
+from typing import Annotated, Literal, NotRequired, TypedDict
 
 from .pairs import Said
 from .types import Text, Time
 
 Operation = Literal["all_reduce", "all_gather", "sendrecv"]
-# All hosts together, each host alone, or each pair of hosts.
-Scope = Literal["all", "hosts", "pairs"]
+# All hosts together, each host alone, each pair of hosts, or all hosts on each of their rails.
+Scope = Literal["all", "hosts", "pairs", "rails"]
 
 
 class CollectiveResult(TypedDict):
@@ -60,6 +60,7 @@ class GroupResult(TypedDict):
     number: int
     round: Annotated[int, "tests of one round run at the same time"]
     hosts: list[Text]
+    rails: NotRequired[Annotated[list[int], "the rails that it used, where these are tested"]]
     outcome: Annotated[Text, "`passed`, `slow`, `wrong`, `hung`, `not run` or `not judged`"]
     gb_per_s: Annotated[float | None, "bus bandwidth of the judged operation in GB/s"]
     least_gb_per_s: Annotated[float | None, "below this it is slow; null: there is no figure"]
@@ -95,7 +96,7 @@ class Excluded(TypedDict):
 class Compared(TypedDict):
     """What the tests of a fabric test are judged by; others are not comparable."""
 
-    scope: Annotated[Scope, "all hosts together, each host alone, or each pair of hosts"]
+    scope: Annotated[Scope, "what is tested: all hosts together, each of its parts, or each rail"]
     operation: Operation
     bytes: Annotated[int, "of a rank's result"]
     algorithm: Annotated[Text, "that NCCL was told to use; empty: its own choice"]
@@ -112,6 +113,9 @@ class FabricTest(TypedDict):
     nccl: Annotated[dict[str, Text], "by host the release that was loaded"]
     ranks: Annotated[int, "GPUs in all"]
     compared: Compared
+    ports: NotRequired[
+        Annotated[dict[str, list[Text]], "by host the port of each rail, where these are tested"]
+    ]
     slow: Annotated[str, "what is called slow, and why"]
     results: Annotated[list[CollectiveRow], "of the whole group"]
     tests: list[GroupResult]

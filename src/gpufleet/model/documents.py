@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .collectives import FabricTest
 from .mirror import Delivery, Mirror, MirrorContents
-from .nightly import Changes, Heartbeat, Past
+from .nightly import Changes, Heartbeat, Offenders, Past, SilenceList
 from .plan import Plan, PlanChange, Restart
 from .receipt import JournalEntry, Receipt, RestartMarker
 from .snapshot import Snapshot
@@ -25,6 +25,8 @@ DOCUMENTS: dict[str, type] = {
     "changes": Changes,
     "past": Past,
     "heartbeat": Heartbeat,
+    "silences": SilenceList,
+    "offenders": Offenders,
     "mirror": Mirror,
     "mirror-contents": MirrorContents,
     "delivery": Delivery,

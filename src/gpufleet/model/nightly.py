@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Literal, NotRequired, TypedDict
 
 from .types import Text, Time
+from .verdict import Silenced
 
 Weight = Literal["bad", "good", "note"]
 
@@ -15,7 +16,7 @@ class ChangeEntry(TypedDict):
     kind: Annotated[
         Text,
         "`failure`, `recovery`, `other-cause`, `version`, `driver`, `kernel`, `gpu`, `throughput`,"
-        " `errors`, `port`, `appeared`, `vanished` or `flapping`",
+        " `errors`, `port`, `appeared`, `vanished`, `flapping` or `unsilenced`",
     ]
     host: Text
     check: Annotated[
@@ -31,6 +32,7 @@ class ChangeEntry(TypedDict):
         Annotated[Text, "the check of the same host whose finding explains this one"]
     ]
     explains: NotRequired[Annotated[list[Text], "the checks that its finding explains"]]
+    silenced: NotRequired[Annotated[Silenced, "nobody is notified of it"]]
 
 
 class Standing(TypedDict):
@@ -45,6 +47,7 @@ class Standing(TypedDict):
     explained_by: NotRequired[
         Annotated[Text, "the check of the same host whose finding explains this one"]
     ]
+    silenced: NotRequired[Silenced]
 
 
 class Changes(TypedDict):
@@ -110,3 +113,75 @@ class Heartbeat(TypedDict):
         dict[str, int] | None, "how many hosts have each verdict; null: none was judged"
     ]
     report: Annotated[str | None, "the report's address"]
+    silenced: NotRequired[Annotated[int, "how many checks that do not pass are silenced"]]
+
+
+class SilencedCause(TypedDict):
+    """A finding that a silence covers."""
+
+    verdict: Annotated[Text, "of the check; `SLOW`: a GPU slower than its own past"]
+    cause: str
+
+
+class Silence(TypedDict):
+    """A known fault of which nobody is notified: what `silence --list --json` prints of each."""
+
+    host: Text
+    check: Text
+    causes: Annotated[
+        list[SilencedCause], "what was found when it was set; nothing else is silenced"
+    ]
+    until: Annotated[Text, "the last day on which it holds, in UTC: 2026-12-01"]
+    who: Annotated[Text, "who set it"]
+    why: Text
+    since: Annotated[Time, "when it was set"]
+
+
+class ListedSilence(Silence):
+    """A silence, and what it does in the newest nightly run."""
+
+    state: Annotated[
+        Text,
+        "`holds`; `expired`; `sounds`: another cause or a worse verdict is found; `passes`: nothing"
+        " is found, or not in the newest run",
+    ]
+
+
+class SilenceList(TypedDict):
+    """What `silence --list --json` prints."""
+
+    schema: Annotated[int, "1"]
+    silences: list[ListedSilence]
+
+
+class Failure(TypedDict):
+    """A time in which a host or a card failed; it ends by three healthy nights in a row."""
+
+    first: Annotated[Time, "the first night that was lost"]
+    last: Annotated[Time, "the last one"]
+    nights: Annotated[int, "how many were lost"]
+    over: Annotated[bool, "whether it ended: what was done counts as a repair"]
+    checks: Annotated[list[Text], "the most frequent first"]
+    cause: Annotated[str, "the last one"]
+    done: Annotated[list[str], "what the history knows, each with its day"]
+
+
+class Offender(TypedDict):
+    """A host or a card that lost nights."""
+
+    kind: Literal["host", "gpu"]
+    name: Annotated[Text, "the host's present name, or the card's UUID"]
+    place: Annotated[Text, "where it was last: the host, and of a card its PCI address"]
+    before: Annotated[list[Text], "its earlier places or names, the oldest first"]
+    nights_lost: int
+    nights: Annotated[int, "in which it was judged"]
+    failures: list[Failure]
+    replace: Annotated[bool, "a card that failed again after two repairs"]
+
+
+class Offenders(TypedDict):
+    """What `history --offenders --json` prints: the most nights lost first."""
+
+    schema: Annotated[int, "1"]
+    nights: Annotated[list[Time], "when each run started"]
+    offenders: list[Offender]

@@ -14,7 +14,7 @@ from .types import Path, Text
 
 
 class ExpectedLink(TypedDict):
-    """The least PCIe link of each GPU."""
+    """The least PCIe link of each GPU or adapter."""
 
     generation: int | None
     width: int | None
@@ -32,6 +32,10 @@ class PlannedPorts(TypedDict):
     board: Annotated[Text | None, "the boards' id (PSID)"]
     gid_index: Annotated[int | None, "the entry of the GID table that programs use"]
     gid_type: Annotated[Literal["v1", "v2"] | None, "of RoCE"]
+    lossless_priority: NotRequired[
+        Annotated[int | None, "the priority of RoCE that has flow control and ECN"]
+    ]
+    pcie: NotRequired[ExpectedLink | None]
 
 
 class ExpectedFabric(TypedDict):
@@ -39,6 +43,14 @@ class ExpectedFabric(TypedDict):
 
     rack: Annotated[Text | None, "its name; all hosts that declare it share one NVLink domain"]
     clique: Annotated[int | None, "in a rack that is partitioned"]
+
+
+class ExpectedImex(TypedDict):
+    """How IMEX must run; null: not declared."""
+
+    nodes: Annotated[list[Text] | None, "the addresses of the rack's trays"]
+    per_job: Annotated[bool, "a job's prolog writes the nodes and starts the service"]
+    channels: Annotated[int | None, "the least number of channels"]
 
 
 class RackPlace(TypedDict):
@@ -76,6 +88,10 @@ class Expectation(TypedDict):
     pcie: ExpectedLink | None
     nvlinks: NotRequired[Annotated[int | None, "the least number of active NVLinks of each GPU"]]
     fabric: NotRequired[ExpectedFabric | None]
+    imex: NotRequired[ExpectedImex | None]
+    memory_mode: NotRequired[
+        Annotated[Text | None, "`driver` or `numa`: what manages memory that CPU and GPU share"]
+    ]
     tflops: Annotated[float | None, "the least float32 throughput of each GPU"]
     tflops_because: Annotated[Text | None, "`gpu_expect.tflops`, or the model's floor"]
     bus_bandwidth_gb_s: NotRequired[
@@ -83,6 +99,9 @@ class Expectation(TypedDict):
     ]
     governor: NotRequired[
         Annotated[Text | None, "the frequency governor of each CPU, such as `performance`"]
+    ]
+    modules: NotRequired[
+        Annotated[list[Text] | None, "kernel modules of GPUDirect that must be loaded"]
     ]
     network: NotRequired[
         Annotated[

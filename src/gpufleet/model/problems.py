@@ -122,7 +122,15 @@ class Code(Enum):
         "container-toolkit-vulnerable",
         "The container toolkit has known vulnerabilities that nobody accepted.",
     )
-    HOST_UNSUPPORTED = "host-unsupported", "The host's architecture is not supported."
+    HOST_UNSUPPORTED = (
+        "host-unsupported",
+        "Nothing is installed on the host's architecture; what is there is judged.",
+    )
+    ARCH_MISMATCH = "arch-mismatch", "Another architecture is declared than the host has."
+
+
+# What keeps gpufleet from installing, and not from judging what is there.
+INSTALLATION_ONLY = frozenset({Code.HOST_UNSUPPORTED.value, Code.OS_UNSUPPORTED.value})
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ KEYS = (
     "gpu_driver",
     "gpu_driver_reboot",
     "gpu_mig",
+    "gpu_arch",
     "gpu_network",
     "gpu_containers",
     "gpu_expect",
@@ -46,6 +47,7 @@ KEYS = (
 )
 MODULES = ("open", "proprietary")  # the two kinds of the driver's kernel modules
 ALL_GPUS = "all"  # in gpu_mig: every GPU of the host
+PREINSTALLED = "preinstalled"  # the source of a driver that gpufleet does not install
 PIP = "pip"  # `cuda: pip` in a stack: CUDA from pip wheels, no toolkit
 LOCAL = "local"  # `cuda: local` in a stack: CUDA from an installed toolkit
 
@@ -107,7 +109,7 @@ class DriverSpec:
     @property
     def managed(self) -> bool:
         """Whether gpufleet installs it; a preinstalled one is only checked."""
-        return self.source != "preinstalled"
+        return self.source != PREINSTALLED
 
     @property
     def requested(self) -> str | None:
@@ -165,6 +167,7 @@ class Spec:
     containers: ContainersSpec | None = None
     expect: dict[str, Any] = field(default_factory=dict)  # spec.expectation
     gpus: list[str] = field(default_factory=list)
+    arch: str | None = None  # as uname -m prints it; None: the probed one
     service_user: str | None = None
     prefix: str = "/usr/local"
     stack_root: str = "/opt/gpufleet/stacks"

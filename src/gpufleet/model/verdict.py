@@ -88,6 +88,19 @@ class Repair(TypedDict):
     act: NotRequired[Annotated[str, "of `person`"]]
 
 
+class Silenced(TypedDict):
+    """The silence that covers a finding: nobody is notified of it, and its verdict stays."""
+
+    until: Annotated[Text, "the last day on which it holds, in UTC: 2026-12-01"]
+    who: Annotated[Text, "who set it"]
+    why: Text
+
+
+def silence_text(silenced: Silenced) -> str:
+    """A silence as people read it, after the word `silenced`."""
+    return f"until {silenced['until']} by {silenced['who']}: {silenced['why']}"
+
+
 class CheckResult(TypedDict):
     """What one check found."""
 
@@ -108,6 +121,9 @@ class CheckResult(TypedDict):
             "the check whose finding explains this one; reports show this one under it. Verdict and"
             " exit status count both",
         ]
+    ]
+    silenced: NotRequired[
+        Annotated[Silenced, "of a check that does not pass, or that such a check explains"]
     ]
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from gpufleet.model.nightly import ChangeEntry, Weight
+from gpufleet.model.verdict import Silenced
 
 # The order in which changes are listed.
 WEIGHTS: tuple[Weight, ...] = ("bad", "good", "note")
@@ -26,6 +28,8 @@ class Change:
     # The check that explains it, and those that it explains.
     explained_by: str = ""
     explains: tuple[str, ...] = ()
+    # The silence that covers it.
+    silenced: Silenced | None = None
 
     def entry(self) -> ChangeEntry:
         """The change as the document has it."""
@@ -44,9 +48,24 @@ class Change:
             entry["explained_by"] = self.explained_by
         if self.explains:
             entry["explains"] = list(self.explains)
+        if self.silenced:
+            entry["silenced"] = self.silenced
         return entry
 
 
 def count_nights(count: int) -> str:
     """The number of nights as text."""
     return "one night" if count == 1 else f"{count} nights"
+
+
+def without_numbers(cause: str) -> str:
+    """Replace the numbers in a cause that differ from night to night; numbers in names stay.
+
+    `GPU 3`, `CUDA 11.8` and `Xid 79` are names, `at 9.13 TFLOP/s` and `pid 4711` are not.
+    """
+
+    def number(found: re.Match[str]) -> str:
+        word = cause[: found.start()].split()[-1:]
+        return found[0] if word and word[0][0].isupper() else "#"
+
+    return re.sub(r"(?<![\w./:-])\d+(\.\d+)?(?![\w/:-]|\.\d)", number, cause)

@@ -3,6 +3,7 @@
 A host is drained once the same check of severity critical FAILED or HUNG in `after_strikes` judged
 nights in a row, and resumed by the first night in which the host is healthy. A night that could not
 judge the host (UNREACHABLE, INCONCLUSIVE) does not count: neither as a strike nor as a recovery.
+A silenced check drains no host, and a host that is drained stays so until all of its checks pass.
 """
 
 from __future__ import annotations
@@ -120,6 +121,8 @@ def worst_first(window: Window, limit: int) -> list[tuple[str, int, list[str]]]:
     started = [datetime.fromisoformat(night) for night in window.nights]
     found: dict[str, dict[str, int]] = defaultdict(dict)
     for (host, check), line in window.checks.items():
+        if (host, check) in window.silenced:
+            continue
         nights = strikes([result.letter if result else NOT_THERE for result in line], started)
         if nights >= limit and check in CHECKS and CHECKS[check].severity == SEVERITY:
             found[host][check] = nights

@@ -12,17 +12,17 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import TypeVar
 
 from gpufleet.errors import Defect, guarded
 from gpufleet.judge import judge
-from gpufleet.model.nightly import Changes, Standing
-from gpufleet.model.verdict import LETTERS, Verdict
+from gpufleet.model.nightly import Changes, Silence, Standing
+from gpufleet.model.verdict import LETTERS, Silenced, Verdict
 
-from . import baselines
-from .change import WEIGHTS, Change, count_nights
+from . import baselines, silenced_changes
+from .change import WEIGHTS, Change, count_nights, without_numbers
 from .port_errors import error_changes
 from .retention import read_time
 from .versions import card_hosts, version_changes
@@ -72,16 +72,24 @@ class Window:
     speeds: dict[tuple[str, str], list[float | None]] = field(default_factory=dict)
     cards: dict[str, set[str]] = field(default_factory=dict)
     counters: dict[tuple[str, str], list[float | None]] = field(default_factory=dict)
+    silences: dict[tuple[str, str], Silence] = field(default_factory=dict)
+
+    @cached_property
+    def silenced(self) -> dict[tuple[str, str], Silenced]:
+        """By host and check, the silence that covers tonight's result."""
+        return silenced_changes.tonight(self)
 
 
 def document(window: Window) -> Changes:
     """Return the CHANGES document of the window's last night."""
     first = len(window.nights) < 2
+    standing = sorted(_standing(window), key=lambda it: (it["host"], it["check"]))
     changes = (
         []
         if first
         else sorted(
-            _changes(window), key=lambda it: (WEIGHTS.index(it.weight), it.host, it.check or "")
+            _changes(window, standing),
+            key=lambda it: (WEIGHTS.index(it.weight), it.host, it.check or ""),
         )
     )
     return {
@@ -89,7 +97,7 @@ def document(window: Window) -> Changes:
         "since": None if first else window.nights[-2],
         "night": window.nights[-1],
         "changes": [change.entry() for change in changes],
-        "standing": sorted(_standing(window), key=lambda it: (it["host"], it["check"])),
+        "standing": standing,
         "hosts": _counts(window, -1),
         "hosts_before": None if first else _counts(window, -2),
     }
@@ -116,18 +124,26 @@ def _standing(window: Window) -> Iterator[Standing]:
             }
             if now.explained_by:
                 row["explained_by"] = now.explained_by
+            if silenced := window.silenced.get((host, check)):
+                row["silenced"] = silenced
             yield row
     for speeds in _by_host(window.speeds).values():
         # Where it fails, that is among the host's changes.
         yield from guarded(
             "compared the throughput of this host",
-            partial(_slow_devices, speeds),
+            partial(_slow_devices, window, speeds),
             lambda defect: [],
         )
 
 
-def _slow_devices(speeds: Mapping[tuple[str, str], Sequence[float | None]]) -> list[Standing]:
-    return list(baselines.standing(speeds))
+def _slow_devices(
+    window: Window, speeds: Mapping[tuple[str, str], Sequence[float | None]]
+) -> list[Standing]:
+    rows = list(baselines.standing(speeds))
+    for row in rows:
+        if silenced := silenced_changes.of_standing(window, row):
+            row["silenced"] = silenced
+    return rows
 
 
 def _by_host(values: Mapping[tuple[str, str], T]) -> dict[str, dict[tuple[str, str], T]]:
@@ -137,7 +153,7 @@ def _by_host(values: Mapping[tuple[str, str], T]) -> dict[str, dict[tuple[str, s
     return found
 
 
-def _changes(window: Window) -> Iterator[Change]:
+def _changes(window: Window, standing: Sequence[Standing]) -> Iterator[Change]:
     """The changes of each host; a host on which comparing fails has that as its only one."""
     lines, texts, speeds = (
         _by_host(window.checks),
@@ -151,6 +167,9 @@ def _changes(window: Window) -> Iterator[Change]:
     places = card_hosts(window.texts)
 
     def changes_of(host: str) -> list[Change]:
+        return silenced_changes.marked(window, host, standing, found_on(host))
+
+    def found_on(host: str) -> list[Change]:
         return [
             *_host_changes(
                 host,
@@ -445,19 +464,6 @@ def unjudged_change(host: str, checks: Mapping[str, CheckResult]) -> Change:
         first.remedy,
         "note",
     )
-
-
-def without_numbers(cause: str) -> str:
-    """Replace the numbers in a cause that differ from night to night; numbers in names stay.
-
-    `GPU 3`, `CUDA 11.8` and `Xid 79` are names, `at 9.13 TFLOP/s` and `pid 4711` are not.
-    """
-
-    def number(found: re.Match[str]) -> str:
-        word = cause[: found.start()].split()[-1:]
-        return found[0] if word and word[0][0].isupper() else "#"
-
-    return re.sub(r"(?<![\w./:-])\d+(\.\d+)?(?![\w/:-]|\.\d)", number, cause)
 
 
 def _letters(line: Sequence[CheckResult | None]) -> str:

@@ -38,6 +38,7 @@ _GROUPS: Mapping[str, str] = {
     "all": f"r.number = {FIRST} AND t.scope = 'all'",
     "hosts": "g.size = 1",
     "pairs": "g.size = 2",
+    "rails": "0",  # none is kept
 }
 
 
@@ -52,14 +53,18 @@ class RecordedTest:
     scope: Scope
     algorithm: str
     ranks: int
-    culprits: list[str]
+    culprits: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class RecordedBandwidth:
-    """What one group reached in a test. `gb_per_s`: bus bandwidth, None where it is not known."""
+    """What one group reached in a test. `gb_per_s`: bus bandwidth, None where it is not known.
+
+    `number`: that of the group's test; `FIRST` is all hosts together where that is the scope.
+    """
 
     test: int
+    number: int
     hosts: tuple[str, ...]
     collective: Operation
     bytes: int
@@ -90,28 +95,31 @@ def record_fabric_test(history: History, found: FabricTest) -> int:
             ),
         )
         test = int(added.lastrowid or 0)
-        groups = _group_ids(base, {row.hosts for _, row in rows})
+        groups = _group_ids(base, {row.hosts for row in rows})
         base.executemany(
             "INSERT OR REPLACE INTO fabric_results VALUES (?, ?, ?, ?, ?, ?, ?)",
             (
                 (
                     test,
-                    number,
+                    row.number,
                     row.collective,
                     row.bytes,
                     groups[row.hosts],
                     row.outcome,
                     row.gb_per_s,
                 )
-                for number, row in rows
+                for row in rows
             ),
         )
     return test
 
 
-def _bandwidths(found: FabricTest) -> Iterator[tuple[int, RecordedBandwidth]]:
-    """The number of each group's test and what it reached: a later row replaces an earlier one."""
+def _bandwidths(found: FabricTest) -> Iterator[RecordedBandwidth]:
+    """What each group reached in its test: a later row replaces an earlier one."""
     compared = found["compared"]
+    if compared["scope"] == "rails":
+        # What hosts reach by some of their ports is not comparable with what they reach by all.
+        return
     for test in found["tests"]:
         hosts, number = tuple(sorted(test["hosts"])), test["number"]
         rates = [(compared["operation"], compared["bytes"], test["gb_per_s"])]
@@ -124,7 +132,7 @@ def _bandwidths(found: FabricTest) -> Iterator[tuple[int, RecordedBandwidth]]:
         elif len(hosts) > 2:
             continue
         for collective, size, rate in rates:
-            yield number, RecordedBandwidth(0, hosts, collective, size, test["outcome"], rate)
+            yield RecordedBandwidth(0, number, hosts, collective, size, test["outcome"], rate)
 
 
 def _group_ids(
@@ -206,7 +214,14 @@ def recorded_tests(history: History, last: int | None = None) -> list[RecordedTe
     )
     return [
         RecordedTest(
-            number, started, finished, CODES[verdict], scope, algorithm, ranks, json.loads(culprits)
+            number,
+            started,
+            finished,
+            CODES[verdict],
+            scope,
+            algorithm,
+            ranks,
+            tuple(json.loads(culprits)),
         )
         for number, started, finished, verdict, scope, algorithm, ranks, culprits in reversed(rows)
     ]
@@ -224,8 +239,8 @@ def recorded_bandwidths(
     )
     members: dict[int, tuple[str, ...]] = {}
     found = []
-    for test, group, *values in history.rows(
-        'SELECT test, "group", collective, bytes, outcome, gb_per_s FROM fabric_results r'
+    for test, number, group, *values in history.rows(
+        'SELECT test, number, "group", collective, bytes, outcome, gb_per_s FROM fabric_results r'
         f" WHERE test IN (SELECT value FROM json_each(?)){one}"
         " ORDER BY test, number, collective, bytes",
         json.dumps([each.id for each in tests]),
@@ -240,8 +255,14 @@ def recorded_bandwidths(
                     group,
                 )
             )
-        found.append(RecordedBandwidth(test, members[group], *values))
+        found.append(RecordedBandwidth(test, number, members[group], *values))
     return found
+
+
+def latest_tests(history: History) -> dict[RecordedTest, list[RecordedBandwidth]]:
+    """Return the newest test of each scope, and what its groups reached."""
+    newest = {test.scope: test for test in recorded_tests(history)}
+    return {test: recorded_bandwidths(history, [test]) for test in newest.values()}
 
 
 def remove(base: sqlite3.Connection, tests: Sequence[int]) -> int:

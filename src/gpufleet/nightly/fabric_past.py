@@ -127,7 +127,7 @@ def tests_past(history: History, last: int, host: str | None = None) -> list[Doc
                 {"collective": collective, "bytes": size, **_extremes(rows)}
                 for (collective, size), rows in by_test[test.id].items()
             ],
-            "culprits": test.culprits,
+            "culprits": list(test.culprits),
         }
         for test in tests
         if by_test[test.id] or host is None

@@ -32,7 +32,7 @@ from gpufleet.model.sections.cuda import ContentsRead
 from gpufleet.model.snapshot import Snapshot
 from gpufleet.model.verdict import LETTERS, Verdict
 
-from . import database, drift, fabric_history, versions
+from . import database, drift, fabric_history, silences, versions
 from .database import HistoryError
 from .drift import NOT_THERE, CheckResult
 from .recording import CODES, SCRUB, split_measure, write_run
@@ -49,7 +49,7 @@ NIGHTLY = "nightly"
 WINDOW = 30
 SPEEDS, CARDS = "*.tflops", "gpus"
 # Error counters are compared with the last night that read them, of so many.
-COUNTERS, RECENT = "port.*.reading", 7
+COUNTERS, RECENT = "*.reading", 7
 
 _LETTER = {code: LETTERS[verdict] for code, verdict in enumerate(CODES)}
 # The letter of a code that no release has written.
@@ -129,8 +129,12 @@ class History:
         """Delete runs older than `keep_days`, and texts that only they use; return how many runs.
 
         The newest run of each kind stays. The file keeps its size: later runs use the space.
+        A silence that ended so long ago is deleted as well.
         """
         recorded, limit = self.recorded_time(), timedelta(days=keep_days)
+        for (host, check), silence in silences.read(self).items():
+            if recorded.age(read_time(f"{silence['until']}T23:59:59Z")) > limit:
+                silences.end(self, host, check)
 
         def expired(runs: Iterable[RecordedRun | fabric_history.RecordedTest]) -> list[int]:
             return [run.id for run in runs if recorded.age(read_time(run.started)) > limit]
@@ -177,10 +181,14 @@ class History:
         """Return the stored values of a host."""
         return dict(self.rows("SELECT name, value FROM flags WHERE host = ?", host))
 
+    def flags_named(self, pattern: str) -> list[tuple[str, str, str]]:
+        """Return each (host, name, value) whose name matches a GLOB pattern."""
+        return self.rows("SELECT host, name, value FROM flags WHERE name GLOB ?", pattern)
+
     def contents_read(self) -> dict[str, list[ContentsRead]]:
         """Return by host how far the contents of each component were read."""
         found = {}
-        for host, value in self.rows("SELECT host, value FROM flags WHERE name = ?", SCRUB):
+        for host, _, value in self.flags_named(SCRUB):
             # What cannot be read is as if nothing was: contents are read from their beginning.
             with suppress(ValueError, TypeError, RecursionError):
                 found[host] = sound_states(json.loads(value))
@@ -253,6 +261,7 @@ class History:
             self.numbers(nights, SPEEDS),
             {host: self._cards(nights[:-1], host) for host, name in texts if name == CARDS},
             self.numbers(nights[-RECENT:], COUNTERS),
+            silences.read(self),
         )
 
     def check_results(

@@ -8,6 +8,7 @@ A number's name ends in its unit. A value that could not be read has no entry. T
     cpu.stack.tensorflow-2.13.1.tflops, ...                    on a host declared to have no GPU
     gpu.GPU-<uuid>.temperature_c, .power_w, .ecc_uncorrected, .bandwidth_gib_s
     port.<guid>.symbol_error.reading, ...                      error counters of a port
+    nvlink.GPU-<uuid>.replay.reading, ...                      error counters of a GPU's NVLinks
     port.<guid>.load.reading    a number for the boot and the driver load that they belong to
     gpus (address, UUID and model of each card), nvlinks (address and number of active links of each
     card that has any), ports (as in `port_states`), driver.version, kernel.running, os.version,
@@ -19,7 +20,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeGuard
 
@@ -60,6 +61,7 @@ def measures(snapshot: Snapshot | None, plan: Plan) -> dict[str, float | str]:
         *_gpus(data, names),
         *_products(data, plan, names),
         *_ports(data, plan),
+        *_links(data),
     ]
     known = {
         name: cut(value, MOST_TEXT) if isinstance(value, str) else float(value)
@@ -172,10 +174,21 @@ def _ports(data: SectionData, plan: Plan) -> Iterator[Pair]:
     if data["network"]["devices"] is not None:
         yield PORTS, text_of(found)
     judged = [port for group in roles.groups(found) for port in group if port.port]
-    for guid, reading in counters.readings(judged, data["kernel"]["boot_id"]):
-        yield f"port.{guid}.{LOAD}{END}", reading.load
+    yield from _readings("port", counters.readings(judged, data["kernel"]["boot_id"]))
+
+
+def _links(data: SectionData) -> Iterator[Pair]:
+    """The error counters of the GPUs' NVLinks."""
+    smi = data.get("smi")
+    if smi and "kernel" in data:
+        yield from _readings("nvlink", counters.link_readings(smi, data["kernel"]["boot_id"]))
+
+
+def _readings(kind: str, found: Iterable[tuple[str, counters.Reading]]) -> Iterator[Pair]:
+    for owner, reading in found:
+        yield f"{kind}.{owner}.{LOAD}{END}", reading.load
         for name, value in reading.counters.items():
-            yield f"port.{guid}.{name}{END}", value
+            yield f"{kind}.{owner}.{name}{END}", value
 
 
 def _active_links(data: SectionData) -> Iterator[str]:

@@ -60,19 +60,20 @@ class Message:
 
 
 def has_content(changes: Changes, done: Iterable[str] = ()) -> bool:
-    """Whether a night needs a notification: something changed, or it is the first night."""
-    return bool(changes["changes"] or list(done) or changes["since"] is None)
+    """Whether a night needs a notification: something not silenced changed, or it is the first."""
+    changed = change_summary.sounding(changes["changes"])
+    return bool(changed or list(done) or changes["since"] is None)
 
 
 def nightly_message(changes: Changes, link: str, done: Iterable[str] = ()) -> Message:
     """Return the message about a nightly run."""
     changes = _cut(changes)
+    sounding = change_summary.sounding(changes["changes"])
     rows = {
-        weight: [line for kind, line in grouped(changes["changes"]) if kind == weight]
-        for weight in HEADINGS
+        weight: [line for kind, line in grouped(sounding) if kind == weight] for weight in HEADINGS
     }
     of = {
-        weight: {change["host"] for change in changes["changes"] if change["weight"] == weight}
+        weight: {change["host"] for change in sounding if change["weight"] == weight}
         for weight in HEADINGS
     }
     counts = [
@@ -91,10 +92,12 @@ def nightly_message(changes: Changes, link: str, done: Iterable[str] = ()) -> Me
         if total > 1 and hosts.get("UNREACHABLE") == total
         else ""
     )
+    silenced = sum("silenced" in row for row in changes.get("standing", ()))
+    silent = f" Silenced: {summary.count_checks(silenced)}." if silenced else ""
     sentences = tuple(done)
     return Message(
         f"gpufleet: {', '.join(counts) or 'first night'} ({healthy} of {total} healthy)",
-        f"{changes['night']}: {healthy} of {total} hosts healthy; {was}.{unreachable}",
+        f"{changes['night']}: {healthy} of {total} hosts healthy; {was}.{unreachable}{silent}",
         {weight: lines[:MOST_LINES] for weight, lines in rows.items() if lines},
         sum(len(lines[MOST_LINES:]) for lines in rows.values()),
         _most(sentences, MOST_DONE),

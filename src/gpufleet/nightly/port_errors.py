@@ -1,4 +1,4 @@
-"""Compare the error counters of a host's ports with those of the night before. Pure.
+"""Compare error counters of a host's ports and NVLinks with those of the night before. Pure.
 
 The rates are averages over the time between two nights: `host_state.counters` says what of them is
 known, and the catalog from which rate on they are a fault.
@@ -9,31 +9,53 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
 from gpufleet.host_state.counters import Growth, Reading, rates
 
 from .change import Change
 
-CHECK = "network.errors"
 # A measure is `port.GUID.COUNTER.reading`; that of the load says to which others belong.
 LOAD, END = "load", ".reading"
-REMEDY = (
-    "look at the cable and the transceivers of this port (on the host: ibstat, mlxlink -c -e), at"
-    " the other end, and at the kernel's messages (dmesg | grep mlx5)"
-)
+
+
+class Kind(NamedTuple):
+    """Whose counters they are, the check that reads them, and what to do."""
+
+    owner: str
+    check: str
+    remedy: str
+
+
+KINDS = {
+    "port": Kind(
+        "the port with GUID",
+        "network.errors",
+        "look at the cable and the transceivers of this port (on the host: ibstat, mlxlink -c -e),"
+        " at the other end, and at the kernel's messages (dmesg | grep mlx5)",
+    ),
+    "nvlink": Kind(
+        "the NVLinks of",
+        "gpu.nvlink",
+        "see kernel.log for Xid 74 and SXids (on the host: nvidia-smi nvlink -e shows the link);"
+        " drain the host and reset its GPUs; if they grow again, have the board serviced",
+    ),
+}
 
 
 def error_changes(
     lines: Mapping[tuple[str, str], Sequence[float | None]], seconds: Sequence[float]
 ) -> Iterator[Change]:
-    """Yield a change for each port whose errors grow faster than they may.
+    """Yield a change for each port, or GPU with NVLinks, whose errors grow faster than they may.
 
     `lines`: the values of each measure in some nights, oldest first; `seconds`: when each began.
     """
-    for (host, guid), nights in growths(lines, seconds, last=1).items():
-        beyond = [each for each in nights[0] if each.limit]
-        if beyond:
-            yield _change(host, guid, beyond)
+    for name, kind in KINDS.items():
+        own = {key: line for key, line in lines.items() if key[1].startswith(f"{name}.")}
+        for (host, owner), nights in growths(own, seconds, last=1).items():
+            beyond = [each for each in nights[0] if each.limit]
+            if beyond:
+                yield _change(host, kind, owner, beyond)
 
 
 def growths(
@@ -41,7 +63,7 @@ def growths(
     seconds: Sequence[float],
     last: int | None = None,
 ) -> dict[tuple[str, str], list[list[Growth]]]:
-    """Return {(host, GUID): by night, the growth of its counters since the reading before}.
+    """Return {(host, GUID of a port or UUID of a GPU): by night, the growth since the one before}.
 
     Of all nights, or the last ones; a night without a reading, or without one before, has none.
     """
@@ -74,16 +96,16 @@ def _reading(
     )
 
 
-def _change(host: str, guid: str, beyond: list[Growth]) -> Change:
+def _change(host: str, kind: Kind, owner: str, beyond: list[Growth]) -> Change:
     fatal = any(each.limit and each.limit.fatal for each in beyond)
     return Change(
         "errors",
         host,
-        CHECK,
+        kind.check,
         None,
         ", ".join(f"{each.counter} +{each.growth:g}" for each in beyond),
-        f"Errors of the port with GUID {guid} grow: {', '.join(each.text for each in beyond)}.",
-        REMEDY,
+        f"Errors of {kind.owner} {owner} grow: {', '.join(each.text for each in beyond)}.",
+        kind.remedy,
         "bad" if fatal else "note",
         1 if fatal else 0,
     )

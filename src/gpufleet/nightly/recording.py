@@ -130,7 +130,7 @@ def ids(base: sqlite3.Connection, table: str, texts: Iterable[str]) -> dict[str,
 
 def split_measure(measure: str) -> tuple[str, str]:
     """Split a measure's name into device (`gpu.GPU-<uuid>`, `port.<guid>`, none) and the rest."""
-    found = re.fullmatch(r"((?:gpu|port)\.[^.]+)\.(.+)", measure)
+    found = re.fullmatch(r"((?:gpu|nvlink|port)\.[^.]+)\.(.+)", measure)
     return (found[1], found[2]) if found else ("", measure)
 
 

@@ -28,6 +28,7 @@ from rich.console import Console
 
 from gpufleet.errors import ConfigurationError
 from gpufleet.host_state.contents import last_read
+from gpufleet.host_state.counters import Growth
 from gpufleet.inventory import HostSelector, InventoryHost, inventory_hosts
 from gpufleet.judge import judge
 from gpufleet.model.clock import utc_now
@@ -43,11 +44,13 @@ from gpufleet.verification.options import ProbeOptions
 from gpufleet.verification.probing import verify
 from gpufleet.verification.session import Session
 
-from . import channels, database, metrics, notifications, state
+from . import channels, database, metrics, notifications, silences, state
 from .baselines import slow_nights
 from .config import Settings
-from .history import History, HistoryError, future_note
+from .fabric_history import RecordedBandwidth, RecordedTest, latest_tests
+from .history import COUNTERS, NIGHTLY, History, HistoryError, future_note
 from .measures import measured
+from .port_errors import growths
 from .retention import TOLERANCE_S, RecordedTime, read_time
 from .state import DELIVERED, ERROR, HEARTBEAT, HISTORY, OWED, WARNING, log
 
@@ -80,6 +83,10 @@ class NightlyRun:
         self.past: Past | None = None
         # By host, the oldest whole reading of a component's contents.
         self.contents_read: dict[str, int] = {}
+        # By host and port GUID, the growth of its error counters since the run before.
+        self.port_growth: dict[tuple[str, str], list[Growth]] = {}
+        # The newest fabric test of each scope.
+        self.fabric_tests: dict[RecordedTest, list[RecordedBandwidth]] = {}
         self.done: list[str] = []
         self.link = ""
 
@@ -134,7 +141,13 @@ class NightlyRun:
         with self._step("history"), History(settings.state_dir / HISTORY) as history:
             self.night = history.record(session, kind="nightly", values=found.values)
             self.changes = history.changes(self.night)
+            self.session = session = silences.applied(session, silences.read(history))
+            self.status = silences.exit_status(session.document)
+            if silenced := silences.silenced_checks(session.document):
+                log(f"Silenced: {summary.count_checks(len(silenced))}.")
             self.past = history.past()
+            self.port_growth = port_growth(history)
+            self.fabric_tests = latest_tests(history)
             hosts = {host.name for host in session.hosts}
             self.contents_read = {
                 host: min(map(last_read, states))
@@ -223,6 +236,9 @@ class NightlyRun:
                     "troubles": self.troubles,
                     "hosts": self.changes["hosts"] if self.changes else None,
                     "report": self.link,
+                    "silenced": len(silences.silenced_checks(self.session.document))
+                    if self.session
+                    else 0,
                 },
             )
 
@@ -240,6 +256,9 @@ class NightlyRun:
             self.measured,
             self._slow(),
             self.contents_read,
+            self.port_growth,
+            self.fabric_tests,
+            self._silenced(),
         )
 
     def _slow(self) -> dict[tuple[str, str], int]:
@@ -253,6 +272,18 @@ class NightlyRun:
                 for name, line in known["measures"].items()
             }
         )
+
+    def _silenced(self) -> dict[tuple[str, str], int]:
+        """By host and check, when the silence of all that is found of it ends."""
+        standing = self.changes["standing"] if self.changes else []
+        found = silences.silenced_checks(self.session.document) if self.session else {}
+        found |= {
+            (row["host"], row["check"]): row["silenced"] for row in standing if "silenced" in row
+        }
+        sounding = {(row["host"], row["check"]) for row in standing if "silenced" not in row}
+        return {
+            key: silences.end_of(silenced) for key, silenced in found.items() if key not in sounding
+        }
 
     def _notify(self, night: int, changes: Changes) -> None:
         """Notify each channel of this run, then of the runs that it missed, the oldest first.
@@ -307,6 +338,14 @@ class NightlyRun:
         text = str(error) or type(error).__name__
         self.troubles[step] = text
         log(f"{step}: {text}", ERROR)
+
+
+def port_growth(history: History) -> dict[tuple[str, str], list[Growth]]:
+    """By host and port GUID, the growth of its error counters between the last two runs."""
+    nights = history.nights(2, NIGHTLY)
+    seconds = [read_time(night.started).timestamp() for night in nights]
+    found = growths(history.numbers(nights, COUNTERS), seconds, last=1)
+    return {port: grown for port, [grown] in found.items() if grown}
 
 
 def selector(settings: Settings) -> HostSelector:

@@ -22,7 +22,10 @@ FIELDS = {
     212: "tx_discards",
     213: "recovered",
     214: "recovery_failed",
+    219: "effective",
 }
+# The rate of bits that are wrong after correction: the exponent in 8 bits, above it the mantissa.
+EFFECTIVE_BER = 220
 NVLINK_5 = 7
 
 
@@ -47,8 +50,8 @@ class FieldValue(ctypes.Structure):
 
 
 def query_nvlink(nvml, count):
-    """[{"index", "address", "mig", "links", "errors"}] of each GPU; `links` None if the library
-    cannot report them."""
+    """[{"index", "address", "mig", "links", "errors", "effective_ber"}] of each GPU; `links` None
+    if the library cannot report them."""
     rows = [gpu_links(nvml, index) for index in range(count or 0)]
     handles = [handle(nvml, row["index"]) for row in rows if row["links"]]
     linked = [row for row in rows if row["links"]]
@@ -88,6 +91,7 @@ def handle(nvml, index):
 
 def gpu_links(nvml, index):
     found = {"index": index, "address": None, "mig": None, "links": None, "errors": {}}
+    found["effective_ber"] = None
     card = ctypes.c_void_p()
     try:
         if nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(card)) == 0:
@@ -99,7 +103,7 @@ def gpu_links(nvml, index):
             ):
                 found["mig"] = bool(mode.value)
             found["links"] = links_of(nvml, card)
-            found["errors"] = errors_of(nvml, card, found["links"])
+            found["errors"], found["effective_ber"] = errors_of(nvml, card, found["links"])
     except AttributeError:
         pass
     return found
@@ -139,13 +143,17 @@ def links_of(nvml, card):
 
 
 def errors_of(nvml, card, links):
-    """{counter: its sum over the active links} of those counters that the GPU reports."""
-    found, rows = {}, []
+    """({counter: its sum over the active links}, the worst rate of wrong bits, None if there is
+    none) of what the GPU reports."""
+    found, rates, rows = {}, [], []
     for row in links:
         if not row["active"]:
             continue
         if (row["version"] or 0) >= NVLINK_5:
-            rows += [FieldValue(field=field, scope=row["link"]) for field in sorted(FIELDS)]
+            rows += [
+                FieldValue(field=field, scope=row["link"])
+                for field in [*sorted(FIELDS), EFFECTIVE_BER]
+            ]
             continue
         for counter, name in enumerate(COUNTERS):
             value = ctypes.c_ulonglong()
@@ -165,9 +173,11 @@ def errors_of(nvml, card, links):
     values = (FieldValue * len(rows))(*rows)
     if rows and call(nvml, "nvmlDeviceGetFieldValues", card, len(rows), values) == 0:
         for value in values:
-            if value.status == 0:
+            if value.status == 0 and value.field == EFFECTIVE_BER:
+                rates.append((value.value >> 8 & 15) * 10.0 ** -(value.value & 255))
+            elif value.status == 0:
                 add(found, FIELDS[value.field], value.value)
-    return found
+    return found, max(rates) if rates else None
 
 
 def add(found, name, value):

@@ -6,6 +6,7 @@ that asks the firmware.
 """
 
 import re
+import time
 
 from .pci import (
     ADDRESS,
@@ -30,6 +31,7 @@ BRIDGE = b"SW_MNG"
 # Bridges are ConnectX-7 functions: where the product data cannot be read, these devices and later
 # ones may be bridges, and the older ones and BlueField are none.
 POSSIBLE_BRIDGES = range(0x1021, 0x2000)
+BITS_PER_WORD = 32
 # More devices, ports, GIDs and counters than a host has. Each costs time.
 MOST_DEVICES, MOST_PORTS, MOST_GIDS, MOST_KEYS, MOST_COUNTERS = 256, 8, 256, 128, 128
 # A subnet manager fills the table of keys from its begin: after so many empty ones nothing follows.
@@ -52,6 +54,7 @@ UNREAD = {
     "above": None,
     "max_read_request": None,
     "relaxed_ordering": None,
+    "traffic_gb_s": None,
     "ports": None,
     "error": None,
 }
@@ -113,8 +116,25 @@ def read_device(host, name):
         row["link"] = {key: word(host, place + "/" + key) for key in LINK}
         row["above"] = port_of(host, place)
     silent = row["bridge"] or (row["bridge"] is None and possible_bridge(row))
-    row["ports"] = None if silent else ports_of(host, directory, denied)
+    row["ports"], begin = None, time.monotonic()
+    if not silent:
+        before = moved(host, directory)
+        row["ports"] = ports_of(host, directory, denied)
+        now = moved(host, directory)
+        if None not in (before, now):
+            bits = (now - before) * BITS_PER_WORD
+            row["traffic_gb_s"] = round(bits / 1e9 / (time.monotonic() - begin), 3)
     return row, denied
+
+
+def moved(host, directory):
+    """What a device has sent and received, in words of four octets; None where it is not counted.
+
+    Whether it moves data while its PCIe link is read says what the link's speed means.
+    """
+    names = host.glob(directory + "/ports/*/counters/port_*_data")[: 2 * MOST_PORTS]
+    values = [number(host, name) for name in names]
+    return sum(values) if values and None not in values else None
 
 
 def is_bridge(host, place, row, denied):

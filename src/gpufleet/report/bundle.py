@@ -10,12 +10,12 @@ import ipaddress
 import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from gpufleet.errors import Defect, guarded
 from gpufleet.judge import judge
 from gpufleet.model.plan import Plan
-from gpufleet.model.verdict import Bundle, HostResult
+from gpufleet.model.verdict import Bundle, CheckResult, HostResult
 from gpufleet.resolver import environment
 from gpufleet.verification.judging import undeclared
 from gpufleet.verification.session import HostRun
@@ -298,7 +298,7 @@ def _bundle(run: HostRun, names: Names) -> Bundle:
     # A cleaned text has another digest, which is replaced wherever it occurs.
     digests = dict(zip(old.values(), new.values(), strict=True))
     snapshot = _replaced_digests(names.document(run.snapshot), digests)
-    result = judge.judge(plan, snapshot) if snapshot else names.document(run.result)
+    result = judge.judge(plan, snapshot) if snapshot else _unsilenced(names.document(run.result))
     return {
         "schema": SCHEMA,
         "host": plan["host"],
@@ -308,6 +308,14 @@ def _bundle(run: HostRun, names: Names) -> Bundle:
         "snapshot": snapshot,
         "result": result,
     }
+
+
+def _unsilenced(result: HostResult) -> HostResult:
+    """The result without the silences of the site: they name people, and nobody else needs them."""
+    checks = [cast(CheckResult, {**check}) for check in result["checks"]]
+    for check in checks:
+        check.pop("silenced", None)
+    return {**result, "checks": checks}
 
 
 def _verdicts(result: HostResult) -> list[tuple[str, str]]:

@@ -25,6 +25,7 @@ TITLES = {
     "appeared": "new host",
     "vanished": "host removed",
     "flapping": "flapping",
+    "unsilenced": "silence ended",
 }
 
 
@@ -55,11 +56,11 @@ class Change:
 def summarize(changes: Iterable[ChangeEntry]) -> list[Change]:
     """The changes of a nightly run: bad ones first, then by the number of hosts.
 
-    A change that another one of its host explains is folded under it.
+    A change that another one of its host explains is folded under it. Silenced ones are left out.
     """
     checks: dict[tuple[str, str, str, str, str, int], list[str]] = defaultdict(list)
     explains: dict[tuple[str, ...], dict[str, None]] = defaultdict(dict)
-    for change in fold(changes):
+    for change in fold(sounding(changes)):
         # Several checks may report the same text: it is shown once, after their names.
         check, host = change["check"] or "", change["host"]
         text = change["text"].removeprefix(f"{check} ") if check else change["text"]
@@ -98,6 +99,11 @@ def summarize(changes: Iterable[ChangeEntry]) -> list[Change]:
         for (weight, kind, text, remedy, strikes, names), found in hosts.items()
     ]
     return sorted(summary, key=lambda change: (WEIGHTS.index(change.weight), -len(change.hosts)))
+
+
+def sounding(changes: Iterable[ChangeEntry]) -> list[ChangeEntry]:
+    """The changes that no silence covers."""
+    return [change for change in changes if "silenced" not in change]
 
 
 def fold(changes: Iterable[ChangeEntry]) -> list[ChangeEntry]:

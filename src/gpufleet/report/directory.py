@@ -25,7 +25,7 @@ from gpufleet.model.verdict import SYMBOLS, Bundle, Verdict
 from gpufleet.paths import host_file_name
 from gpufleet.verification.session import HostRun, Session
 
-from . import change_summary, fleet_versions, guard, junit, page, summary
+from . import change_summary, fleet_fabric, fleet_versions, guard, junit, page, summary
 from .bundle import bundles
 from .rendering import source, template
 
@@ -60,6 +60,7 @@ def _page(session: Session, changes: Changes | None, past: Past | None) -> str:
     session = session.for_display()
     style, script = source("report.css"), source("report.js")
     host_versions = fleet_versions.read_versions(session)
+    host_fabrics = fleet_fabric.fabrics(session)
     return template("report.html.j2").render(
         document=session.document,
         hosts=session.hosts,
@@ -85,9 +86,15 @@ def _page(session: Session, changes: Changes | None, past: Past | None) -> str:
             replace(change, remedy=session.as_called(change.remedy))
             for change in (change_summary.summarize(changes["changes"]) if changes else ())
         ],
+        silenced_changes=sum("silenced" in change for change in changes["changes"])
+        if changes
+        else 0,
         trend=page.bad_nights(past),
         versions=fleet_versions.compare_versions(host_versions),
-        data=_embedded(page.document(session, past, changes, host_versions)),
+        rails=fleet_fabric.rails(host_fabrics),
+        most_rail_hosts=fleet_fabric.MOST_HOSTS,
+        faults=fleet_fabric.FAULTS,
+        data=_embedded(page.document(session, past, changes, host_versions, host_fabrics)),
         style=Markup(style),
         script=Markup(script),
         style_hash=_hash(style),

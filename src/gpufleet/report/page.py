@@ -17,11 +17,12 @@ from typing import Any
 
 from gpufleet.judge.judge import CHECK_IDS
 from gpufleet.model.nightly import ChangeEntry, Changes, Past, PastHost
-from gpufleet.model.verdict import LETTERS, Verdict, consequences
+from gpufleet.model.verdict import LETTERS, Verdict, consequences, silence_text
+from gpufleet.verification.host_fabric import HostFabric
 from gpufleet.verification.host_versions import HostVersions
 from gpufleet.verification.session import HostRun, Session
 
-from . import change_summary, fleet_versions
+from . import change_summary, fleet_fabric, fleet_versions
 from .summary import mask_name, worst_first
 
 BAD = "FHU?"
@@ -57,25 +58,56 @@ class Texts:
         return self.number(text)
 
 
+class Fabrics:
+    """Numbers of rows of ports and NVLinks, and of what a host has of them, each stored once."""
+
+    def __init__(self, texts: Texts) -> None:
+        self.texts, self.left = texts, fleet_fabric.MOST_TEXTS
+        self.rows: dict[tuple[str | int, ...], int] = {}
+        self.numbers: dict[tuple[tuple[int, ...], ...], int] = {}
+
+    def number(self, found: HostFabric) -> int | None:
+        """The number of a host's rows, or None if the page has no room for them."""
+        ports = [fleet_fabric.port_row(row) for row in found.ports]
+        links = [["", *fleet_fabric.link_row(row)] for row in found.links]
+        new = {text for row in [*ports, *links] for text in row[1:]} - self.texts.numbers.keys()
+        if (left := self.left - sum(map(len, new))) < 0:
+            return None
+        self.left = left
+        key = tuple(tuple(map(self._row, rows)) for rows in (ports, links))
+        return self.numbers.setdefault(key, len(self.numbers))
+
+    def _row(self, row: list[str]) -> int:
+        letter, *texts = row
+        return self.rows.setdefault((letter, *map(self.texts.number, texts)), len(self.rows))
+
+
 def document(
     session: Session,
     past: Past | None = None,
     changes: Changes | None = None,
     host_versions: Mapping[str, HostVersions] | None = None,
+    host_fabrics: Mapping[str, HostFabric] | None = None,
 ) -> dict[str, Any]:
     """Everything that the script shows; `past` and `changes` are documents of the history.
 
-    `host_versions` is the result of `read_versions`, if the caller has it.
+    `host_versions` and `host_fabrics` are those of `read_versions` and `fabrics`, if the caller has
+    them.
 
     `hosts` are in the session's order, `order` are their indexes, the worst first. Of a host,
-    `wrong` are `[check, cause, remedy, evidence]`, `folded` are `[check, the check that explains
-    it]`, `seen` are `[check, evidence]`, and `excused` is the index in `excuses` of its
-    `[check, declaration]`; `changed` are texts, and `series` is null if there was no room. A check
-    is its index in `checks`, a text its number in `texts`, or -1 if there was no room.
+    `wrong` are `[check, cause, remedy, evidence]`, and the silence where one covers it, `folded`
+    are `[check, the check that explains it]`, `seen` are `[check, evidence]`, and `excused` is the
+    index in `excuses` of its `[check, declaration]`; `changed` are texts, and `series` is null if
+    there was no room. A check is its index in `checks`, a text its number in `texts`, or -1 if
+    there was no room.
+    `fabric` is the index in `fabrics` of a host's ports and NVLinks, each by its index in `rows`:
+    the letter of a port's state, and texts. It is null if there was no room.
     """
     texts = Texts()
     if host_versions is None:
         host_versions = fleet_versions.read_versions(session)
+    if host_fabrics is None:
+        host_fabrics = fleet_fabric.fabrics(session)
     checks = {
         check["id"]: check["statement"] for host in session.hosts for check in host.result["checks"]
     }
@@ -88,6 +120,9 @@ def document(
     # Evidence of failures has room before evidence of passed checks, for all hosts.
     for host in order:
         hosts[host.name]["seen"] = _passed_evidence(host, indexes, texts)
+    fabrics = Fabrics(texts)
+    for host in order:
+        hosts[host.name]["fabric"] = fabrics.number(host_fabrics[host.name])
     changed: dict[str, list[ChangeEntry]] = defaultdict(list)
     for change in changes["changes"] if changes else ():
         changed[change["host"]].append(change)
@@ -115,6 +150,8 @@ def document(
         "hosts": [hosts[host.name] for host in session.hosts],
         "order": [numbers[host.name] for host in order],
         "excuses": [list(map(list, excuse)) for excuse in excuses],
+        "rows": list(map(list, fabrics.rows)),
+        "fabrics": [list(map(list, fabric)) for fabric in fabrics.numbers],
         "texts": list(texts.numbers),
     }
 
@@ -145,9 +182,10 @@ def _host(
             cause, remedy, evidence = (
                 mask_name(check[part], host.name) for part in ("cause", "remedy", "evidence")
             )
-            wrong.append(
-                [index, texts.number(cause), texts.number(remedy), texts.evidence(evidence)]
-            )
+            row = [index, texts.number(cause), texts.number(remedy), texts.evidence(evidence)]
+            if silenced := check.get("silenced"):
+                row.append(texts.number(silence_text(silenced)))
+            wrong.append(row)
     return {
         "name": host.name,
         "verdict": LETTERS[Verdict(host.result["verdict"])],

@@ -14,7 +14,14 @@ from typing import Any, NamedTuple
 from gpufleet.frameworks import FRAMEWORKS, framework_id
 from gpufleet.model.pairs import PlannedMeeting
 from gpufleet.model.text import natural
-from gpufleet.model.verdict import HEALTHY_VERDICTS, CheckResult, HostResult, Verdict, consequences
+from gpufleet.model.verdict import (
+    HEALTHY_VERDICTS,
+    CheckResult,
+    HostResult,
+    Verdict,
+    consequences,
+    silence_text,
+)
 from gpufleet.verification.session import HostRun, Session
 
 TITLES = {
@@ -47,6 +54,8 @@ class Issue:
     hosts: tuple[str, ...]
     # The verdicts of the checks that it explains, on any of the hosts.
     explains: Mapping[str, str]
+    # The silence that covers it, as people read it; empty where none does.
+    silenced: str = ""
 
 
 class ProvisionReasons(NamedTuple):
@@ -101,13 +110,21 @@ def causes(result: HostResult) -> list[CheckResult]:
     return [check for check in result["checks"] if check["id"] not in folded]
 
 
+def count_checks(count: int) -> str:
+    """`2 checks`."""
+    return f"{count} check{'' if count == 1 else 's'}"
+
+
 def count_consequences(count: int) -> str:
     """`+9 consequences`."""
     return f"+{count} consequence{'' if count == 1 else 's'}"
 
 
 def issues(session: Session) -> list[Issue]:
-    """The checks that did not pass, the worst first: each cause once, with all of its hosts."""
+    """The checks that did not pass: each cause once, with all of its hosts.
+
+    The worst are first, and silenced ones last.
+    """
     found: dict[tuple[Any, ...], list[HostRun]] = defaultdict(list)
     evidence: dict[tuple[Any, ...], str] = {}
     explains: dict[tuple[Any, ...], dict[str, str]] = defaultdict(dict)
@@ -117,7 +134,8 @@ def issues(session: Session) -> list[Issue]:
         for check in causes(host.result):
             if check["verdict"] not in HEALTHY_VERDICTS:
                 texts = [mask_name(check[part], host.name) for part in ("cause", "remedy")]
-                grouped[check["verdict"], *texts].append(check)
+                silenced = silence_text(check["silenced"]) if "silenced" in check else ""
+                grouped[check["verdict"], *texts, silenced].append(check)
         for cause_key, checks in grouped.items():
             key = *cause_key, tuple((check["id"], check["statement"]) for check in checks)
             found[key].append(host)
@@ -138,12 +156,13 @@ def issues(session: Session) -> list[Issue]:
                 dict(checks),
                 names,
                 explains[key],
+                silenced,
             )
             for key, hosts in found.items()
-            for verdict, cause, remedy, checks in [key]
+            for verdict, cause, remedy, silenced, checks in [key]
             for names in [tuple(host.name for host in hosts)]
         ),
-        key=lambda issue: (order.index(issue.verdict), -len(issue.hosts)),
+        key=lambda issue: (bool(issue.silenced), order.index(issue.verdict), -len(issue.hosts)),
     )
 
 

@@ -18,7 +18,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from gpufleet.model.verdict import SYMBOLS, CheckResult, HostResult, Verdict, consequences
+from gpufleet.model.verdict import (
+    SYMBOLS,
+    CheckResult,
+    HostResult,
+    Verdict,
+    consequences,
+    silence_text,
+)
 from gpufleet.transport.fanout import Outcome, Report
 from gpufleet.verification.session import Session
 
@@ -205,6 +212,8 @@ def _details(check: CheckResult, kind: Verdict, explains: list[CheckResult]) -> 
     )
     table.add_row("cause", Text(check["cause"]))
     table.add_row("remedy", Text(check["remedy"], style="cyan"))
+    if "silenced" in check:
+        table.add_row("silenced", Text(silence_text(check["silenced"])))
     if explains:
         text = Text(f"{summary.count_consequences(len(explains))}: ")
         text.append(", ".join(each["id"] for each in explains))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
+from gpufleet.catalog import facts
 from gpufleet.catalog.gpus import Gpu
 from gpufleet.host_state.host import Host
 from gpufleet.model.problems import Code, Problems
@@ -24,6 +25,11 @@ class ResolveContext:
     trial: bool = False  # only whether there are problems counts
     # Whether a changed stack is without a problem that it has as declared, and has no new one.
     accepts: Callable[[StackSpec, Code], bool] = lambda *_: True
+
+    @property
+    def arch(self) -> str:
+        """The host's architecture: as probed, else as declared."""
+        return self.host.arch or self.spec.arch or facts.X86_64
 
     def refuse(self, code: Code, message: str, where: str, remedy: str | Callable[[], str]) -> None:
         """Add a problem; a remedy that takes a search is looked for where someone reads it."""

@@ -89,7 +89,7 @@ def choose(context: ResolveContext, wants: list[Want], toolkits: dict[str, Chose
 
 
 def _pick(context: ResolveContext, short: str, major: int, wants: list[Want]) -> Archive | None:
-    serving = list(facts.archives_for(major, short))
+    serving = list(facts.archives_for(major, short, context.arch))
     pins = [want for want in wants if want.pinned]
     candidates = serving
     for pin in pins:
@@ -154,7 +154,7 @@ def _other_cuda(context: ResolveContext, want: Want) -> str:
         return "declare another CUDA release"
     if stack.cuda and alternatives.accepted(context, stack, code, cuda=None, index=None):
         return "remove cuda"
-    others = alternatives.nearest(stack.release, facts.releases(stack.framework))
+    others = alternatives.nearest(stack.release, facts.releases(stack.framework, context.arch))
     found = alternatives.release(context, stack, code, others)
     title = FRAMEWORKS[stack.framework].title
     return f"declare {title} {found}" if found else alternatives.none_fits(title)
@@ -191,12 +191,15 @@ def _older(context: ResolveContext, chosen: Chosen, picked: Picked) -> str:
     code, ways = Code.GPU_TOO_OLD, []
     if stack.cudnn and alternatives.accepted(context, stack, code, cudnn=None):
         ways.append("remove cudnn")
-    older = [each.version for each in facts.archives_for(picked.archive.major, chosen.short)]
+    older = [
+        each.version
+        for each in facts.archives_for(picked.archive.major, chosen.short, context.arch)
+    ]
     for version in reversed(older):
         if alternatives.accepted(context, stack, code, cudnn=version):
             ways.append(f'set cudnn: "{version}"')
             break
-    others = facts.releases(stack.framework)[::-1]
+    others = facts.releases(stack.framework, context.arch)[::-1]
     if found := alternatives.release(context, stack, code, others):
         ways.append(f"declare {FRAMEWORKS[stack.framework].title} {found}")
     return ", or ".join(ways) or "no known release fits this GPU and what else is declared"

@@ -130,7 +130,7 @@ def _remedy(
         if alternatives.accepted(context, spec, code, **dict.fromkeys(keys)):
             ways.append(f"remove {' and '.join(keys)}: its packages have another {rule['part']}")
             break
-    others = alternatives.nearest(stack.build.version, facts.releases(spec.framework))
+    others = alternatives.nearest(stack.build.version, facts.releases(spec.framework, context.arch))
     if not ways and (found := alternatives.release(context, spec, code, others)):
         ways.append(f"declare {stack.build.title} {found}")
     return ", or ".join(ways) or alternatives.none_fits(stack.build.title)
@@ -144,7 +144,7 @@ def _first_usable(context: ResolveContext, build: Build, toolkit: Toolkit) -> To
         for rule in facts.rules("cuda_defects")
         if rule["users"].get(build.framework) == "refuse" and _cards(context, rule)
     ]
-    for each in facts.toolkits():
+    for each in facts.toolkits(context.arch):
         if (
             versions.key(each.version) > versions.key(toolkit.version)
             and each.installer is not None

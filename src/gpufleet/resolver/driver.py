@@ -17,7 +17,7 @@ def plan(context: ResolveContext, need: DriverMinimum | None) -> Row | None:
 
     A host declared without a GPU needs no driver, but a declared driver is installed.
     """
-    spec, layout = context.spec.driver, context.spec.mig
+    spec, layout = driver_selection.judged(context, context.spec.driver), context.spec.mig
     if spec is None and need is None and layout is None:
         return None
     offer = driver_selection.choose(context, spec, need) if spec else None

@@ -11,12 +11,32 @@ from dataclasses import replace
 from gpufleet.catalog import facts, pci, versions
 from gpufleet.catalog.records import DriverMinimum
 from gpufleet.model.problems import Code
-from gpufleet.model.spec import DriverSpec
+from gpufleet.model.spec import PREINSTALLED, DriverSpec
 
 from . import driver_constraints, driver_sources, kernel_module
 from .context import ResolveContext
 from .driver_constraints import BRANCH, MODULE, SOURCE, Violation
 from .driver_sources import Offer
+
+PACKAGED = ("distro", "nvidia_repo")  # the sources that depend on the system
+
+
+def judged(context: ResolveContext, spec: DriverSpec | None) -> DriverSpec | None:
+    """The driver as it can be judged: one that only somebody else can install on this system is
+    refused, and planned as preinstalled."""
+    about = context.host.os
+    if spec is None or spec.source not in PACKAGED:
+        return spec
+    if about is None or driver_sources.system_of(context.host):
+        return spec
+    context.refuse(
+        Code.OS_UNSUPPORTED,
+        f"the driver branches in {spec.source} for {about['id']} {about['version_id']} are not "
+        f"known; known systems: {driver_sources.known()}",
+        SOURCE,
+        "set source: preinstalled and install the driver yourself, or set source: runfile",
+    )
+    return replace(spec, source=PREINSTALLED)
 
 
 def choose(context: ResolveContext, spec: DriverSpec, need: DriverMinimum | None) -> Offer | None:
@@ -26,21 +46,9 @@ def choose(context: ResolveContext, spec: DriverSpec, need: DriverMinimum | None
     """
     if kernel_module.clashes(context):
         return None
-    system = driver_sources.system_of(context.host)
-    everywhere = spec.source not in {"distro", "nvidia_repo"}
-    if context.host.os and system is None and not everywhere:
-        about = context.host.os
-        context.refuse(
-            Code.OS_UNSUPPORTED,
-            f"the driver branches in {spec.source} for {about['id']} {about['version_id']} are not "
-            f"known; known systems: {driver_sources.known()}",
-            SOURCE,
-            "set source: preinstalled and install the driver yourself, or set source: runfile",
-        )
-        return None
     if spec.branch:
         return _requested(context, spec, need)
-    if system is None and not everywhere:
+    if driver_sources.system_of(context.host) is None and spec.source in PACKAGED:
         context.note("The driver's branch is selected when the host is probed")
         return None
     return _best(context, spec, need) if spec.managed else None
@@ -52,7 +60,7 @@ def listed(context: ResolveContext, source: str) -> list[Offer]:
     if source == "runfile":
         return driver_sources.runfiles()
     if system and source in driver_sources.SOURCES:
-        return system.offers(source)
+        return system.offers(source, context.arch)
     return driver_sources.anywhere()
 
 
@@ -113,7 +121,7 @@ def _best(context: ResolveContext, spec: DriverSpec, need: DriverMinimum | None)
     if not offered:
         context.refuse(
             Code.DRIVER_NOT_OFFERED,
-            f"{source} has no NVIDIA driver",
+            _none(context, spec, source),
             SOURCE,
             f"set gpu_driver: {other}" if other else "set source: preinstalled",
         )
@@ -134,6 +142,14 @@ def _best(context: ResolveContext, spec: DriverSpec, need: DriverMinimum | None)
             f"set gpu_driver: {other}" if other else _without(context, violation, system),
         )
     return None
+
+
+def _none(context: ResolveContext, spec: DriverSpec, source: str) -> str:
+    """Why a source has no branch at all."""
+    system = driver_sources.system_of(context.host)
+    if system and not system.is_read(spec.source, context.arch):
+        return f"which NVIDIA drivers {source} has for {context.arch} is not known"
+    return f"{source} has no NVIDIA driver"
 
 
 def _without(
@@ -185,13 +201,16 @@ def _not_offered(
     system = driver_sources.system_of(context.host)
     source = system.source_name(spec.source) if system else spec.source
     have = ", ".join(each.branch.number for each in offered)
+    unread = system is not None and not system.is_read(spec.source, context.arch)
     other = suggestion(context, spec, need)
     remedy = f"set gpu_driver: {other}" if other else "use another branch"
     if fitting := _fitting(context, offered, replace(spec, branch=None, version=None), need):
         remedy += f', or branch "{max(fitting, key=_rank).branch.number}"'
     context.refuse(
         Code.DRIVER_NOT_OFFERED,
-        f"{source} has no driver branch {spec.branch}; it has {have or 'none'}",
+        _none(context, spec, source)
+        if unread
+        else f"{source} has no driver branch {spec.branch}; it has {have or 'none'}",
         BRANCH,
         remedy,
     )

@@ -41,12 +41,18 @@ class System:
     def family(self) -> str:
         return str(self.row["family"])
 
-    def offers(self, source: str) -> list[Offer]:
+    def offers(self, source: str, arch: str = facts.X86_64) -> list[Offer]:
         """The branches that a source has for it, oldest first."""
         if source == "runfile":
             return runfiles()
+        there = self.row if arch == facts.X86_64 else self.row[arch]
         if source == "distro":
-            return [_measured(row) for row in self.row["distro"]]
+            names = [
+                row if isinstance(row, str) else row["branch"] for row in there["distro"] or ()
+            ]
+            return [_measured(row) for row in self.row["distro"] if row["branch"] in names]
+        if not there["nvidia_repo"]:
+            return []
         rule = self.row["nvidia_repo"]
         first, last = rule["from"], rule["to"]
         return [
@@ -54,6 +60,13 @@ class System:
             for each in facts.branches().values()
             if int(first) <= int(each.number) <= int(last or each.number)
         ]
+
+    def is_read(self, source: str, arch: str) -> bool:
+        """Whether what a source has for an architecture was read; False: nobody knows."""
+        if arch == facts.X86_64 or source == "runfile":
+            return True
+        found = self.row[arch][source]
+        return found is not None and found is not False
 
     def source_name(self, source: str) -> str:
         """A source of this system, for messages."""

@@ -39,7 +39,8 @@ def check(  # noqa: PLR0917 - what a lock is made from
     if has_lock or _installed(context, spec, python):
         return
     _check_glibc(context, spec, build, lock)
-    failed = lock_results.failure(build, source, python)
+    # The locks of other architectures were not tried.
+    failed = lock_results.failure(build, source, python) if build.arch == facts.X86_64 else None
     if failed is None:
         return
     message = (
@@ -71,8 +72,8 @@ def _check_glibc(context: ResolveContext, spec: StackSpec, build: Build, lock: s
             f"wheel for glibc {have}, which the host has",
             f"{spec.where}.{spec.framework}",
             f"put a lock of your own into gpu_locks_dir, as {lock}, made by uv pip compile with "
-            f"--python-platform x86_64-manylinux_2_17 and --generate-hashes, or use a newer "
-            "release of the distribution",
+            f"--python-platform {context.arch}-manylinux_2_17 and --generate-hashes, or use a "
+            "newer release of the distribution",
         )
 
 
@@ -107,7 +108,11 @@ def _remedy(  # noqa: PLR0917 - what a lock is made from
     )
     if pythons:
         ways.append(f"declare Python {' or '.join(pythons)}, for which it has a lock")
-    others = [each for each in facts.releases(spec.framework) if each.version in failed.releases]
+    others = [
+        each
+        for each in facts.releases(spec.framework, context.arch)
+        if each.version in failed.releases
+    ]
     found = alternatives.release(context, spec, code, alternatives.nearest(build.version, others))
     if found:
         ways.append(f"declare {build.title} {found}, which has a lock for Python {python}")

@@ -25,8 +25,8 @@ def build(context: ResolveContext, spec: StackSpec, builds: Sequence[Build]) -> 
     """The release's build for the declared CUDA, its own without one; None, refused, if it has none
     that pip can install."""
     own = builds[0]
-    if own.unavailable:
-        _refuse_release(context, spec, own)
+    if own.unavailable and _declared(spec, builds).unavailable:
+        _refuse_release(context, spec, builds)
         return None
     if spec.cuda in {None, PIP, LOCAL}:
         return own if _index_fits(context, spec, own, builds) else None
@@ -37,6 +37,13 @@ def build(context: ResolveContext, spec: StackSpec, builds: Sequence[Build]) -> 
     if found.index is not None and not _reachable(context, spec, own, found):
         return None
     return found if _index_fits(context, spec, found, builds) else None
+
+
+def _declared(spec: StackSpec, builds: Sequence[Build]) -> Build:
+    """The build for the declared CUDA, else the release's own; of some no source tells the CUDA."""
+    cuda = "" if spec.cuda in {None, PIP, LOCAL} else spec.cuda
+    known = (each for each in builds if "cuda_version" in each.row)
+    return next((each for each in known if cuda and each.is_for(cuda)), builds[0])
 
 
 def _index_fits(
@@ -77,15 +84,25 @@ def _is_own_index(build: Build, address: str) -> bool:
     return index is not None and address.startswith(index)
 
 
-def _refuse_release(context: ResolveContext, spec: StackSpec, build: Build) -> None:
-    code, title = Code.WHEEL_UNAVAILABLE, build.title
+def _refuse_release(context: ResolveContext, spec: StackSpec, builds: Sequence[Build]) -> None:
+    code, build = Code.WHEEL_UNAVAILABLE, _declared(spec, builds)
+    title = build.title
 
     def remedy() -> str:
-        others = alternatives.nearest(build.version, facts.releases(spec.framework))
-        found = alternatives.release(context, spec, code, others)
-        if found is None:
-            return alternatives.none_fits(title)
-        return f"declare {title} {found}, whose CUDA is on PyPI"
+        known = facts.releases(spec.framework, context.arch)
+        others = (each for each in builds[1:] if not each.unavailable)
+        ways = [
+            other_build(spec, each)
+            for each in others
+            if context.accepts(declaring(spec, each), code)
+        ][:1]
+        if found := alternatives.release(
+            context, spec, code, alternatives.nearest(build.version, known)
+        ):
+            ways.append(f"declare {title} {found}, whose CUDA is on PyPI")
+        if not known:
+            return f"declare it for hosts with {facts.X86_64} only"
+        return ", or ".join(ways) or alternatives.none_fits(title)
 
     context.refuse(
         code,
@@ -109,7 +126,7 @@ def _reachable(context: ResolveContext, spec: StackSpec, own: Build, found: Buil
         if not found.unavailable and alternatives.accepted(context, spec, code, index=found.index):
             ways.append(f"add index: {found.index} to this stack")
         ways += _without_pin(context, spec, code, own)
-        releases = facts.releases(spec.framework)[::-1]
+        releases = facts.releases(spec.framework, context.arch)[::-1]
         same = [each for each in releases if versions.short(each.cuda) == short]
         if other := alternatives.release(context, spec, code, same):
             ways.append(f"declare {own.title} {other}, whose wheel on PyPI has CUDA {found.cuda}")
@@ -152,12 +169,14 @@ def _refuse_cuda(context: ResolveContext, spec: StackSpec, builds: Sequence[Buil
         ways = _without_pin(context, spec, code, own)
         if not several and alternatives.accepted(context, spec, code, cuda=own.cuda):
             ways.append(f'set cuda: "{own.cuda}"')
-        releases = facts.releases(spec.framework)[::-1]
+        releases = facts.releases(spec.framework, context.arch)[::-1]
         serving = [each for each in releases if _published_for(each, pinned)]
         tried = serving if several or not ways else []
         if other := alternatives.release(context, spec, code, tried):
             ways.append(f"declare {own.title} {other}, which is for CUDA {pinned}")
-        if not ways and (other := alternatives.release(context, spec, code, _others(spec))):
+        if not ways and (
+            other := alternatives.release(context, spec, code, _others(context, spec))
+        ):
             ways.append(f"declare {own.title} {other}")
         text = ", or ".join(ways) or alternatives.none_fits(own.title)
         if several or not facts.toolkits_matching(versions.short(pinned)):
@@ -169,13 +188,13 @@ def _refuse_cuda(context: ResolveContext, spec: StackSpec, builds: Sequence[Buil
 
 def _published_for(build: Build, cuda: str) -> bool:
     """Whether PyPI has a build of a release for a CUDA."""
-    every = facts.variants(build.framework, build.version)
+    every = facts.variants(build.framework, build.version, build.arch)
     return any(each.is_for(cuda) and each.index is None for each in every)
 
 
-def _others(spec: StackSpec) -> list[Build]:
+def _others(context: ResolveContext, spec: StackSpec) -> list[Build]:
     """The other releases of a stack's framework, the nearest first."""
-    return alternatives.nearest(spec.release, facts.releases(spec.framework))
+    return alternatives.nearest(spec.release, facts.releases(spec.framework, context.arch))
 
 
 def declaring(spec: StackSpec, build: Build) -> StackSpec:
@@ -206,12 +225,12 @@ def other_build(spec: StackSpec, build: Build) -> str:
 def refuse_local_version(context: ResolveContext, spec: StackSpec) -> bool:
     """Whether a release is one of a known release with its CUDA, such as 2.6.0+cu118: refused."""
     release, _, local = spec.release.partition("+")
-    builds = facts.variants(spec.framework, release) if local else ()
+    builds = facts.variants(spec.framework, release, context.arch) if local else ()
     if not builds:
         return False
     own = builds[0]
     if own.unavailable:
-        _refuse_release(context, spec, own)
+        _refuse_release(context, spec, builds)
         return True
     declare = f'{spec.framework}: "{release}"'
     digits = local.removeprefix("cu") if re.fullmatch(r"cu\d+", local) else ""
@@ -245,7 +264,11 @@ def source(context: ResolveContext, spec: StackSpec, build: Build) -> CudaSource
         _refuse_pip(context, spec, build)
         return None
     if build.about.can_be_local and "toolkit" not in build.cuda_sources:
-        local = [each for each in facts.releases(spec.framework) if "toolkit" in each.cuda_sources]
+        local = [
+            each
+            for each in facts.releases(spec.framework, context.arch)
+            if "toolkit" in each.cuda_sources
+        ]
         context.refuse(
             Code.LOCAL_CUDA_UNAVAILABLE,
             f"{build.name} from PyPI uses nvidia-* wheels only; the first that can use an "
@@ -272,7 +295,7 @@ def _without_cuda(
 
 def _refuse_pip(context: ResolveContext, spec: StackSpec, build: Build) -> None:
     code = Code.PIP_CUDA_UNAVAILABLE
-    pip = [each for each in facts.releases(build.framework) if each.has_cuda_wheels]
+    pip = [each for each in facts.releases(build.framework, context.arch) if each.has_cuda_wheels]
     if build.cuda_sources[0] == "bundled":
         note = ""
         message = (
@@ -348,7 +371,7 @@ def _instead(context: ResolveContext, spec: StackSpec, pinned: str) -> str:
     """The newest release that takes the pinned cuDNN, as an alternative."""
     others = [
         each
-        for each in reversed(facts.releases(spec.framework))
+        for each in reversed(facts.releases(spec.framework, context.arch))
         if each.cudnn_major == versions.major(pinned)
     ]
     kept = replace(spec, cudnn=pinned)

@@ -14,12 +14,11 @@ from typing import Any, cast
 
 from gpufleet.catalog import facts, performance, versions
 from gpufleet.catalog.records import DRIVER_SONAME, DriverMinimum
-from gpufleet.frameworks import DEFAULT
 from gpufleet.host_state import leftovers
 from gpufleet.host_state.host import Host
 from gpufleet.model.plan import DriverLibrary, Plan, PlannedLink, PlannedLinker, PlannedStack
 from gpufleet.model.problems import Code, Problems
-from gpufleet.model.spec import Declaration, StackSpec
+from gpufleet.model.spec import PREINSTALLED, Declaration, StackSpec
 from gpufleet.model.text import quoted, shell
 from gpufleet.model.types import Row
 from gpufleet.spec import expectation
@@ -47,7 +46,6 @@ from .context import ResolveContext
 from .toolkits import Chosen
 
 SCHEMA = 1
-ARCH = "x86_64"
 
 
 def resolve(
@@ -74,7 +72,8 @@ def resolve_declaration(
     problems = Problems([*declaration.problems])
     context = ResolveContext(declaration.spec, Host(host), problems, locks=locks)
     context.accepts = partial(_accepts, context, {})
-    _check_host(context)
+    _note_unobserved(context)
+    _check_arch(context)
     context.gpus = gpus.select(context)
     software = _software(context)
     chosen = software.toolkits
@@ -84,7 +83,7 @@ def resolve_declaration(
     plan: Row = {
         "schema": SCHEMA,
         "host": name or context.host.name,
-        "arch": context.host.arch or ARCH,
+        "arch": context.arch,
         "expect": {
             **{key: context.spec.expect.get(key) for key in expectation.KEYS},
             **_throughput(context),
@@ -235,8 +234,8 @@ def _throughput(context: ResolveContext) -> Row:
     }
 
 
-def _check_host(context: ResolveContext) -> None:
-    """Note what could not be probed, and refuse an architecture without wheels."""
+def _note_unobserved(context: ResolveContext) -> None:
+    """Note what could not be probed."""
     if not context.host.reached:
         context.note(
             "The host was not probed: its Pythons, glibc, disks, driver and existing installations "
@@ -246,21 +245,47 @@ def _check_host(context: ResolveContext) -> None:
     sections = ("os", "disks", "driver", "receipts", "toolkits", "stacks")
     for name in context.host.unobserved(sections):
         context.note(f"The host's {name} could not be probed: what depends on it is unchecked")
-    if context.host.arch not in {None, ARCH}:
+
+
+def _check_arch(context: ResolveContext) -> None:
+    """Refuse a declared architecture that is not the host's, and leave out what cannot be installed
+    on the host's: the rest of the declaration is planned, and what is there is judged."""
+    spec, arch = context.spec, context.arch
+    if spec.arch and spec.arch != arch:
         context.refuse(
-            Code.HOST_UNSUPPORTED,
-            f"the host is {context.host.arch}; {_only_for_arch(context)}",
-            f"host {context.host.name}".strip(),
-            "remove this host from the group",
+            Code.ARCH_MISMATCH,
+            f"{spec.arch} is declared, and the host is {arch}",
+            "gpu_arch",
+            f"set gpu_arch: {arch}, or remove it",
         )
-
-
-def _only_for_arch(context: ResolveContext) -> str:
-    """What the host's architecture lacks."""
-    declared = {spec.framework for spec in context.spec.stacks}
-    if declared and DEFAULT.id not in declared:
-        return f"gpufleet knows wheels and toolkits for {ARCH} only"
-    return f"{DEFAULT.title} has GPU wheels for {ARCH} only"
+    if arch in facts.machines():
+        return
+    driver = spec.driver
+    declared = {
+        "gpu_stacks": bool(spec.stacks),
+        "gpu_toolkits": bool(spec.toolkits),
+        "gpu_driver": driver is not None and driver.managed,
+        "gpu_containers": spec.containers is not None,
+    }
+    known = " and ".join(facts.machines())
+    for where, wanted in declared.items():
+        if wanted:
+            context.refuse(
+                Code.HOST_UNSUPPORTED,
+                f"the host is {arch}, and gpufleet installs on {known} only",
+                where,
+                "set source: preinstalled, and install the driver yourself"
+                if where == "gpu_driver"
+                else "remove it for this host, and install it yourself",
+            )
+    context.spec = replace(
+        spec,
+        stacks=[],
+        toolkits=[],
+        cuda_default=None,
+        driver=replace(driver, source=PREINSTALLED) if driver else None,
+        containers=None,
+    )
 
 
 def _check_eula(context: ResolveContext, *, cuda: bool) -> None:

@@ -96,7 +96,7 @@ def _serving(context: ResolveContext, spec: StackSpec, wheels: list[str]) -> lis
 
 def _ways(context: ResolveContext, spec: StackSpec, build: Build, ways: list[str]) -> str:
     """The remedy: these, or another release, which has a wheel for the Python."""
-    others = alternatives.nearest(build.version, facts.releases(spec.framework))
+    others = alternatives.nearest(build.version, facts.releases(spec.framework, context.arch))
     if found := alternatives.release(context, spec, Code.PYTHON_UNAVAILABLE, others):
         ways = [*ways, f"declare {build.title} {found}"]
     return ", or ".join(ways) or alternatives.none_fits(build.title)

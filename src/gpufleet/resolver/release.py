@@ -25,6 +25,7 @@ _OPTIONS = {
     "gpu_stacks[0].index": "--index",
     "gpu_driver.branch": "--driver",
     "gpu_gpus[0]": "--gpu",
+    "gpu_arch": "--arch",
 }
 
 
@@ -38,12 +39,13 @@ def release(  # noqa: PLR0917 - the options of the command, in its order
     python: str | None = None,
     index: str | None = None,
     locks: Collection[str] | None = None,
+    arch: str | None = None,
 ) -> Row:
     """What a release needs, or `{"problems": [...]}`.
 
     `cuda` and `cudnn` are checked against the build, `cuda` may be "pip" or "local"; `driver` is a
-    branch or a version, `gpu` a compute capability or a name, `index` an address; `where` of a
-    problem names the option; `locks` are the names of the user's locks.
+    branch or a version, `gpu` a compute capability or a name, `index` an address, `arch` a machine
+    architecture; `where` of a problem names the option; `locks` are the names of the user's locks.
     """
     stack = {framework: version, "cuda": cuda, "cudnn": cudnn, "python": python, "index": index}
     variables: Row = {"gpu_stacks": [stack], "gpu_accept_nvidia_eula": True}
@@ -51,6 +53,8 @@ def release(  # noqa: PLR0917 - the options of the command, in its order
         variables["gpu_driver"] = {"branch": driver}
     if gpu is not None:
         variables["gpu_gpus"] = [gpu]
+    if arch is not None:
+        variables["gpu_arch"] = arch
     plan = resolve(variables, locks=locks)
     if plan["problems"]:
         options = {
@@ -64,7 +68,7 @@ def release(  # noqa: PLR0917 - the options of the command, in its order
             ]
         }
     row = plan["stacks"][0]
-    build = facts.build_for(framework, row["version"], cuda and cuda.strip())
+    build = facts.build_for(framework, row["version"], cuda and cuda.strip(), plan["arch"])
     assert build is not None  # there is a stack, so there is a build
     found = [*row["sources"]]
     for part in (*plan["toolkits"], *plan["cudnn"]):

@@ -53,7 +53,7 @@ def select(context: ResolveContext) -> list[Stack]:
                 f"give one of them another name: {{{spec.framework}: ..., name: ...}}",
             )
         names.setdefault(spec.name, spec.where)
-        builds = facts.variants(spec.framework, spec.release)
+        builds = facts.variants(spec.framework, spec.release, context.arch)
         if not builds:
             _refuse_unknown(context, spec)
             continue
@@ -73,7 +73,7 @@ def select(context: ResolveContext) -> list[Stack]:
 def _refuse_unknown(context: ResolveContext, spec: StackSpec) -> None:
     if pins.refuse_local_version(context, spec):
         return
-    known = {each.version: each for each in facts.releases(spec.framework)}
+    known = {each.version: each for each in facts.releases(spec.framework, context.arch)}
     near = versions.nearest(spec.release, known, count=len(known))
     title = FRAMEWORKS[spec.framework].title
 
@@ -179,11 +179,13 @@ def _built_for(
     build = stack.build
     same = [
         each
-        for each in facts.variants(build.framework, build.version)
+        for each in facts.variants(build.framework, build.version, context.arch)
         if not each.unavailable and _has_code_for(card, stack, each)
     ]
     releases = [
-        each for each in facts.releases(build.framework) if _has_code_for(card, stack, each)
+        each
+        for each in facts.releases(build.framework, context.arch)
+        if _has_code_for(card, stack, each)
     ]
     others = [each for each in context.gpus if each.capability != card.capability]
 
@@ -382,6 +384,7 @@ def _variant(context: ResolveContext, stack: Stack) -> str:
         wheels += {"pip": "-cuda-pip", "toolkit": "-cuda-local"}[stack.source]
     # A lock of its own: that of hosts with newer GPUs stays as it is.
     wheels += "-older-gpu" if _cudnn_bound(context, stack) else ""
+    wheels += f"-{build.arch}" if build.arch != facts.X86_64 else ""
     return wheels + ("-jupyter" if context.spec.jupyter_kernels else "")
 
 

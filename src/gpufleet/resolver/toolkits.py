@@ -83,7 +83,7 @@ def _pick(context: ResolveContext, short: str, wants: list[Want]) -> Toolkit | N
             other.where,
             f"declare one of them, or {short} alone",
         )
-    candidates = facts.toolkits_matching(exact[0] if exact else short)
+    candidates = facts.toolkits_matching(exact[0] if exact else short, context.arch)
     candidates = [each for each in candidates if each.installer is not None]
     if not exact:
         # A release candidate is chosen only by its full version.
@@ -96,10 +96,11 @@ def _pick(context: ResolveContext, short: str, wants: list[Want]) -> Toolkit | N
 
 
 def _unknown(context: ResolveContext, wanted: str, where: str) -> None:
-    near = versions.nearest(wanted, facts.toolkit_versions())
+    known = [each.version for each in facts.toolkits(context.arch) if each.installer]
+    near = versions.nearest(wanted, known)
     context.refuse(
         Code.TOOLKIT_UNKNOWN,
-        f"no CUDA toolkit {wanted} with a Linux x86_64 runfile is known; nearest: "
+        f"no CUDA toolkit {wanted} with a Linux {context.arch} runfile is known; nearest: "
         + ", ".join(near),
         where,
         f'declare one of these, such as "{near[0]}"',
@@ -134,7 +135,9 @@ def _check(context: ResolveContext, chosen: Chosen) -> None:
 def newer_wheels(context: ResolveContext, spec: StackSpec, code: Code) -> str:
     """The remedy for a GPU that no build of a framework supports."""
     text = f"no known {FRAMEWORKS[spec.framework].title} release was built for this GPU"
-    floating = [each for each in facts.releases(spec.framework) if not each.wheels_pinned]
+    floating = [
+        each for each in facts.releases(spec.framework, context.arch) if not each.wheels_pinned
+    ]
     found = alternatives.release(context, replace(spec, cuda=PIP, cudnn=None), code, floating)
     return (
         f"{text}; from {found} on, cuda: pip installs newer CUDA wheels that may support it"
@@ -147,8 +150,10 @@ def _other_toolkit(context: ResolveContext, card: gpus.Gpu, chosen: Chosen, *, n
     """The remedy: which toolkits support a GPU, and which release was built with one."""
     fitting = [
         each.short
-        for each in facts.toolkits()
-        if not gpus.older_than_toolkit(card, each) and not gpus.newer_than_toolkit(card, each)
+        for each in facts.toolkits(context.arch)
+        if each.installer is not None
+        and not gpus.older_than_toolkit(card, each)
+        and not gpus.newer_than_toolkit(card, each)
     ]
     if not fitting:
         return "no known CUDA release supports this GPU"
@@ -169,7 +174,9 @@ def _other_toolkit(context: ResolveContext, card: gpus.Gpu, chosen: Chosen, *, n
     if stack.cuda and alternatives.accepted(context, stack, code, cuda=None, index=None):
         return f"{text}: remove cuda"
     built = [
-        each for each in facts.releases(stack.framework) if versions.short(each.cuda) in fitting
+        each
+        for each in facts.releases(stack.framework, context.arch)
+        if versions.short(each.cuda) in fitting
     ]
     found = alternatives.release(context, stack, code, built[::-1] if newest else built)
     title = FRAMEWORKS[stack.framework].title

@@ -33,13 +33,24 @@ KEYS = (
     "tflops",
     "bus_bandwidth_gb_s",
     "governor",
+    "imex",
+    "memory_mode",
+    "modules",
     "network",
 )
 COMPUTE_MODES = ("default", "exclusive_process")
 # The kernel's governors. Left out is userspace, which leaves the frequency to a program.
 GOVERNORS = ("performance", "powersave", "schedutil", "ondemand", "conservative")
+# Kernel modules of GPUDirect, which a host may do without: DMA-BUF copies without a module.
+GPUDIRECT_MODULES = ("nvidia_peermem", "gdrdrv")
 # What takes one of a few values; the inventory's schema lists them.
-CHOICES = {"compute_mode": COMPUTE_MODES, "governor": GOVERNORS}
+# What manages the memory of a GPU that shares it with its CPU: the driver (CDMM), or the kernel.
+MEMORY_MODES = ("driver", "numa")
+CHOICES = {
+    "compute_mode": COMPUTE_MODES,
+    "governor": GOVERNORS,
+    "memory_mode": MEMORY_MODES,
+}
 _UUID = re.compile(r"(?i:GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})")
 _ACCOUNT = re.compile(r"[a-z_][a-z0-9_.-]{0,31}\$?")
 _WHERE = "gpu_expect"
@@ -72,7 +83,7 @@ def read(reader: Reader, value: Any) -> dict[str, Any]:
         "memory_mib": count("memory_mib", "a number of MiB"),
         "power_limit_w": count("power_limit_w", "a number of watts"),
         "ecc": _switch(reader, entry.get("ecc"), f"{_WHERE}.ecc"),
-        "pcie": _link(reader, entry.get("pcie"), f"{_WHERE}.pcie"),
+        "pcie": network.pcie_link(reader, entry.get("pcie"), f"{_WHERE}.pcie"),
         "nvlinks": count("nvlinks", "a number, 0 for cards without a bridge"),
         "fabric": _fabric(reader, entry.get("fabric"), f"{_WHERE}.fabric"),
         "tflops": reader.amount(entry.get("tflops"), f"{_WHERE}.tflops", "such as 12.5"),
@@ -81,6 +92,8 @@ def read(reader: Reader, value: Any) -> dict[str, Any]:
             f"{_WHERE}.bus_bandwidth_gb_s",
             "such as 380",
         ),
+        "modules": _modules(reader, entry.get("modules"), f"{_WHERE}.modules"),
+        "imex": _imex(reader, entry.get("imex"), f"{_WHERE}.imex"),
         "network": network.read(reader, entry.get("network"), f"{_WHERE}.network"),
         **{
             key: reader.choice(entry.get(key), f"{_WHERE}.{key}", choices)
@@ -109,20 +122,13 @@ def _switch(reader: Reader, value: Any, where: str) -> str | None:
     return reader.choice(value, where, ("on", "off"))
 
 
-def _link(reader: Reader, value: Any, where: str) -> dict[str, int | None] | None:
-    """The least PCIe generation and width of each GPU."""
-    if value is None:
-        return None
-    entry = reader.mapping(value, where, ("generation", "width"))
-    found = {}
-    for key, known in (("generation", range(1, 8)), ("width", (1, 2, 4, 8, 16))):
-        number = reader.count(entry.get(key), f"{where}.{key}", "a number")
-        if number is not None and number not in known:
-            listed = ", ".join(map(str, known))
-            reader.wrong(number, f"{where}.{key}", f"one of {listed}")
-            number = None
-        found[key] = number
-    return found if any(found.values()) else None
+def _modules(reader: Reader, value: Any, where: str) -> list[str] | None:
+    """The kernel modules of GPUDirect that must be loaded."""
+    found = [
+        reader.choice(each, f"{where}[{at}]", GPUDIRECT_MODULES)
+        for at, each in enumerate(reader.sequence(value, where))
+    ]
+    return [each for each in found if each] or None
 
 
 def _fabric(reader: Reader, value: Any, where: str) -> dict[str, Any] | None:
@@ -137,6 +143,32 @@ def _fabric(reader: Reader, value: Any, where: str) -> dict[str, Any] | None:
         rack = None
     clique = reader.count(entry.get("clique"), f"{where}.clique", "a clique's number", MOST_CLIQUES)
     return {"rack": rack, "clique": clique} if rack or clique is not None else None
+
+
+def _imex(reader: Reader, value: Any, where: str) -> dict[str, Any] | None:
+    """The trays that share memory by IMEX, or that a job tells them."""
+    if value is None:
+        return None
+    entry = reader.mapping(value, where, ("nodes", "per_job", "channels"))
+    listed = reader.sequence(entry.get("nodes"), f"{where}.nodes")
+    read = [
+        reader.text(each, f"{where}.nodes[{at}]", "a tray's address")
+        for at, each in enumerate(listed)
+    ]
+    nodes = [each for each in read if each]
+    per_job = reader.flag(entry.get("per_job"), f"{where}.per_job")
+    channels = reader.count(entry.get("channels"), f"{where}.channels", "a number of channels")
+    if nodes and per_job:
+        reader.problems.add(
+            Code.EXPECT_CLASH,
+            f"{where} has nodes, and its jobs write them (per_job)",
+            where,
+            "declare one of the two",
+        )
+        return None
+    if not nodes and not per_job and channels is None:
+        return None
+    return {"nodes": nodes or None, "per_job": per_job, "channels": channels}
 
 
 def _uuids(reader: Reader, value: Any, count: int | None) -> list[str] | None:

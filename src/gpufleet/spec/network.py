@@ -20,6 +20,8 @@ KEYS = (
     "board",
     "gid_index",
     "gid_type",
+    "lossless_priority",
+    "pcie",
 )
 ROLES = ("compute", "storage", "management", "unused")
 LINK_LAYERS = ("InfiniBand", "Ethernet")
@@ -28,6 +30,9 @@ GID_TYPES = ("v1", "v2")
 CHOICES = {"role": ROLES, "link_layer": LINK_LAYERS, "gid_type": GID_TYPES}
 # More than a host has. The kernel's table of GIDs has no more entries.
 MOST_PORTS, MOST_GIDS = 256, 255
+LAST_PRIORITY = 7
+# The generations and widths of a PCIe link.
+PCIE = {"generation": tuple(range(1, 8)), "width": (1, 2, 4, 8, 16)}
 PATTERN = r"[A-Za-z0-9_.:*?!\[\]/-]{1,64}"
 _EXAMPLE = "a name or pattern such as mlx5_* or ens1np0"
 
@@ -67,6 +72,13 @@ def _row(reader: Reader, value: Any, where: str) -> PlannedPorts | None:
         "gid_index": reader.count(
             entry.get("gid_index"), f"{where}.gid_index", f"a number up to {MOST_GIDS}", MOST_GIDS
         ),
+        "lossless_priority": reader.count(
+            entry.get("lossless_priority"),
+            f"{where}.lossless_priority",
+            f"a number up to {LAST_PRIORITY}",
+            LAST_PRIORITY,
+        ),
+        "pcie": pcie_link(reader, entry.get("pcie"), f"{where}.pcie"),
     }
     found: PlannedPorts = row
     return found
@@ -87,3 +99,19 @@ def _patterns(reader: Reader, value: Any, where: str) -> list[str]:
         elif text:
             found.append(text)
     return found
+
+
+def pcie_link(reader: Reader, value: Any, where: str) -> dict[str, int | None] | None:
+    """The least PCIe generation and width of each GPU or adapter."""
+    if value is None:
+        return None
+    entry = reader.mapping(value, where, tuple(PCIE))
+    found = {}
+    for key, known in PCIE.items():
+        number = reader.count(entry.get(key), f"{where}.{key}", "a number")
+        if number is not None and number not in known:
+            listed = ", ".join(map(str, known))
+            reader.wrong(number, f"{where}.{key}", f"one of {listed}")
+            number = None
+        found[key] = number
+    return found if any(found.values()) else None

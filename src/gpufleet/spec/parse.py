@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from gpufleet.catalog import facts
 from gpufleet.frameworks import DEFAULT, FRAMEWORKS, Framework, titles
 from gpufleet.model.problems import Code, Problems
 from gpufleet.model.spec import (
@@ -81,6 +82,7 @@ def read(variables: Mapping[str, Any], problems: Problems) -> Spec:
         containers=parse_driver.containers(reader, get("gpu_containers")),
         expect=expectation.read(reader, get("gpu_expect")),
         gpus=[each for each in read_gpus if each],
+        arch=reader.choice(get("gpu_arch"), "gpu_arch", facts.machines()),
         service_user=expectation.service_user(reader, get("gpu_service_user")),
         prefix=reader.path(get("gpu_prefix"), "gpu_prefix") or defaults.prefix,
         stack_root=reader.path(get("gpu_stack_root"), "gpu_stack_root") or defaults.stack_root,

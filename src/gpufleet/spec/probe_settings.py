@@ -47,9 +47,10 @@ def _compiles(spec: Spec, *, warm: bool) -> dict[str, dict[str, Any]]:
     if spec.without_gpu:
         return {}
     labels = spec.gpus or [str(spec.expect.get("model") or "")]
+    arch = spec.arch or facts.X86_64
     cards = [Gpu(each, label, "") for label in labels for each in capabilities(label)]
     builds = (
-        (stack, facts.build_for(stack.framework, stack.release, stack.cuda))
+        (stack, facts.build_for(stack.framework, stack.release, stack.cuda, arch))
         for stack in spec.stacks
     )
     return {

@@ -23,6 +23,7 @@ from gpufleet.model.collectives import (
 from gpufleet.probe import payload
 
 from .pair_selection import declared_gpus
+from .rails import Rail, environment
 from .sides import Exchange, Side, framed, gate, run_together
 
 OPERATIONS: tuple[Operation, ...] = ("all_reduce", "all_gather", "sendrecv")
@@ -56,6 +57,15 @@ class Member:
     place: str
     is_venv: bool
     gpus: int | None
+    # Where rails are tested, its part of each one, in their order.
+    rails: tuple[Rail, ...] = ()
+
+    def settings(self, rails: Sequence[int]) -> tuple[list[int] | None, dict[str, str]]:
+        """The GPUs that a test on these rails uses (None: all), and NCCL's variables for them."""
+        if not self.rails:
+            return None if self.gpus is None else list(range(self.gpus)), {}
+        used = [self.rails[rail] for rail in rails]
+        return sorted({gpu for rail in used for gpu in rail.gpus}), environment(used)
 
     @property
     def programs(self) -> bytes:
@@ -168,14 +178,15 @@ class _GroupExchange(Exchange):
     def start_all(self, task: Any) -> None:
         """Schedule the commands of all hosts."""
         for index, (member, side) in enumerate(zip(self.members, self.sides, strict=True)):
+            gpus, variables = member.settings(self.test.rails)
             config = {
                 "index": index,
                 "place": member.place,
-                "gpus": None if member.gpus is None else list(range(member.gpus)),
+                "gpus": gpus,
                 "operations": list(self.measure.operations),
                 "sizes": list(self.measure.sizes),
                 "repeats": self.measure.repeats,
-                "environment": dict(self.measure.environment),
+                "environment": {**self.measure.environment, **variables},
                 "deadline_s": side.deadline_s,
             }
             self.start(task, side, member.programs + framed(config, payload.collective()))

@@ -6,9 +6,10 @@ are refused, unless the caller shares them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from gpufleet.catalog import bandwidth
 from gpufleet.checks.base.holders import holders
 from gpufleet.checks.base.sections import Sections
 from gpufleet.errors import ConfigurationError
@@ -17,20 +18,26 @@ from gpufleet.fabric.conclusion import Conclusion
 from gpufleet.fabric.rounds import FAILING as FAILING_OUTCOMES
 from gpufleet.fabric.rounds import GRAVITY, GroupTest, Observation, Outcome, Result, Round
 from gpufleet.fabric.schedule import schedule
-from gpufleet.fabric.threshold import Judge, Threshold
+from gpufleet.fabric.threshold import Judge, Past, Threshold
 from gpufleet.inventory import InventoryHost
 from gpufleet.model.clock import utc_now
 from gpufleet.model.collectives import CulpritRow, Excluded, FabricTest, GroupResult, Scope
+from gpufleet.model.snapshot import Snapshot
 from gpufleet.model.verdict import Verdict
+from gpufleet.transport.fanout import Outcome as Probed
 
 from .collectives import GroupRun, Measure, Member, members_of, run_groups
+from .machines import Machines, machines_of
 from .options import ProbeOptions
 from .probing import probe_hosts
+from .rails import Rail, culprit_name, rails_of
 
 SCHEMA = 1
-# The rails of a test by number: the network of a host counts as one rail.
-RAILS = (0,)
-ALL = "all"
+# The rails of a test by number where they are not tested: the network of a host counts as one rail.
+RAILS: tuple[int, ...] = (0,)
+# The scopes of one group, in which the culprit is searched.
+SEARCHED = ("all", "rails")
+SLOW = Outcome.SLOW.value
 FAILING = {outcome.value for outcome in FAILING_OUTCOMES}
 # NCCL connects all ranks with each other before it computes: about a hundredth of a second each,
 # and more on a busy host. Our own estimate: a deadline that is too long costs only broken groups.
@@ -44,12 +51,14 @@ class FabricOptions:
     measure: Measure
     deadline_s: float = 120
     tolerance: float = 0.1
-    # The bus bandwidth of a group in GB/s. None: what all hosts declare, else the median of tests
-    # that are alike.
+    # The bus bandwidth of a group in GB/s. None: what all hosts declare, else what is usual, else
+    # the catalog's floor.
     at_least: float | None = None
     stack: str | None = None
     shared: bool = False
     scope: Scope = "all"
+    # What a group of hosts reached in earlier tests that are alike, in GB/s.
+    past: Callable[[Sequence[str]], Sequence[float]] = lambda hosts: ()
 
 
 class InUseError(ConfigurationError):
@@ -64,14 +73,23 @@ def run(
 ) -> FabricTest:
     """Test these hosts; the document of what was found. Raises `ConfigurationError`."""
     members = members_of(hosts, options.stack)
+    if options.scope == "rails" and len(hosts) < 2:
+        raise ConfigurationError(
+            "A rail connects hosts, and this is one.", "--scope rails", "Name two hosts or more."
+        )
     if options.at_least is None and options.scope != "hosts":
         options = replace(options, at_least=declared_bandwidth(hosts))
-    if not options.shared:
-        notify("Asking whether others use the GPUs")
-        refuse_used(hosts, probe)
+    snapshots = asked(hosts, options, probe, notify)
+    rails = RAILS
+    if options.scope == "rails":
+        own = rails_of(hosts, snapshots)
+        members = {name: replace(each, rails=own[name]) for name, each in members.items()}
+        rails = tuple(range(len(next(iter(own.values())))))
+    machines = Machines(machines_of(hosts, snapshots), members, options.measure)
+    threshold = threshold_of(options, machines, len(rails))
     started = utc_now()
-    if options.scope != ALL:
-        return run_alike(members, options, started, notify)
+    if options.scope not in SEARCHED:
+        return run_alike(members, options, threshold, started, notify)
     excluded: list[Excluded] = []
     releases: dict[str, str] = {}
     first = None
@@ -79,7 +97,7 @@ def run(
     while len(members) > 1 or (members and first is None):
         notify(f"Running {', '.join(options.measure.operations)} on {len(members)} hosts")
         [first] = run_groups(
-            [GroupTest(tuple(members), RAILS)],
+            [GroupTest(tuple(members), rails)],
             members,
             options.measure,
             deadline(options)(len(members)),
@@ -92,12 +110,29 @@ def run(
         for each in broken:
             del members[each["host"]]
         first = None
-    found = Findings(threshold_of(options).source)
+    found = Findings(threshold.source)
     if first and len(members) > 1:
-        found = of_conclusion(search(members, options, first, notify))
+        conclusion = search(members, options, threshold, first, notify)
+        found = of_conclusion(conclusion, {name: each.rails for name, each in members.items()})
     elif first:
-        found = judged_alike([[first]], threshold_of(options))
+        found = judged_alike([[first]], threshold)
     return document(options, started, found, (excluded, releases), first)
+
+
+def asked(
+    hosts: Sequence[InventoryHost],
+    options: FabricOptions,
+    probe: ProbeOptions,
+    notify: Callable[[str], None],
+) -> dict[str, Snapshot]:
+    """The snapshots of the hosts, where these are needed. Raises `InUseError`."""
+    if options.shared and options.scope != "rails" and options.at_least is not None:
+        return {}
+    notify("Asking the hosts for their GPUs and ports, and whether others use them")
+    outcomes = probe_hosts(hosts, probe)
+    if not options.shared:
+        refuse_used(outcomes)
+    return {name: each.snapshot for name, each in outcomes.items() if each.snapshot is not None}
 
 
 def declared_bandwidth(hosts: Sequence[InventoryHost]) -> float | None:
@@ -127,10 +162,10 @@ def deadline(options: FabricOptions) -> Callable[[int], float]:
     return lambda count: options.deadline_s + SECONDS_PER_HOST * count
 
 
-def refuse_used(hosts: Sequence[InventoryHost], probe: ProbeOptions) -> None:
+def refuse_used(outcomes: Mapping[str, Probed]) -> None:
     """Refuse hosts on whose GPUs others compute. Raises `InUseError`."""
     used: list[str] = []
-    for name, outcome in probe_hosts(hosts, probe).items():
+    for name, outcome in outcomes.items():
         if outcome.snapshot is None:
             used.append(f"{name}: {outcome.cause}")
             continue
@@ -152,45 +187,60 @@ def refuse_used(hosts: Sequence[InventoryHost], probe: ProbeOptions) -> None:
 def search(
     members: dict[str, Member],
     options: FabricOptions,
+    threshold: Threshold,
     first: GroupRun,
     notify: Callable[[str], None],
 ) -> Conclusion:
     """Judge the group, and find the culprit where it is slow, wrong or hung."""
-    limits = schedule(len(members), len(RAILS), deadline(options))
+    rails, each_rail = first.test.rails, options.scope == "rails"
+    limits = schedule(len(members), len(rails), deadline(options), each_rail=each_rail)
 
     def results(planned: Round) -> list[Result]:
         if planned.number == 1:
             # The first round is the whole group, which has been run.
             return [first.result()]
         if planned.number == 2:
-            notify("The group fails, or needs siblings to be judged. The search, at most:")
+            notify(
+                "Each rail alone, and the search where one of them fails, at most:"
+                if each_rail
+                else "The group fails, or needs siblings to be judged. The search, at most:"
+            )
             for line in limits.lines():
                 notify(line)
         notify(f"round {planned.number}, {planned.step}: {len(planned.tests)} tests")
         runs = run_groups(planned.tests, members, options.measure, planned.deadline_s)
         return [each.result() for each in runs]
 
-    steps = bisect(list(members), RAILS, threshold_of(options), deadline(options))
+    steps = bisect(list(members), rails, threshold, deadline(options), each_rail=each_rail)
     return conclude(steps, results)
 
 
-def threshold_of(options: FabricOptions) -> Threshold:
-    """What is slow."""
+def threshold_of(options: FabricOptions, machines: Machines, rails: int) -> Threshold:
+    """What is slow. A part of the rails has to reach its share of what is declared for all."""
     share = f"{options.tolerance:.0%}"
     if options.at_least is not None:
+        part = f", of which each of {rails} rails has its share" if rails > 1 else ""
         return Threshold(
             options.tolerance,
-            f"more than {share} below the declared {options.at_least:g} GB/s",
-            {len(RAILS): options.at_least},
+            f"more than {share} below the declared {options.at_least:g} GB/s{part}",
+            {count: options.at_least * count / rails for count in range(1, rails + 1)},
         )
+    past = Past(
+        lambda test: options.past(test.members), bandwidth.past_tests(), bandwidth.past_share()
+    )
     return Threshold(
-        options.tolerance, f"more than {share} below the median of the tests that are alike"
+        options.tolerance,
+        f"more than {share} below the median of the tests that are alike",
+        # The history does not keep what single rails reach.
+        past=None if options.scope == "rails" else past,
+        floor=machines.floor,
     )
 
 
 def run_alike(
     members: dict[str, Member],
     options: FabricOptions,
+    threshold: Threshold,
     started: str,
     notify: Callable[[str], None],
 ) -> FabricTest:
@@ -207,7 +257,7 @@ def run_alike(
         for group in done[-1]:
             releases |= {name: side["nccl"] or "" for name, side in group.sides.items()}
             excluded |= {each["host"]: each for each in excluded_by(group, notify)}
-    found = judged_alike(done, threshold_of(options))
+    found = judged_alike(done, threshold)
     return document(options, started, found, (list(excluded.values()), releases), None)
 
 
@@ -231,36 +281,43 @@ class Findings:
     tests: list[GroupResult] = field(default_factory=list)
     culprits: list[CulpritRow] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
+    ports: dict[str, list[str]] = field(default_factory=dict)
 
 
-def of_conclusion(conclusion: Conclusion) -> Findings:
-    """What the search has shown."""
+def of_conclusion(conclusion: Conclusion, rails: Mapping[str, Sequence[Rail]]) -> Findings:
+    """What the search has shown. `rails`: the ports of each host, if rails were tested."""
+    rails = {name: own for name, own in rails.items() if own}
     return Findings(
         conclusion.threshold_source,
-        [_tested(seen) for seen in conclusion.observations],
+        [
+            {**_tested(seen), "rails": list(seen.test.rails)} if rails else _tested(seen)
+            for seen in conclusion.observations
+        ],
         [
             {
                 "kind": each.kind.value,
                 "hosts": list(each.members),
                 "rails": list(each.rails),
-                "statement": each.statement,
+                "statement": f"{culprit_name(each, rails)} {each.proof}",
             }
             for each in conclusion.culprits
         ],
         list(conclusion.unknown),
+        {name: [rail.port for rail in own] for name, own in rails.items()},
     )
 
 
 def judged_alike(rounds: Sequence[Sequence[GroupRun]], threshold: Threshold) -> Findings:
-    """Tests of groups of one size, each compared with the declared figure or with all others."""
+    """Tests of groups of one size, each compared with its figure or with all others."""
     judge, found = Judge(threshold), Findings(threshold.source)
     runs = [(at, run) for at, group in enumerate(rounds, 1) for run in group]
     results = [run.result() for _, run in runs]
-    judge.calibrate([run.test for _, run in runs], results, [RAILS])
+    judge.calibrate([run.test for _, run in runs], results, [runs[0][1].test.rails] if runs else [])
     for number, ((at, run), result) in enumerate(zip(runs, results, strict=True), 1):
         outcome, least = judge.outcome(run.test, result), judge.least_gb_s(run.test)
         rate = result.bus_bandwidth_gb_s
         found.tests.append(_tested(Observation(number, at, run.test, outcome, rate, least)))
+    found.slow = judge.source
     failing = [test for test in found.tests if test["outcome"] in FAILING]
     passing = {
         name
@@ -286,8 +343,8 @@ def judged_alike(rounds: Sequence[Sequence[GroupRun]], threshold: Threshold) -> 
     unjudged = [test for test in found.tests if test["outcome"] not in {*FAILING, "passed"}]
     if any(test["outcome"] == Outcome.NOT_JUDGED.value for test in unjudged):
         found.unknown.append(
-            "how fast these should be: no figure is declared (--at-least), and fewer than four"
-            " tests are alike"
+            "how fast these should be: no figure is declared (--at-least), fewer than four tests"
+            " are alike, and neither their past nor the catalog has a figure"
         )
     lost = [", ".join(t["hosts"]) for t in unjudged if t["outcome"] == Outcome.NOT_RUN.value]
     if lost:
@@ -332,7 +389,7 @@ def document(
     """
     excluded, releases = taken_part
     out = {each["host"] for each in excluded}
-    return {
+    written: FabricTest = {
         "schema": SCHEMA,
         "started": started,
         "finished": utc_now(),
@@ -353,6 +410,9 @@ def document(
         "excluded": excluded,
         "unknown": found.unknown,
     }
+    if found.ports:
+        written["ports"] = found.ports
+    return written
 
 
 def verdict(found: Findings, excluded: list[Excluded]) -> Verdict:
@@ -363,6 +423,16 @@ def verdict(found: Findings, excluded: list[Excluded]) -> Verdict:
     outcomes = [test["outcome"] for test in found.tests]
     if found.culprits or excluded or {Outcome.WRONG.value, Outcome.HUNG.value} & set(outcomes):
         return Verdict.FAIL
-    if outcomes and outcomes[0] == Outcome.SLOW.value:
+    if SLOW in outcomes[:1] or (found.ports and SLOW in _of_all(found.tests)):
         return Verdict.FAIL
     return Verdict.INCONCLUSIVE if found.unknown or not outcomes else Verdict.PASS
+
+
+def _of_all(tests: Sequence[GroupResult]) -> list[str]:
+    """How the last test of all hosts ended on each set of rails."""
+    last = {
+        tuple(test.get("rails", RAILS)): test["outcome"]
+        for test in tests
+        if len(test["hosts"]) == len(tests[0]["hosts"])
+    }
+    return list(last.values())

@@ -19,6 +19,7 @@ from gpufleet.model.verdict import HostResult
 from gpufleet.transport.compression import Compressed
 from gpufleet.transport.fanout import Outcome
 
+from .host_fabric import fabric_of
 from .host_versions import versions_of
 from .session import Beside, HostRun
 
@@ -81,12 +82,16 @@ def judged(
     versions = guarded(
         "read the versions of this host", lambda: versions_of(snapshot, plan), lambda defect: None
     )
+    fabric = guarded(
+        "read the ports of this host", lambda: fabric_of(snapshot, plan), lambda defect: None
+    )
     return HostRun(
         host.name,
         cast(Snapshot, kept or snapshot),
         plan,
         result,
         versions,
+        fabric,
         beside_of(snapshot),
     )
 

@@ -18,6 +18,7 @@ from gpufleet.model.verdict import HostResult, Verdicts
 from gpufleet.paths import PROGRAM
 from gpufleet.transport.compression import compressed, compressed_field
 
+from .host_fabric import HostFabric
 from .host_versions import HostVersions
 
 # The name of the program in the remedies of documents: a checkout's.
@@ -43,8 +44,9 @@ class HostRun:
     snapshot: Snapshot | None
     plan: Plan
     result: HostResult
-    # Read from the snapshot while it is in memory; where it was not, the report reads them.
+    # Read from the snapshot while it is in memory; where they were not, the report reads them.
     versions: HostVersions | None = None
+    fabric: HostFabric | None = None
     beside: Beside | None = None
 
     def with_result(self, result: HostResult) -> HostRun:

@@ -44,6 +44,8 @@ def _racks(hosts: Iterable[HostRun]) -> set[str]:
             racks[declared["rack"]].append((host, place, declared))
     differ = set()
     for members in racks.values():
+        if len(members) < 2:
+            continue
         rows = _places((place, declared) for _, place, declared in members)
         for host, _, _ in members:
             host.plan["rack"] = rows
@@ -75,7 +77,14 @@ def _sums(hosts: Iterable[HostRun]) -> set[str]:
     for group, gpus in groups.items():
         if difference := first_difference(sums for _, sums in gpus):
             rows: list[SiblingSum] = [
-                {**group._asdict(), "rounds": difference.rounds, "sum": value, "gpus": number}
+                {
+                    "format": group.format,
+                    "capability": group.capability,
+                    "seed": group.seed,
+                    "rounds": difference.rounds,
+                    "sum": value,
+                    "gpus": number,
+                }
                 for value, number in sorted(difference.gpus.items())
             ]
             for host in {host.name: host for host, _ in gpus}.values():

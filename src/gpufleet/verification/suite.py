@@ -8,7 +8,7 @@ and `verify/test_<area>.py` has those of an area.
 from __future__ import annotations
 
 from gpufleet.judge import judge
-from gpufleet.model.verdict import CheckResult, HostResult, Verdict
+from gpufleet.model.verdict import CheckResult, HostResult, Verdict, silence_text
 
 from .session import Session
 
@@ -58,6 +58,7 @@ def message(check: CheckResult) -> str:
         f"remedy: {check['remedy']}",
     ]
     lines += [f"explained by: {cause}"] if (cause := check.get("explained_by")) else []
+    lines += [f"silenced: {silence_text(check['silenced'])}"] if "silenced" in check else []
     return "\n".join(lines + [check["evidence"]] * bool(check["evidence"]))
 
 

@@ -272,9 +272,7 @@ def agree(options, report):
     entries = [
         entry
         for name in NAMES
-        for entry in new_entries(
-            options, format=name, seed=seed, sums=[], capability=None, not_applicable=None
-        )
+        for entry in new_entries(options, format=name, seed=seed, sums=[], not_applicable=None)
     ]
     report(consensus=entries)
     if has_wheels(options.toolkit) and not library_names(options.toolkit, "nvrtc"):
@@ -292,7 +290,6 @@ def agree(options, report):
     kind = "CUBIN" if target.startswith("sm_") else "PTX"
 
     def compute(found):
-        found["capability"] = text
         row, found["not_applicable"] = chosen(found["format"], capability, nvrtc)
         if target == "default":
             found["not_applicable"] = "NVRTC %d.%d does not know compute capability %s" % (

@@ -193,7 +193,6 @@ def through_toolkit(options):
                                 format=name,
                                 seed=None,
                                 sums=[],
-                                capability=None,
                                 not_applicable=None,
                             )
                         ],

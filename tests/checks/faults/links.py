@@ -211,6 +211,15 @@ def one_nvlink_of_18_is_down(plan: Document, snapshot: Document) -> None:
     data(snapshot, "smi")["nvlink"][0] = nvlinks(0, active=17)
 
 
+@fault(
+    "gpu.nvlink",
+    cause=f"{FIRST} has 9 of 18 NVLinks active (inactive: 9, 10, 11, 12, 13, 14, 15, 16, 17)",
+    remedy="drain the host and reboot",
+)
+def half_of_the_nvlinks_are_down(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "smi")["nvlink"][0] = nvlinks(0, active=9)
+
+
 @fault("gpu.nvlink", cause="has 0 of 18 NVLinks active", remedy="drain the host and reboot")
 def every_nvlink_is_down(plan: Document, snapshot: Document) -> None:
     data(snapshot, "smi")["nvlink"] = [nvlinks(at, active=0) for at in (0, 1)]
@@ -344,6 +353,21 @@ def a_pair_with_all_of_its_bridges(plan: Document, snapshot: Document) -> None:
 @harmless
 def one_card_of_an_unknown_model_with_every_link(plan: Document, snapshot: Document) -> None:
     links_of(plan, snapshot, "NVIDIA R100", "0x3fff", 36, 36, links=36)
+
+
+@fault(
+    "gpu.nvlink",
+    cause=f"{FIRST} has an NVLink with a rate of wrong bits of 4e-09 after correction",
+    remedy="Effective BER",
+)
+def more_wrong_bits_than_are_corrected(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "smi")["nvlink"][0]["effective_ber"] = 4e-9
+
+
+@harmless
+def wrong_bits_that_are_corrected(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "smi")["nvlink"][0]["effective_ber"] = 1.5e-254
+    data(snapshot, "smi")["nvlink"][1]["effective_ber"] = 3e-13
 
 
 @harmless

@@ -6,18 +6,10 @@ from typing import Any
 
 from tests.support.check_faults import faults_on
 from tests.support.healthy_host import Document, data, with_cards
-from tests.support.rdma_host import DOWN, declared, device, network, port, roce_port
+from tests.support.rdma_host import DOWN, declared, derived, device, network, port, roce_port
 
 fault, harmless = faults_on(with_cards)
 STORAGE = {"type": "MT4123", "board": "MT_0000000223", "firmware": "20.35.1012", "device": "0x101b"}
-
-
-def derived(plan: Document, snapshot: Document, *more: Document, gpus: int = 8) -> list[Document]:
-    """Declare no ports, and give each of eight GPUs an adapter; the devices."""
-    del plan["expect"]["network"]
-    devices = [device(number) for number in range(gpus)] + list(more)
-    snapshot["sections"]["network"]["data"] = network(devices, gpus)
-    return devices
 
 
 def storage(number: int, **changes: Any) -> Document:
@@ -301,14 +293,50 @@ def pci_settings_not_readable(plan: Document, snapshot: Document) -> None:
     derived(plan, snapshot)[3].update(max_read_request=None, relaxed_ordering=None)
 
 
-@fault("network.settings", cause="mlx5_3 has PCIe lanes 8, 16 are possible", remedy="reseat")
+@fault("network.settings", cause="mlx5_3 has PCIe lanes 8, possible are 16", remedy="reseat")
 def half_of_an_adapters_lanes(plan: Document, snapshot: Document) -> None:
     derived(plan, snapshot)[3]["link"]["current_link_width"] = "8"
 
 
-@fault("network.settings", cause="mlx5_3 has PCIe generation 4, 5 are possible", remedy="reseat")
-def slower_pcie_link_of_an_adapter(plan: Document, snapshot: Document) -> None:
+@fault("network.settings", cause="mlx5_3 has PCIe generation 4, possible are 5", remedy="reseat")
+def slower_pcie_link_of_an_adapter_under_load(plan: Document, snapshot: Document) -> None:
+    row = derived(plan, snapshot)[3]
+    row["link"]["current_link_speed"] = "16.0 GT/s PCIe"
+    row["traffic_gb_s"] = 180.5
+
+
+@fault(
+    "network.settings",
+    verdict="INCONCLUSIVE",
+    cause="mlx5_3 has PCIe generation 4, possible are 5: no data was moved while it was read",
+    remedy="while a job uses these ports",
+)
+def slower_pcie_link_of_an_idle_adapter(plan: Document, snapshot: Document) -> None:
     derived(plan, snapshot)[3]["link"]["current_link_speed"] = "16.0 GT/s PCIe"
+
+
+@fault("network.settings", cause="have PCIe lanes 16, declared are 32", remedy="reseat")
+def fewer_lanes_than_declared(plan: Document, snapshot: Document) -> None:
+    plan["expect"]["network"][0]["pcie"] = {"generation": 5, "width": 32}
+
+
+@fault(
+    "network.settings",
+    verdict="INCONCLUSIVE",
+    cause="Adapter and slot of mlx5_3 allow PCIe lanes 8, those of the siblings 16",
+    remedy="pcie: {width: 8}",
+)
+def one_adapter_in_a_narrow_slot(plan: Document, snapshot: Document) -> None:
+    row = derived(plan, snapshot)[3]
+    row["link"]["current_link_width"] = "8"
+    row["above"].update(max_link_width="8", current_link_width="8")
+
+
+@harmless
+def slow_slots_that_are_declared(plan: Document, snapshot: Document) -> None:
+    plan["expect"]["network"][0]["pcie"] = {"generation": 4, "width": 8}
+    for row in data(snapshot, "network")["devices"]:
+        row["link"].update(current_link_speed="16.0 GT/s PCIe", current_link_width="8")
 
 
 @harmless
@@ -392,65 +420,6 @@ def device_file_of_one_adapter_gone(plan: Document, snapshot: Document) -> None:
 )
 def no_ports_are_declared(plan: Document, snapshot: Document) -> None:
     plan["expect"]["network"] = []
-
-
-@fault("network.gpudirect", cause="is of driver 535.54.03, loaded is 535.261.03", remedy="reboot")
-def peermem_of_another_driver(plan: Document, snapshot: Document) -> None:
-    derived(plan, snapshot)
-    data(snapshot, "network").update(peermem="535.54.03")
-
-
-@harmless
-def peermem_of_the_driver(plan: Document, snapshot: Document) -> None:
-    derived(plan, snapshot)
-    data(snapshot, "network").update(peermem=data(snapshot, "driver")["loaded"])
-
-
-@fault(
-    "network.gpudirect",
-    cause="0000:03:02.0 (request redirect, completion redirect, upstream forwarding)",
-    remedy="setpci -s 0000:03:02.0 ECAP_ACS+6.w=0000",
-)
-def access_control_on(plan: Document, snapshot: Document) -> None:
-    derived(plan, snapshot)
-    data(snapshot, "network")["access_control"]["0000:03:02.0"] = 0x001D
-
-
-@harmless
-def access_control_that_redirects_nothing_or_is_above_the_switch(
-    plan: Document, snapshot: Document
-) -> None:
-    derived(plan, snapshot)
-    data(snapshot, "network")["access_control"].update({"0000:03:02.0": 1, "0000:03:01.0": 0x1D})
-
-
-@harmless
-def access_control_of_a_virtual_machine(plan: Document, snapshot: Document) -> None:
-    for row in derived(plan, snapshot):
-        row["iommu"] = "DMA"
-    data(snapshot, "network")["access_control"]["0000:03:02.0"] = 0x001D
-    data(snapshot, "gpus")["hypervisor"] = True
-
-
-@fault(
-    "network.gpudirect",
-    verdict="INCONCLUSIVE",
-    cause="ACS) of 0000:03:02.0 cannot be read",
-    remedy="as root",
-)
-def access_control_not_readable(plan: Document, snapshot: Document) -> None:
-    derived(plan, snapshot)
-    data(snapshot, "network")["access_control"]["0000:03:02.0"] = None
-
-
-@fault("network.gpudirect", cause="translates addresses of mlx5_3 (DMA-FQ)", remedy="iommu=pt")
-def iommu_that_translates(plan: Document, snapshot: Document) -> None:
-    derived(plan, snapshot)[3]["iommu"] = "DMA-FQ"
-
-
-@fault("network.gpudirect", verdict="INCONCLUSIVE", cause="treats mlx5_3 cannot", remedy="cmdline")
-def iommu_not_readable(plan: Document, snapshot: Document) -> None:
-    derived(plan, snapshot)[3]["iommu"] = None
 
 
 @fault("network.ports", verdict="INCONCLUSIVE", cause="layer of mlx5_1 cannot", remedy="ibstat")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from gpufleet.host_state import counters
+from gpufleet.host_state import ports as roles
 from gpufleet.judge import judge
 from tests.support import rdma_machines, rdma_tree
 from tests.support.healthy_host import Document, data, document, with_cards
@@ -15,14 +18,17 @@ from tests.support.rdma_tree import Tree
 NETWORK = ("network.errors", "network.gpudirect", "network.ports", "network.settings")
 
 
-def judged(tree: Tree) -> dict[str, Document]:
+def judged(tree: Tree, *, hypervisor: bool | None = False) -> dict[str, Document]:
     """{check: what it says} of a machine whose ports are not declared."""
     plan, snapshot = document("plan.json"), document("snapshot.json")
     with_cards(plan, snapshot)
     del plan["expect"]["network"]
+    data(snapshot, "gpus")["hypervisor"] = hypervisor
     snapshot["sections"]["network"]["data"] = tree.read()
     checks = {row["id"]: row for row in judge.judge(plan, snapshot)["checks"]}
-    assert {name for name in checks if name.startswith("network.")} == set(NETWORK)
+    every = {name for name in checks if name.startswith("network.")}
+    assert every == {*NETWORK, "network.lossless"}
+    assert checks["network.lossless"]["verdict"] == "NOT-DECLARED"
     return {name: checks[name] for name in NETWORK}
 
 
@@ -54,6 +60,35 @@ def down(name: str) -> Callable[[Tree], None]:
 
 def set_to(name: str, text: str) -> Callable[[Tree], None]:
     return lambda tree: attribute(tree, name, text)
+
+
+def no_module(name: str, *files: str) -> Callable[[Tree], None]:
+    """A module that is not loaded, and the device files that it would make."""
+
+    def of(tree: Tree) -> None:
+        shutil.rmtree(tree.root / "sys/module" / name)
+        for pattern in files:
+            for path in tree.root.glob(pattern):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    return of
+
+
+def redirecting(tree: Tree) -> None:
+    """Access control of the port between a GPU's switch and its adapter."""
+    (path,) = tree.root.glob("sys/devices/pci0004:00/0004:00:01.0/0004:01:00.0/0004:02:01.0/config")
+    path.write_bytes(rdma_tree.port_config(0x001D))
+
+
+def translating(tree: Tree) -> None:
+    """An IOMMU that translates the addresses of GPUs and adapters."""
+    for kind in ("infiniband/*/device", "../bus/pci/devices/*"):
+        for device in (tree.root / "sys/class").glob(kind):
+            tree.put(f"{device.resolve().relative_to(tree.root)}/iommu_group/type", "DMA-FQ")
+
+
+def peermem(tree: Tree) -> None:
+    tree.put("sys/module/nvidia_peermem/version", "535.54.03")
 
 
 ONE_FAULT: dict[str, tuple[str, Callable[[Tree], None], str]] = {
@@ -94,6 +129,27 @@ ONE_FAULT: dict[str, tuple[str, Callable[[Tree], None], str]] = {
         set_to("mlx5_7/board_id", "MT_0000000970"),
         "FAIL",
     ),
+    "h100: 0004:02:01.0 (request redirect, completion redirect, upstream forwarding)": (
+        "network.gpudirect",
+        redirecting,
+        "FAIL",
+    ),
+    "a100: The IOMMU translates addresses of": ("network.gpudirect", translating, "FAIL"),
+    "b200: nvidia_peermem is of driver 535.54.03, loaded is": (
+        "network.gpudirect",
+        peermem,
+        "FAIL",
+    ),
+    "b300: /dev/infiniband/umad*: the module ib_umad is not loaded": (
+        "network.settings",
+        no_module("ib_umad", "sys/class/infiniband_mad/*", "dev/infiniband/umad*"),
+        "FAIL",
+    ),
+    "h100: mlx5_6 has PCIe generation 3, possible are 5: no data was moved": (
+        "network.settings",
+        set_to("mlx5_6/device/current_link_speed", "8.0 GT/s PCIe"),
+        "INCONCLUSIVE",
+    ),
     "gb200: mlx5_2 has PCIe lanes 8": (
         "network.settings",
         set_to("mlx5_2/device/current_link_width", "8"),
@@ -115,6 +171,34 @@ def test_one_fault_is_found_by_one_check(tmp_path: Path, fault: str) -> None:
         check: verdict,
     }
     assert words in found[check]["cause"]
+
+
+@pytest.mark.parametrize("name", ["gb200", "h200 with roce"])
+def test_the_smmu_of_grace_and_a_virtual_machine_may_translate(tmp_path: Path, name: str) -> None:
+    """Grace needs it for its coherent memory; in a virtual machine access control has to be on."""
+    tree = Tree(tmp_path)
+    MACHINES[name](tree)
+    translating(tree)
+    for config in tree.root.glob("sys/devices/*/*/*/*/config"):
+        config.write_bytes(rdma_tree.port_config(0x001D))
+    hypervisor = None if name == "gb200" else True
+    assert {row["verdict"] for row in judged(tree, hypervisor=hypervisor).values()} == {"PASS"}
+
+
+def test_a_link_that_went_down_between_two_nights_is_named_by_its_port(tmp_path: Path) -> None:
+    tree = Tree(tmp_path)
+    rdma_tree.h100(tree)
+    before = dict(counters.readings(roles.ports(tree.read(), gpus=8), "boot"))
+    attribute(tree, "mlx5_3/ports/1/counters/link_downed", "4")
+    attribute(tree, "mlx5_5/ports/1/counters/symbol_error", "0")
+    now = dict(counters.readings(roles.ports(tree.read(), gpus=8), "boot"))
+    beyond = {
+        guid: [each.text for each in counters.rates(before[guid], reading, 86400) if each.limit]
+        for guid, reading in now.items()
+    }
+    assert {guid: texts for guid, texts in beyond.items() if texts} == {
+        "a088c20300ab0003": ["link_downed grew by 4 in 24 h"]
+    }
 
 
 def test_no_value_of_a_bridge_is_judged(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ it was observed:
     gpu/7           a program sees 7 GPUs (0 to 6) of more: number 7 is not there
     gpus@NAME       the stack NAME uses no GPU; likewise `gpu/7@NAME`
     card/ADDRESS    the card at this PCI address does not answer; `card/ADDRESS/ecc`: one value
+    reported/ADDRESS/NAME  what nvidia-smi reports of it is a fault
     memory/ADDRESS  its memory has errors that were not corrected
     slow/ADDRESS    it computes too slowly
     busy/0          other processes hold GPU 0
@@ -25,6 +26,7 @@ it was observed:
                     keep it from working; `key`: that of the modules' signature
     pending         a restart for the driver
     domains         the GPUs are in different NVLink domains or cliques
+    modules         which kernel modules are loaded was not read
     rdma/mlx5_0     an RDMA device of which nothing was read
     module/ib_umad  a kernel module of RDMA that is not loaded
     pci/acs         access control of PCI ports; `pci/read-request`: MaxReadReq of adapters
@@ -44,7 +46,7 @@ from collections.abc import Collection, Iterable, Iterator
 Subjects = tuple[str, ...]
 
 DRIVER, SMI, NODES, GPUS, BUSY, TFLOPS = "driver", "smi", "nodes", "gpus", "busy", "tflops"
-CONTAINER, DOMAINS = "container", "domains"
+CONTAINER, DOMAINS, MODULES = "container", "domains", "modules"
 MODULE, PCI = "module", "pci"
 ACCESS_CONTROL, READ_REQUEST = f"{PCI}/acs", f"{PCI}/read-request"
 CONTAINER_TOOLKIT = "container-toolkit"
@@ -72,6 +74,11 @@ def gone_since(extra: int, present: int, wanted: int | None) -> Subjects:
 def card(address: str | None, value: str = "") -> Subjects:
     """A card, or one value of it, if its address is known."""
     return (f"card/{address}{'/' if value else ''}{value}",) if address else ()
+
+
+def reported(address: str | None, name: str) -> Subjects:
+    """A value that a card reports, by the name of its rule."""
+    return (f"reported/{address}/{name}",) if address else ()
 
 
 def memory(address: str | None) -> Subjects:

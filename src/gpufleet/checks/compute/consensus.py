@@ -12,10 +12,12 @@ from collections.abc import Iterator, Sequence
 
 from gpufleet.checks.base import subjects
 from gpufleet.checks.base.registry import HARDWARE, Evidence, Finding, check, shortened
+from gpufleet.checks.base.remedies import command
 from gpufleet.checks.base.sections import Sections
-from gpufleet.host_state.consensus import Difference, Group, first_difference, group_of
+from gpufleet.host_state.consensus import Difference, Group, first_difference, groups_of
 from gpufleet.model.plan import Plan
 from gpufleet.model.sections.compute import ComputeRun, ConsensusResult
+from gpufleet.model.text import brief
 from gpufleet.model.verdict import Verdict
 
 from .toolkits import DEVICE_FAULT, ToolkitRun, about_runs, gpu_results, no_gpus, runs
@@ -59,10 +61,22 @@ def _in_run(
                 yield from about
         yield from gpu_results(plan, observed, where, tried, run=tested.run, unit="sums")
     groups: dict[Group, list[ConsensusResult]] = defaultdict(list)
-    for entry in entries:
-        group = group_of(entry)
-        if group and entry["wrong"] == 0:
+    for entry, group in groups_of(tested.run):
+        if group:
             groups[group].append(entry)
+        elif (
+            entry["wrong"] == 0
+            and not (entry["sums"] and entry["seed"] is not None)
+            and not entry["not_applicable"]
+            and not entry["error"]
+        ):
+            yield Finding(
+                f"Random products in {entry['format']} on GPU {entry['gpu']}: what is compared with"
+                " other GPUs is missing",
+                command("verify"),
+                brief(entry),
+                verdict=Verdict.INCONCLUSIVE,
+            )
     for group, members in groups.items():
         yield from _agreement(plan, group, members)
 

@@ -276,10 +276,23 @@ def nvlink(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
                 hypervisor=bool(observed.data["gpus"].get("hypervisor")),
             )
         )
+        yield from _wrong_bits(card, row)
         found = [f"{name} {number}" for name, number in row["errors"].items() if number]
         yield Evidence(
             f"{label(card)}: {_active(row)} of {len(row['links'])} NVLinks are active"
             f"{', error counters: ' + ', '.join(found) if found else ''}"
+        )
+
+
+def _wrong_bits(card: SmiDevice, row: GpuNvlinks) -> Iterator[Finding]:
+    """An NVLink 5 whose errors are more than it can correct."""
+    rate, most = row.get("effective_ber") or 0.0, fabric.most_wrong_bits()
+    if rate > most:
+        yield Finding(
+            f"{label(card)} has an NVLink with a rate of wrong bits of {rate:.1g} after correction,"
+            f" at most {most:g} are healthy",
+            "see kernel.log (on the host: nvidia-smi nvlink -e shows the link, Effective BER);"
+            " drain the host and reset its GPUs; if it stays so, have the board serviced",
         )
 
 

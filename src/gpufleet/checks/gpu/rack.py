@@ -93,7 +93,9 @@ def _nowhere(card: SmiDevice, declared: ExpectedFabric) -> Iterator[Finding | Ev
             "see gpu.fabric; drivers from 570.124 on report it (on the host: nvidia-smi -q, under"
             " Fabric)",
             verdict=Verdict.INCONCLUSIVE,
-            about=subjects.card(card["address"], "fabric state"),
+            about=subjects.reported(card["address"], "fabric state")
+            if state not in {"", "Completed"}
+            else subjects.card(card["address"], "fabric"),
         )
 
 

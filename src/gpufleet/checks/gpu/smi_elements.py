@@ -312,7 +312,7 @@ def _word(rule: Rule, reader: _Reader, text: str) -> Iterator[Finding]:
             yield _finding(same, reader, text, str(now))
         return
     if bad := row.get("bad", {}).get(text) or row.get("other"):
-        entails = subjects.card(reader.card["address"], rule.name)
+        entails = subjects.reported(reader.card["address"], rule.name)
         yield replace(_finding(bad, reader, text), entails=entails)
     elif _no_answer(text):
         yield _unread(rule, reader, text)

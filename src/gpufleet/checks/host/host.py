@@ -24,6 +24,7 @@ from gpufleet.checks.base.sections import Sections, by_name
 from gpufleet.host_state import driver_state
 from gpufleet.model.plan import Component as Kind
 from gpufleet.model.plan import Plan
+from gpufleet.model.problems import INSTALLATION_ONLY
 from gpufleet.model.sections.cuda import JournalStatus
 from gpufleet.model.snapshot import SNAPSHOT_SCHEMA, Section, Snapshot
 from gpufleet.model.snapshot import Sections as Documented
@@ -155,8 +156,13 @@ DECLARED = ("driver", "toolkits", "stacks", "containers", "service_user", "envir
 def planned(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """The inventory declares this host, and the declaration can be satisfied."""
     for problem in plan["problems"]:
+        # What cannot be installed can be judged all the same.
+        judged = problem["code"] in INSTALLATION_ONLY
         yield Finding(
-            f"{problem['where']}: {problem['message']}", problem["remedy"], problem["code"]
+            f"{problem['where']}: {problem['message']}",
+            problem["remedy"],
+            problem["code"],
+            Verdict.INCONCLUSIVE if judged else Verdict.FAIL,
         )
     # A count of 0 is a declaration as well.
     expected = any(value is not None for value in plan["expect"].values())

@@ -21,6 +21,10 @@ from gpufleet.model.verdict import Verdict
 
 from .reading import none_declared, not_judged, ports_of
 
+# The device file of gdrdrv, and what has the modules that can be declared.
+GDRDRV = "/dev/gdrdrv"
+PACKAGES = {"gdrdrv": "gdrdrv-dkms (GDRCopy)", "nvidia_peermem": "the driver's modules"}
+
 
 @check(
     "network.gpudirect",
@@ -33,12 +37,20 @@ def direct(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """Nothing keeps the GPUs and the adapters that serve them from copying to each other."""
     found = ports_of(plan, observed)
     yield from not_judged(plan, observed, found)
+    yield from _modules(plan["expect"].get("modules") or [], found.network)
     serving = [port for port in found.judged if port.role == COMPUTE and port.device]
     if not serving:
         if found.groups:
             yield Evidence("no RDMA port has the role compute")
         return
     network = found.network
+    near = [
+        gpu
+        for gpu in network["gpus"]
+        if any(set(gpu["path"]) & set(port.device["path"]) for port in serving if port.device)
+    ]
+    # On Grace none does, and that is how it is built.
+    yield Evidence(f"{len(near)} of {len(network['gpus'])} GPUs share a PCI port with an adapter")
     yield from _peermem(network, observed.data["driver"]["loaded"])
     hypervisor = observed.data["gpus"].get("hypervisor")
     if hypervisor is not False:
@@ -47,6 +59,34 @@ def direct(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
         return
     yield from _access_control(serving, network)
     yield from _iommu(serving, network)
+
+
+def _modules(declared: list[str], network: Network) -> Iterator[Finding]:
+    """The declared modules are loaded, and programs can open the device file of gdrdrv."""
+    modules = network["modules"]
+    if declared and modules is None:
+        yield Finding(
+            f"Whether {shortened(declared)} {'is' if len(declared) == 1 else 'are'} loaded was not"
+            " read",
+            "on the host: see whether /sys is mounted (ls /sys/module)",
+            verdict=Verdict.INCONCLUSIVE,
+            about=(subjects.MODULES,),
+        )
+        return
+    for name in declared:
+        if not (modules or {}).get(name):
+            yield Finding(
+                f"The module {name} is not loaded, gpu_expect.modules declares it",
+                f"on the host: modprobe {name} (at boot: a line in /etc/modules-load.d); if it is"
+                f" not found, install {PACKAGES[name]}, built for this kernel",
+            )
+    files = {row["path"] for row in network["nodes"] if row["exists"]}
+    if "gdrdrv" in declared and (modules or {}).get("gdrdrv") and GDRDRV not in files:
+        yield Finding(
+            f"The module gdrdrv is loaded, and {GDRDRV} is not there",
+            "on the host: load it by the unit of its package (systemctl restart gdrcopy), which"
+            " makes the device file",
+        )
 
 
 def _peermem(network: Network, driver: str | None) -> Iterator[Finding | Evidence]:

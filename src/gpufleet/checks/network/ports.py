@@ -54,7 +54,7 @@ def carrying(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     if found.groups or not observed.data["kernel"].get("container"):
         yield from _without_device(found.network)
     for group in found.groups:
-        row = declared(plan)[group[0].row] if group[0].row is not None else None
+        row = declared_row(plan, group)
         yield from _states(group, wanted=row is not None)
         yield from _rates(group, row)
         if row and row["link_layer"]:
@@ -69,6 +69,12 @@ def carrying(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
         rates = sorted({port.port["rate"] or "" for port in group if port.port and port.active})
         up = sum(bool(port.active) for port in group)
         yield Evidence(f"{named(group, 12)}: {up} of {len(group)} active, {', '.join(rates)}")
+
+
+def declared_row(plan: Plan, group: list[Port]) -> PlannedPorts | None:
+    """The declaration of a group of ports; None where its role is derived."""
+    number = group[0].row
+    return None if number is None else declared(plan)[number]
 
 
 def _missing(rows: list[PlannedPorts], found: Ports) -> Iterator[Finding]:
@@ -138,14 +144,13 @@ def _states(group: list[Port], *, wanted: bool) -> Iterator[Finding | Evidence]:
             " (dmesg)",
             verdict=Verdict.INCONCLUSIVE,
         )
-    up = [port for port in group if port.active]
     down = [port for port in group if port.active is False]
     spare = set() if wanted else _never_cabled(group)
+    reasons = lost_links(group, wanted=wanted)
     faults: dict[tuple[str, str], list[Port]] = defaultdict(list)
     undecided = []
     for port in down:
-        reason = _fault(port, up, down, wanted=wanted, spare=port.name in spare)
-        if reason:
+        if reason := reasons.get(port.name):
             faults[port.state_text, reason].append(port)
         elif port.name not in spare:
             undecided.append(port)
@@ -170,6 +175,17 @@ def _states(group: list[Port], *, wanted: bool) -> Iterator[Finding | Evidence]:
     idle = [port for port in down if port.name in spare and not port.was_up]
     if idle:
         yield Evidence(f"never cabled on any card, not judged: {named(idle, 12)}")
+
+
+def lost_links(group: list[Port], *, wanted: bool) -> dict[str, str]:
+    """{port: why it is a fault that it is down}; `wanted`: the group is declared."""
+    up = [port for port in group if port.active]
+    down = [port for port in group if port.active is False]
+    spare = set() if wanted else _never_cabled(group)
+    reasons = {
+        port.name: _fault(port, up, down, wanted=wanted, spare=port.name in spare) for port in down
+    }
+    return {name: reason for name, reason in reasons.items() if reason}
 
 
 def _fault(
@@ -211,6 +227,13 @@ def _never_cabled(group: list[Port]) -> set[str]:
     }
 
 
+def slower(group: list[Port], row: PlannedPorts | None) -> list[Port]:
+    """The active ports of a group that carry less than declared, or than the best of them."""
+    rates = {port.name: rate.gb_s for port in group if port.active and (rate := port.rate)}
+    wanted = row["rate"] if row and row["rate"] else max(rates.values(), default=0)
+    return [port for port in group if port.name in rates and rates[port.name] < wanted]
+
+
 def _rates(group: list[Port], row: PlannedPorts | None) -> Iterator[Finding]:
     active = [port for port in group if port.active]
     rates = {port.name: rate for port in active if (rate := port.rate)}
@@ -223,15 +246,13 @@ def _rates(group: list[Port], row: PlannedPorts | None) -> Iterator[Finding]:
         )
     if not rates:
         return
-    best = max(rate.gb_s for rate in rates.values())
-    wanted = row["rate"] if row and row["rate"] else best
-    slow = [port for port in active if port.name in rates and rates[port.name].gb_s < wanted]
+    slow = slower(group, row)
     if not slow:
         return
     shown = "; ".join(dict.fromkeys(_rate_text(port) for port in slow))
     if row and row["rate"] and all(rate.unknown for rate in rates.values()):
         yield Finding(
-            f"The kernel says {shown} of {named(slow)}, declared are {wanted:g} Gb/s: one that"
+            f"The kernel says {shown} of {named(slow)}, declared are {row['rate']:g} Gb/s: one that"
             " does not know a speed prints the slowest",
             "on the host: read the rate by `mlxlink -d DEVICE`, or update the kernel or its driver",
             verdict=Verdict.INCONCLUSIVE,
@@ -239,7 +260,7 @@ def _rates(group: list[Port], row: PlannedPorts | None) -> Iterator[Finding]:
         return
     others = [port for port in active if port not in slow]
     compared = (
-        f"declared are {wanted:g} Gb/s in {slow[0].because}"
+        f"declared are {row['rate']:g} Gb/s in {slow[0].because}"
         if row and row["rate"]
         else f"{have(others, 'carries', 'carry')} {_rate_text(others[0])}"
     )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 from gpufleet.checks.base import subjects
 from gpufleet.checks.base.registry import AS_ROOT, NO_ANSWER, Evidence, Finding, no_gpus, shortened
@@ -12,9 +14,11 @@ from gpufleet.host_state import ports as roles
 from gpufleet.host_state.ports import Port
 from gpufleet.model.plan import Plan, PlannedPorts
 from gpufleet.model.sections.network import Network
+from gpufleet.model.snapshot import SectionData
 from gpufleet.model.text import quoted
 from gpufleet.model.verdict import Verdict
 
+Value = TypeVar("Value", bound=Hashable)
 # What a person writes to have the ports judged.
 DECLARATION = "gpu_expect: {network: [{ports: NAMES, role: compute, rate: GB_PER_S}]}"
 
@@ -48,10 +52,15 @@ class Ports:
 
 
 def ports_of(plan: Plan, observed: Sections) -> Ports:
+    """The ports of a host that a check observes."""
+    return with_roles(plan, observed.data)
+
+
+def with_roles(plan: Plan, data: SectionData) -> Ports:
     """The ports with their roles. A container's are the machine's: only declared ones count."""
-    network = observed.data["network"]
+    network = data["network"]
     found = roles.of_plan(network, plan)
-    container = observed.data["kernel"].get("container") and not declared(plan)
+    container = data["kernel"].get("container") and not declared(plan)
     every = (roles.COMPUTE, roles.STORAGE, roles.MANAGEMENT)
     groups = roles.groups(found, every if declared(plan) else every[:2])
     return Ports(network, found, [] if container else groups)
@@ -134,3 +143,19 @@ def named(ports: Iterable[Port], most: int = 8) -> str:
 def have(ports: list[Port], one: str, more: str) -> str:
     """`mlx5_1 is`, or `mlx5_1, mlx5_2 are`."""
     return f"{named(ports)} {one if len(ports) == 1 else more}"
+
+
+def odd(
+    ports: list[Port], value: Callable[[Port], Value | None]
+) -> tuple[Value | None, dict[Value, list[Port]]]:
+    """(the value that most ports have, None if no value has most; the other values)."""
+    by_value: dict[Value, list[Port]] = defaultdict(list)
+    for port in ports:
+        if (own := value(port)) is not None:
+            by_value[own].append(port)
+    if len(by_value) < 2:
+        return next(iter(by_value), None), {}
+    common = max(by_value, key=lambda each: len(by_value[each]))
+    if 2 * len(by_value[common]) <= sum(map(len, by_value.values())):
+        return None, dict(by_value)
+    return common, {each: own for each, own in by_value.items() if each != common}

@@ -7,22 +7,30 @@ from most others is the one to look at. Versions of firmware are compared within
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterator
-from typing import TypeVar
+from collections.abc import Callable, Iterator
 
-from gpufleet.catalog import fabric
 from gpufleet.checks.base import subjects
 from gpufleet.checks.base.registry import AS_ROOT, INSPECT, Evidence, Finding, check
 from gpufleet.checks.base.sections import Sections
 from gpufleet.host_state.ports import COMPUTE, ETHERNET, INFINIBAND, MANAGEMENT, Port
 from gpufleet.model.plan import Plan, PlannedPorts
-from gpufleet.model.sections.network import DeviceLink, Network
+from gpufleet.model.sections.network import Network
 from gpufleet.model.text import quoted
 from gpufleet.model.verdict import Verdict
 
-from .reading import Ports, declared, have, named, none_declared, not_judged, ports_of
+from .pcie import pcie_links
+from .reading import (
+    Ports,
+    Value,
+    declared,
+    have,
+    named,
+    none_declared,
+    not_judged,
+    odd,
+    ports_of,
+)
 
-Value = TypeVar("Value", bound=Hashable)
 LINK_LOCAL = "link-local"
 # The GID of a port whose interface has no IP address.
 NO_ROUTE = (-1, "none")
@@ -55,7 +63,7 @@ def alike(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
         yield from _declared_firmware(devices, row)
         yield from _boards(devices, row)
         yield from _pci_settings(devices, observed)
-        yield from _pcie(devices)
+        yield from pcie_links(devices, row)
         if row and row["gid_index"] is not None:
             yield from _declared_gid(devices, row)
         elif group[0].role == COMPUTE:
@@ -66,22 +74,6 @@ def alike(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     if found.groups and modules:
         loaded = sorted(name for name, there in modules.items() if there)
         yield Evidence(f"modules: {', '.join(loaded) or 'none'}")
-
-
-def _odd(
-    ports: list[Port], value: Callable[[Port], Value | None]
-) -> tuple[Value | None, dict[Value, list[Port]]]:
-    """(the value that most ports have, None if no value has most; the other values)."""
-    by_value: dict[Value, list[Port]] = defaultdict(list)
-    for port in ports:
-        if (own := value(port)) is not None:
-            by_value[own].append(port)
-    if len(by_value) < 2:
-        return next(iter(by_value), None), {}
-    common = max(by_value, key=lambda each: len(by_value[each]))
-    if 2 * len(by_value[common]) <= sum(map(len, by_value.values())):
-        return None, dict(by_value)
-    return common, {each: own for each, own in by_value.items() if each != common}
 
 
 def _listed(values: dict[Value, list[Port]], text: Callable[[Value], str] = str) -> str:
@@ -105,7 +97,7 @@ def _firmware(found: Ports) -> Iterator[Finding]:
                 verdict=Verdict.INCONCLUSIVE,
             )
     for board, devices in by_board.items():
-        common, others = _odd(list(devices.values()), _firmware_of)
+        common, others = odd(list(devices.values()), _firmware_of)
         if others:
             most = f", most have {common}" if common else ""
             yield Finding(
@@ -157,7 +149,7 @@ def _boards(ports: list[Port], row: PlannedPorts | None) -> Iterator[Finding]:
     if ports[0].role != COMPUTE or (row and row["board"]):
         return
     types = {port.device["type"] for port in ports if port.device}
-    common, others = _odd(ports, _board_of)
+    common, others = odd(ports, _board_of)
     if common and others and len(types) == 1:
         yield Finding(
             f"{_listed(others, lambda board: f'board {board}')}, the other adapters of this role"
@@ -182,7 +174,7 @@ def _pci_settings(ports: list[Port], observed: Sections) -> Iterator[Finding]:
             by_type[port.device["type"]].append(port)
     for own in by_type.values():
         for name, value in settings:
-            common, others = _odd(own, value)
+            common, others = odd(own, value)
             if others:
                 most = f", its siblings {_shown(common)}" if common is not None else ""
                 yield Finding(
@@ -204,71 +196,12 @@ def _shown(value: object) -> str:
     return {True: "on", False: "off"}[value] if isinstance(value, bool) else f"{value} bytes"
 
 
-def _width(text: str | None) -> int | None:
-    # 255 and 0 stand for unknown.
-    return int(text) if text and text.isdigit() and 0 < int(text) <= 32 else None
-
-
-def _pcie(ports: list[Port]) -> Iterator[Finding]:
-    """Each adapter's PCIe link is as wide and fast as adapter and slot allow."""
-    measures: tuple[tuple[str, Callable[[DeviceLink], tuple[int | None, int | None]]], ...] = (
-        (
-            "PCIe lanes",
-            lambda link: (_width(link["current_link_width"]), _width(link["max_link_width"])),
-        ),
-        (
-            "PCIe generation",
-            lambda link: (
-                fabric.pcie_generation(link["current_link_speed"]),
-                fabric.pcie_generation(link["max_link_speed"]),
-            ),
-        ),
-    )
-    for what, measure in measures:
-        known: dict[str, int] = {}
-        wanted: dict[str, int] = {}
-        for port in ports:
-            link, above = (
-                (port.device["link"], port.device["above"]) if port.device else (None,) * 2
-            )
-            current, most = measure(link) if link else (None, None)
-            if current is None:
-                continue
-            known[port.name] = current
-            slot = measure(above)[1] if above and not fabric.is_virtual_port(above["vendor"]) else 0
-            if most and slot:
-                wanted[port.name] = min(most, slot)
-        unread = [
-            port
-            for port in ports
-            if port.name not in known and port.device and port.device["address"]
-        ]
-        if known and unread:
-            yield Finding(
-                f"The {what} of {named(unread)} cannot be read",
-                "on the host: read them by hand (lspci -vv, LnkSta)",
-                verdict=Verdict.INCONCLUSIVE,
-            )
-        best = max(known.values(), default=0)
-        narrow = [
-            port
-            for port in ports
-            if port.name in known and known[port.name] < wanted.get(port.name, best)
-        ]
-        by_value: dict[tuple[int, int], list[Port]] = defaultdict(list)
-        for port in narrow:
-            by_value[known[port.name], wanted.get(port.name, best)].append(port)
-        for (own, could), slow in by_value.items():
-            yield Finding(
-                f"{have(slow, 'has', 'have')} {what} {own}, {could} are possible",
-                "reseat the adapter, check its riser and the firmware's settings of the slot; of a"
-                " cloud's instance: report it to the provider",
-            )
-
-
 def _declared_gid(ports: list[Port], row: PlannedPorts) -> Iterator[Finding]:
     """The declared entry of the GID table is there, and of the declared type."""
-    index, wanted = row["gid_index"], ROCE.get(row["gid_type"] or "")
+    # Flow control is of no use to packets that have no IP header with a DSCP.
+    version = row["gid_type"] or ("v2" if row.get("lossless_priority") is not None else "")
+    index, wanted = row["gid_index"], ROCE.get(version)
+    kinds: dict[str, list[Port]] = defaultdict(list)
     for port in ports:
         gids = port.port["gids"] if port.port else None
         if gids is None:
@@ -291,6 +224,15 @@ def _declared_gid(ports: list[Port], row: PlannedPorts) -> Iterator[Finding]:
                 f" declared is {wanted}",
                 f"on the host: see show_gids; set {interface} up again, or correct {port.because}",
             )
+        else:
+            kinds[own[0]["kind"]].append(port)
+    local = kinds.pop(LINK_LOCAL, [])
+    if local and kinds:
+        yield Finding(
+            f"The GID of {named(local)} with index {index} is only link-local, those of the"
+            f" siblings are {' and '.join(kinds)} addresses",
+            "on the host: see show_gids, and give each port's interface its IP address",
+        )
 
 
 def _routable(port: Port) -> tuple[int, str] | None:
@@ -322,7 +264,7 @@ def _tables(ports: list[Port]) -> Iterator[Finding]:
                 "on the host: read it by hand (ls /sys/class/infiniband/*/ports/*/gids, pkeys)",
                 verdict=Verdict.INCONCLUSIVE,
             )
-    common, others = _odd(roce, _routable)
+    common, others = odd(roce, _routable)
     if common not in (None, NO_ROUTE):
         for (index, kind), own in others.items():
             has = kind if index < 0 else f"{kind} at index {index}"
@@ -332,9 +274,9 @@ def _tables(ports: list[Port]) -> Iterator[Finding]:
                 "on the host: see show_gids, and give each port's interface its IP address; set the"
                 " interface up again where only the index differs",
             )
-    keys, odd = _odd(infiniband, _keys)
-    if keys and odd:
-        for have_keys, own in odd.items():
+    keys, differing = odd(infiniband, _keys)
+    if keys and differing:
+        for have_keys, own in differing.items():
             if lacking := sorted(keys - have_keys):
                 yield Finding(
                     f"{have(own, 'lacks', 'lack')} P_Key {', '.join(lacking)}, which the siblings"
@@ -351,6 +293,7 @@ def _nodes(ports: list[Port], network: Network) -> Iterator[Finding]:
             f"Whether programs can open {named(ports)} was not read",
             "on the host: see whether /sys is mounted (ls /sys/module)",
             verdict=Verdict.INCONCLUSIVE,
+            entails=(subjects.MODULES,),
         )
         return
     there = {(row["device"], row["port"], row["path"]) for row in network["nodes"] if row["exists"]}

@@ -93,7 +93,6 @@ class ConsensusResult(GpuResult):
     """Sums of random products in a number format, on which GPUs of one architecture agree."""
 
     format: Annotated[Text, "such as bf16"]
-    capability: Annotated[Text | None, "the GPU's compute capability"]
     seed: Annotated[int | None, "what the operands follow from: the day in UTC, since 1970"]
     sums: Annotated[list[Text], "after 1, 2, 4, 8 ... rounds, as 16 hexadecimal digits"]
     not_applicable: Annotated[

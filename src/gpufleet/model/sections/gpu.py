@@ -124,6 +124,22 @@ class FabricManager(Unit):
     version: Text | None
 
 
+class Imex(Unit):
+    """The service that shares GPU memory between the trays of a rack."""
+
+    nodes: Annotated[list[Text] | None, "of nodes_config.cfg; null without that file"]
+    channels: Annotated[int, "those in /dev/nvidia-caps-imex-channels"]
+
+
+class CoherentMemory(TypedDict):
+    """How memory that CPU and GPU share is managed."""
+
+    mode: Annotated[
+        Text | None, "CoherentGPUMemoryMode of the loaded driver; null where it tells none"
+    ]
+    nodes: Annotated[list[int], "NUMA nodes with memory and without a CPU"]
+
+
 class Holder(TypedDict):
     """A process that has device nodes open."""
 
@@ -155,6 +171,8 @@ class Driver(TypedDict):
     persistence: Annotated[Unit, "the persistence daemon"]
     fabric: Annotated[FabricManager, "the fabric manager"]
     nvlsm: NotRequired[Annotated[SubnetManager, "the NVLink subnet manager"]]
+    imex: NotRequired[Annotated[Imex, "IMEX, of racks with GB200 or GB300"]]
+    coherent_memory: NotRequired[CoherentMemory]
     mig_boot: NotRequired[Annotated[MigBoot, "the unit that creates MIG instances at boot"]]
     holders: Annotated[list[Holder] | None, "null for everybody but root"]
     reboot_pending: Annotated[RestartMarker | None, "the marker of a pending restart"]
@@ -285,6 +303,9 @@ class GpuNvlinks(TypedDict):
     ]
     errors: Annotated[
         dict[str, int], "error counters since the driver was loaded, added up over active links"
+    ]
+    effective_ber: NotRequired[
+        Annotated[float | None, "the worst link's rate of bits that are wrong after correction"]
     ]
     peers: NotRequired[Annotated[list[GpuPeer], "of GPUs with NVLink and a higher index"]]
 

@@ -74,8 +74,23 @@ class RdmaDevice(TypedDict):
     above: PortAbove | None
     max_read_request: Annotated[int | None, "in bytes"]
     relaxed_ordering: bool | None
+    traffic_gb_s: NotRequired[
+        Annotated[float | None, "what it moved in both directions while it was read, in Gb/s"]
+    ]
     ports: Annotated[list[RdmaPort] | None, "null where they were not read, so also of a bridge"]
     error: Annotated[Text | None, "why nothing of it was read"]
+
+
+class Lossless(TypedDict):
+    """Settings of a lossless class. A mask has a bit for each priority; null: not read."""
+
+    pfc: Annotated[int | None, "the priorities with flow control"]
+    trust: Annotated[Text | None, "what gives a packet its priority, `dscp` or `pcp`"]
+    notify: Annotated[int | None, "the priorities of which a receiver reports congestion (ECN)"]
+    react: Annotated[int | None, "the priorities in which a sender slows down then"]
+    traffic_class: Annotated[
+        int | None, "of RoCE packets of programs that set none; -1: no such value is set"
+    ]
 
 
 class Interface(TypedDict):
@@ -94,6 +109,7 @@ class Interface(TypedDict):
     mtu: int | None
     dev_port: Annotated[int | None, "the port of its device, the first is 0"]
     master: Annotated[Text | None, "the bond or bridge that it is a part of"]
+    lossless: NotRequired[Annotated[Lossless | None, "null where it was not asked"]]
     default_route: Annotated[bool, "it, or what it is a part of, has a default route"]
 
 
@@ -119,7 +135,7 @@ class GpuPlace(TypedDict):
 
 
 class RdmaNode(TypedDict):
-    """A device file of RDMA."""
+    """A device file of RDMA, or of GDRCopy, which belongs to no device."""
 
     path: Path
     device: Annotated[Text | None, "the RDMA device"]

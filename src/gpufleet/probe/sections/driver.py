@@ -97,10 +97,38 @@ def section_driver(host):
         "persistence": unit_state(host, "nvidia-persistenced.service"),
         "fabric": fabric,
         "nvlsm": subnet_manager(host),
+        "imex": imex(host),
+        "coherent_memory": coherent_memory(host),
         "mig_boot": dict(unit_state(host, BOOT_UNIT), layout=boot_layout(host)),
         "holders": holders_of(host),
         "reboot_pending": pending_reboot(host),
     }
+
+
+def imex(host):
+    """The service that shares GPU memory between the trays of a rack, its nodes and channels."""
+    text = host.text_or_none("/etc/nvidia-imex/nodes_config.cfg")
+    lines = None if text is None else [line.strip() for line in text.splitlines()]
+    return dict(
+        unit_state(host, "nvidia-imex.service"),
+        nodes=lines and [line for line in lines if line and not line.startswith("#")],
+        channels=len(host.glob("/dev/nvidia-caps-imex-channels/channel*")),
+    )
+
+
+def coherent_memory(host):
+    """{"mode", "nodes"}: how the driver manages memory that CPU and GPU share, and the NUMA nodes
+    with memory and without a CPU."""
+    place, nodes = "/sys/devices/system/node/", []
+    for name in host.glob(place + "node[0-9]*"):
+        total = first_match(r"MemTotal:\s+(\d+)", host.text_or_none(name + "/meminfo"))
+        cpus = host.text_or_none(name + "/cpulist")
+        if cpus is not None and not cpus.strip() and int(total or 0):
+            nodes.append(int(name[len(place + "node") :]))
+    mode = first_match(
+        r'^CoherentGPUMemoryMode: "?(\w+)', host.text_or_none("/proc/driver/nvidia/params")
+    )
+    return {"mode": mode, "nodes": sorted(nodes)}
 
 
 def unit_state(host, name):

@@ -2,6 +2,7 @@
 
 import os
 
+from ..dcb import lossless
 from ..network_setup import UNIT, network_setup
 from ..pci import BUS, access_control, bridges_above, iommu_type, link_name, number, word
 from ..processes import in_child
@@ -90,7 +91,10 @@ def access_of(host, addresses):
 
 def nodes_of(host):
     """The device files that programs open, by the devices that the kernel made them for."""
+    copies = "/dev/gdrdrv"
     found = []
+    if host.exists(copies):
+        found.append({"path": copies, "device": None, "port": None, "exists": True})
     for kind in ("infiniband_verbs/uverbs", "infiniband_mad/umad"):
         for name in sorted(host.glob("/sys/class/%s[0-9]*" % kind), key=natural):
             node = "/dev/infiniband/" + os.path.basename(name)
@@ -131,6 +135,7 @@ def interfaces_of(host, silent):
                 "mtu": number(host, name + "/mtu"),
                 "dev_port": number(host, name + "/dev_port"),
                 "master": link_name(host, name + "/master"),
+                "lossless": lossless(host, os.path.basename(name)) if asked else None,
                 "default_route": not routes.isdisjoint(with_masters(host, name)),
             }
         )

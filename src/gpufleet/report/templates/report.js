@@ -153,6 +153,35 @@ function charts(host) {
   return el("div", { class: "charts" }, ...[...by].map(([title, found]) => chart(title, found)));
 }
 
+// --- Ports and NVLinks -----------------------------------------------------------------------------
+
+const listOf = (title, heads, rows) => rows.length ? el("div", {}, el("h4", {}, title),
+  el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": title },
+    el("table", { class: "rates ports" },
+      el("thead", {}, el("tr", {}, ...heads.map((head) => el("th", { scope: "col" }, head)))),
+      el("tbody", {}, ...rows.map(([first, ...cells]) => el("tr", {},
+        el("th", { scope: "row" }, first), ...cells.map((cell) => el("td", {}, cell)))))))) : null;
+
+function fabricOf(host) {
+  if (host.fabric === null) {
+    return [el("p", { class: "quiet" }, "The ports and NVLinks have no room in this page: see ",
+      el("code", {}, "report.json"), " beside it.")];
+  }
+  const [ports, links] = data.fabrics[host.fabric].map((rows) => rows.map((place) => {
+    const [letter, ...texts] = data.rows[place];
+    return [letter, ...texts.map((number) => text(number, host))];
+  }));
+  return [
+    listOf("Network ports", ["Port", "Role", "Link", "State", "Rate", "Firmware", "Errors"],
+      ports.map(([letter, names, role, because, layer, state, rate, firmware, errors]) => [names,
+        el("div", {}, role, el("div", { class: "quiet" }, because)), layer,
+        el("span", { class: bad(letter) ? "low" : "" },
+          `${letter === "-" ? "" : symbols[letter] + " "}${state}`),
+        rate, firmware, errors])),
+    listOf("NVLinks", ["GPU", "Active", "NVLink", "Errors"],
+      links.map(([, gpus, active, version, errors]) => [gpus, active, version, errors]))];
+}
+
 // --- One host --------------------------------------------------------------------------------------
 
 function evidence(number, host) {
@@ -163,11 +192,12 @@ function evidence(number, host) {
 function checkOf(host, place, letter, wrong, seen, skipped, under) {
   const [id, statement] = data.checks[place], verdict = data.letters[letter], more = [];
   if (wrong) {
-    const [, cause, remedy, proof] = wrong;
+    const [, cause, remedy, proof, silenced] = wrong;
     more.push(el("dl", {}, el("dt", {}, "Cause"), el("dd", { class: "cause" }, text(cause, host)),
       el("dt", {}, "Remedy"), el("dd", {}, el("code", {}, text(remedy, host))),
       ...(proof ? [el("dt", {}, "Evidence"), el("dd", {}, el("pre", {}, evidence(proof, host)))]
-        : [])),
+        : []),
+      ...(silenced ? [el("dt", {}, "Silenced"), el("dd", {}, text(silenced, host))] : [])),
     under.length ? el("details", { class: "folds" }, el("summary", {},
       `+${under.length} consequence${under.length === 1 ? "" : "s"} of it`), ...under) : null);
   } else if (skipped) {
@@ -197,7 +227,7 @@ function insideOf(host) {
     host.changed.length
       ? el("div", {}, el("h4", {}, "Changed since the previous night"), el("ul", { class: "plain" },
         ...host.changed.map((change) => el("li", {}, text(change, host))))) : null,
-    charts(host),
+    charts(host), ...fabricOf(host),
     ...places.filter((place) => !folded.has(place)).map(show));
 }
 

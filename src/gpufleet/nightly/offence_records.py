@@ -1,0 +1,111 @@
+"""What the history knows of failed nights: reads it for `offenders`, each table once.
+
+A thousand hosts with eight cards in 400 nights have three million card-nights. Only what was
+unhealthy is read of the verdicts, and the text of a host's cards is one object in all of its
+nights.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from gpufleet.model.nightly import Silence
+
+from . import silences
+from .history import CARDS, NIGHTLY, History
+
+# The code of the first healthy verdict in the file, see `recording.CODES`.
+HEALTHY_CODE = 4
+# Host -> the texts of one measure that differ from the night before, by the number of the night.
+Texts = dict[str, list[tuple[int, str]]]
+
+
+class Finding(NamedTuple):
+    """A check that was unhealthy, and that no other check explains."""
+
+    check: str
+    cause: str
+
+
+@dataclass
+class Records:
+    """The nightly runs, oldest first, by their numbers from 0."""
+
+    nights: list[str]
+    # A letter for each night.
+    letters: dict[str, str]
+    # By number of the night and host, where the host's verdict is bad.
+    findings: dict[tuple[int, str], list[Finding]]
+    # For each night, by host, the text of the measure `gpus` where it was read.
+    cards: list[dict[str, str]]
+    silences: dict[tuple[str, str], Silence] = field(default_factory=dict)
+
+
+def read(history: History, last: int | None = None) -> Records:
+    """Read the last nightly runs, or all."""
+    nights = history.nights(last, NIGHTLY)
+    number = {night.id: index for index, night in enumerate(nights)}
+    ids = json.dumps(list(number))
+    findings: dict[tuple[int, str], list[Finding]] = defaultdict(list)
+    for night, host, check, cause in history.rows(
+        "SELECT v.night, h.name, c.name, t.text FROM json_each(?) n"
+        " CROSS JOIN verdicts v INDEXED BY wrong ON v.night = n.value"
+        ' JOIN hosts h ON h.id = v.host JOIN checks c ON c.id = v."check"'
+        " LEFT JOIN texts t ON t.id = v.cause"
+        f" WHERE v.verdict < {HEALTHY_CODE} AND v.explained IS NULL",
+        ids,
+    ):
+        findings[number[night], host].append(Finding(check, cause or ""))
+    cards: list[dict[str, str]] = [{} for _ in nights]
+    for night, host, text in _texts(history, ids):
+        cards[number[night]][host] = text
+    return Records(
+        [night.started for night in nights],
+        history.letters(nights),
+        findings,
+        cards,
+        silences.read(history),
+    )
+
+
+def _texts(history: History, ids: str) -> Iterable[tuple[int, str, str]]:
+    """Each (night, host, text) of the measure `gpus`; a text is one object."""
+    texts: dict[int, str] = {}
+    # By the whole key of `words`: the planner would read all of the table.
+    for night, host, text in history.rows(
+        "SELECT w.night, h.name, w.text FROM measures m CROSS JOIN json_each(?) n"
+        " CROSS JOIN looks l ON l.night = n.value CROSS JOIN words w"
+        " ON (w.night, w.host, w.measure) = (l.night, l.host, m.id)"
+        " JOIN hosts h ON h.id = w.host WHERE m.name = ?",
+        ids,
+        CARDS,
+    ):
+        if text not in texts:
+            texts[text] = history.rows("SELECT text FROM texts WHERE id = ?", text)[0][0]
+        yield night, host, texts[text]
+
+
+def texts_of(history: History, hosts: Iterable[str], last: int | None = None) -> dict[str, Texts]:
+    """By host and measure, the texts that differ from the one before, with the night's number."""
+    ids = json.dumps([night.id for night in history.nights(last, NIGHTLY)])
+    found: dict[str, Texts] = {}
+    for host in dict.fromkeys(hosts):
+        lines: Texts = defaultdict(list)
+        # The database compares: of a text that stays only its first night is returned.
+        for number, measure, text in history.rows(
+            "SELECT number, m.name, t.text FROM (SELECT n.key AS number, w.measure, w.text,"
+            " lag(w.text) OVER (PARTITION BY w.measure ORDER BY n.key) AS before"
+            " FROM json_each(?) n CROSS JOIN words w ON w.night = n.value"
+            " AND w.host = (SELECT id FROM hosts WHERE name = ?)) w"
+            " JOIN measures m ON m.id = w.measure JOIN texts t ON t.id = w.text"
+            " WHERE w.text IS NOT w.before ORDER BY number",
+            ids,
+            host,
+        ):
+            lines[measure].append((number, text))
+        found[host] = lines
+    return found

@@ -1,0 +1,126 @@
+"""What silences do to a night's changes: mark what one covers, report what sounds again. Pure.
+
+A change that is marked is in the document and in no notification. What a silence no longer covers
+is reported once: when it expires, and when another cause is found where nothing else reports it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from gpufleet.model.nightly import Silence, Standing
+from gpufleet.model.verdict import HEALTHY_VERDICTS, LETTERS, Silenced, Verdict
+
+from . import silences
+from .change import Change, count_nights
+from .silences import OF_VERDICT, SLOW
+
+if TYPE_CHECKING:
+    from .drift import CheckResult, Window
+
+_VERDICTS = {letter: verdict for verdict, letter in LETTERS.items()}
+
+
+def tonight(window: Window) -> dict[tuple[str, str], Silenced]:
+    """By host and check, the silence that covers tonight's result."""
+    rows: dict[str, dict[str, silences.Row]] = defaultdict(dict)
+    hosts = {host for host, _ in window.silences}
+    for (host, check), line in window.checks.items():
+        if host in hosts and (now := line[-1]):
+            rows[host][check] = _VERDICTS[now.letter].value, now.cause, now.explained_by
+    return {
+        (host, check): silenced
+        for host, found in rows.items()
+        for check, silenced in silences.of_host(
+            window.silences, host, found, window.nights[-1]
+        ).items()
+    }
+
+
+def of_standing(window: Window, row: Standing) -> Silenced | None:
+    """The silence that covers a row of the document's `standing` by its own cause."""
+    key = row["host"], row["check"]
+    return silences.covering(window.silences, key, row["verdict"], row["cause"], window.nights[-1])
+
+
+def marked(
+    window: Window, host: str, standing: Sequence[Standing], changes: list[Change]
+) -> list[Change]:
+    """A host's changes, marked where a silence covers them, and what one no longer covers."""
+    own = [silence for (name, _), silence in window.silences.items() if name == host]
+    if not own:
+        return changes
+    found = [replace(change, silenced=_of_change(window, change)) for change in changes]
+    for silence in own:
+        key = host, silence["check"]
+        if not any(change.check == silence["check"] and _is_bad(change) for change in changes):
+            rows = [row for row in standing if (row["host"], row["check"]) == key]
+            found += _sounding_again(window, silence, rows)
+    return found
+
+
+def _of_change(window: Window, change: Change) -> Silenced | None:
+    if change.weight == "good" or not change.check:
+        return None
+    key, night = (change.host, change.check), window.nights[-1]
+    if change.kind not in OF_VERDICT:
+        verdict = SLOW if change.kind == "throughput" else Verdict.FAIL.value
+        return silences.covering(window.silences, key, verdict, change.text, night)
+    results = [result for result in window.checks.get(key, ()) if result]
+    if results and _VERDICTS[results[-1].letter] in HEALTHY_VERDICTS:
+        # It flaps, and passes tonight: what is reported of it is its last failure.
+        last = next(filter(_failed, reversed(results)), None)
+        verdict, cause = (_VERDICTS[last.letter].value, last.cause) if last else ("", "")
+        return silences.covering(window.silences, key, verdict, cause, night)
+    return window.silenced.get(key)
+
+
+def _sounding_again(window: Window, silence: Silence, rows: list[Standing]) -> Iterator[Change]:
+    """Yield a change for each of the `rows`, what is bad of its check tonight, that sounds again.
+
+    No other change of tonight reports the check.
+    """
+    before, night = window.nights[-2:]
+    over = before[:10] <= silence["until"] < night[:10]
+    line = window.checks.get((silence["host"], silence["check"]), [])
+    known = [silences.parts(result.cause) for result in line[:-1] if result and _failed(result)]
+    for row in rows:
+        if over and silences.matches(silence, row["verdict"], row["cause"]):
+            kind = "unsilenced"
+            what = (
+                f"is still bad, for {count_nights(row['strikes'])} in a row, and its silence ended"
+                f" on {silence['until']}"
+            )
+        elif (
+            "silenced" not in row
+            # What flaps is not reported for another cause, but its silence is for one cause only.
+            and row["verdict"] != SLOW
+            and silences.in_force(silence, night)
+            and silences.parts(row["cause"]) not in known
+        ):
+            kind, what = "other-cause", "fails for another cause than the silenced one"
+        else:
+            continue
+        yield Change(
+            kind,
+            row["host"],
+            row["check"],
+            None,
+            f"{row['verdict']}: {row['cause']}",
+            f"{row['check']} {what}: {row['cause'].removesuffix('.')}.",
+            row["remedy"],
+            "bad",
+            row["strikes"],
+            row.get("explained_by", ""),
+        )
+
+
+def _is_bad(change: Change) -> bool:
+    return change.weight == "bad"
+
+
+def _failed(result: CheckResult) -> bool:
+    return _VERDICTS[result.letter] not in {*HEALTHY_VERDICTS, Verdict.INCONCLUSIVE}
