@@ -277,7 +277,7 @@ def test_the_network_setup_is_removed_by_a_command(example: Example, fleet: Flee
     left = "find /etc /opt -name '*gpufleet-network*' -o -path '/opt/gpufleet/network*'"
     assert fleet.on("lab1", left) == ""
     fleet.on("lab1", "dpkg -s rdma-core")
-    fleet.on("lab1", "umount -R /sys")
+    fleet.on("lab1", "umount --recursive --lazy /sys")
 
 
 @pytest.mark.slow
