@@ -58,6 +58,19 @@ def down(name: str) -> Callable[[Tree], None]:
     return of
 
 
+def disabled(name: str, interface: str) -> Callable[[Tree], None]:
+    """A RoCE port whose interface was set down, as soft RoCE and mlx5 show it."""
+
+    def of(tree: Tree) -> None:
+        attribute(tree, f"{name}/ports/1/state", "1: DOWN")
+        attribute(tree, f"{name}/ports/1/phys_state", "3: Disabled")
+        own = tree.root / "sys/class/net" / interface
+        (own / "operstate").write_text("down\n", encoding="utf-8")
+        (own / "carrier").unlink()
+
+    return of
+
+
 def set_to(name: str, text: str) -> Callable[[Tree], None]:
     return lambda tree: attribute(tree, name, text)
 
@@ -98,6 +111,11 @@ ONE_FAULT: dict[str, tuple[str, Callable[[Tree], None], str]] = {
     "gb200: mlx5_1 is down": ("network.ports", down("mlx5_1"), "FAIL"),
     "b300: mlx5_3 is down": ("network.ports", down("mlx5_3"), "FAIL"),
     "dual ports: mlx5_4 is down": ("network.ports", down("mlx5_4"), "FAIL"),
+    "soft roce: rxe1 is down (1: DOWN, 3: Disabled)": (
+        "network.ports",
+        disabled("rxe1", "enp0s4"),
+        "FAIL",
+    ),
     "virtual functions: mlx5_6 is down": ("network.ports", down("mlx5_6"), "FAIL"),
     "h200 with roce: mlx5_2 carries 200 Gb/sec (4X HDR)": (
         "network.ports",
