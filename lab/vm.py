@@ -1,8 +1,9 @@
-"""A virtual machine under software emulation, for tests that load kernel modules.
+"""Virtual machines under software emulation, for tests that load kernel modules.
 
-Slow (half a minute to boot), so it serves the few tests that need a kernel of their own. It is made
-of the same packages as a lab host, with Debian's cloud kernel; the stand-ins for NVIDIA's kernel
-modules are built for that kernel, where building is fast, and lie ready in it.
+Slow (half a minute to boot), so they serve the few tests that need a kernel of their own. They are
+made of the same packages as a lab host, with a kernel of Debian: its cloud kernel, and in it the
+stand-ins for NVIDIA's kernel modules, which are built where building is fast; or its generic
+kernel, which has the modules of RDMA. Several machines share a network of their own.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,13 +29,44 @@ from lab.settings import USER, Lab
 GUEST = Path(__file__).parent / "guest"
 SUITE = "bookworm"
 VERSIONS = ("535.261.03", "550.163.01")
-PACKAGES = (
-    *("initramfs-tools", "linux-headers-cloud-amd64", "linux-image-cloud-amd64"),
-    *("make", "udev"),
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a virtual machine has beside a lab host's packages; `versions`: of stand-in drivers."""
+
+    name: str
+    packages: tuple[str, ...]
+    versions: tuple[str, ...] = VERSIONS
+    kernel_options: str = ""
+    processors: int = 2
+    memory_mib: int = 1024
+
+
+PLAIN = Kind(
+    "vm",
+    (
+        *("initramfs-tools", "linux-headers-cloud-amd64", "linux-image-cloud-amd64"),
+        *("make", "udev"),
+    ),
 )
-# A machine on which SELinux enforces Debian's policy, and the kernel's options for that.
-SELINUX_PACKAGES = ("policycoreutils", "selinux-basics", "selinux-policy-default", "selinux-utils")
-SELINUX_OPTIONS = "security=selinux selinux=1 enforcing=1"
+# A machine on which SELinux enforces Debian's policy.
+SELINUX = Kind(
+    "selinux-vm",
+    (
+        *PLAIN.packages,
+        *("policycoreutils", "selinux-basics", "selinux-policy-default", "selinux-utils"),
+    ),
+    kernel_options="security=selinux selinux=1 enforcing=1",
+)
+# A machine with RDMA devices that need no hardware (rdma_rxe), and with programs that use them.
+RDMA = Kind(
+    "rdma-vm",
+    ("initramfs-tools", "linux-image-amd64", "perftest", "rdma-core", "udev"),
+    versions=(),
+    processors=1,
+    memory_mib=768,
+)
 CONTEXTS = "etc/selinux/default/contexts/files/file_contexts"
 # What this module needs beside the lab's own programs: {program: Debian package}.
 PROGRAMS = {
@@ -44,8 +76,10 @@ PROGRAMS = {
 }
 ALIAS = "gpufleet-vm"
 DISK_MIB = 3072
-MEMORY_MIB = 1024
-BOOT_LIMIT_S = 300.0
+# The interface that a machine has on the network of machines that run together.
+LINK = "enp0s16"
+# An emulated processor is slow, and slower beside other work.
+BOOT_LIMIT_S, COMMAND_LIMIT_S = 900.0, 600.0
 
 
 def missing() -> list[str]:
@@ -59,7 +93,6 @@ class Machine:
 
     port: int
     image: Path
-    kernel_options: str = ""
 
     @property
     def variables(self) -> dict[str, str | int]:
@@ -73,23 +106,29 @@ class Machine:
             f" -o UserKnownHostsFile={self.image / 'known_hosts'}",
         }
 
-    def on(self, command: str, check: bool = True) -> str:
+    def on(
+        self, command: str, check: bool = True, stdin: str | None = None, answer_s: int = 60
+    ) -> str:
         """Run a shell command as root; returns its output."""
         options = shlex.split(str(self.variables["ansible_ssh_common_args"]))
         login = [*options, "-p", str(self.port), "-i", str(self.image / "id_ed25519")]
-        words = ["-o", "BatchMode=yes", "-o", "ConnectTimeout=10", *login, f"{USER}@127.0.0.1"]
-        return run("ssh", *words, shlex.join(["sudo", "sh", "-c", command]), check=check).stdout
+        limit = f"ConnectTimeout={answer_s}"
+        words = ["-o", "BatchMode=yes", "-o", limit, *login, f"{USER}@127.0.0.1"]
+        words.append(shlex.join(["sudo", "sh", "-c", command]))
+        return run("ssh", *words, stdin=stdin, check=check, timeout=COMMAND_LIMIT_S).stdout
 
 
-def image(lab: Lab, progress: Progress, selinux: bool = False) -> Path:
+def image(lab: Lab, progress: Progress, kind: Kind) -> Path:
     """The directory with disk, kernel, initrd and keys, in the cache; made if it is not there."""
     recipe = Recipe(SUITE)
-    packages = (*PACKAGES, *(SELINUX_PACKAGES if selinux else ()))
     texts = [path.read_bytes() for path in sorted(GUEST.iterdir())]
-    parts = [recipe.digest.encode(), repr((packages, VERSIONS, DISK_MIB)).encode(), *texts]
+    parts = [
+        recipe.digest.encode(),
+        repr((kind.packages, kind.versions, DISK_MIB)).encode(),
+        *texts,
+    ]
     digest = hashlib.sha256(b"".join(parts)).hexdigest()[:12]
-    kind = "selinux-vm" if selinux else "vm"
-    place = lab.images / f"{kind}-{digest}"
+    place = lab.images / f"{kind.name}-{digest}"
     with lock(lab.locks, "image-vm", progress.say):
         if not place.exists():
             lab.images.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -98,29 +137,29 @@ def image(lab: Lab, progress: Progress, selinux: bool = False) -> Path:
                 scratch(lab.cache, "image-vm") as work,
             ):
                 work.chmod(0o711)
-                _build(recipe, packages, work)
-                partial = lab.images / f".{kind}-{digest}.partial"
+                _build(recipe, kind, work)
+                partial = lab.images / f".{kind.name}-{digest}.partial"
                 shutil.rmtree(partial, ignore_errors=True)
                 shutil.move(work / "made", partial)
-                for older in lab.images.glob(f"{kind}-*"):
+                for older in lab.images.glob(f"{kind.name}-*"):
                     shutil.rmtree(older)
                 partial.rename(place)
     return place
 
 
-def _build(recipe: Recipe, packages: tuple[str, ...], work: Path) -> None:
+def _build(recipe: Recipe, kind: Kind, work: Path) -> None:
     root, overlay, made = work / "root", work / "overlay", work / "made"
     overlay.mkdir()
     made.mkdir(mode=0o700)
     recipe.network.write(overlay)
-    hooks = [(HERE / "customize.sh", overlay), (GUEST / "customize.sh", GUEST, *VERSIONS)]
+    hooks = [(HERE / "customize.sh", overlay), (GUEST / "customize.sh", GUEST, *kind.versions)]
     reported = [" ".join(shlex.quote(str(word)) for word in words[1:]) for words in hooks]
     run(
         "mmdebstrap",
         "--format=directory",
         "--variant=minbase",
         f"--components={','.join(recipe.components)}",
-        f"--include={','.join([*recipe.packages, *packages])}",
+        f"--include={','.join([*recipe.packages, *kind.packages])}",
         *(
             f'--customize-hook=sh {shlex.quote(str(words[0]))} "$1" {more}'
             for words, more in zip(hooks, reported, strict=True)
@@ -155,21 +194,38 @@ def _build(recipe: Recipe, packages: tuple[str, ...], work: Path) -> None:
 
 
 @contextmanager
-def running(lab: Lab, progress: Progress, selinux: bool = False) -> Iterator[Machine]:
+def running(lab: Lab, progress: Progress, kind: Kind = PLAIN) -> Iterator[Machine]:
     """A machine that has booted; what it wrote is gone with it."""
-    made = image(lab, progress, selinux)
-    with lock(lab.locks, "vm", progress.say), scratch(lab.cache, "vm") as work:
-        run("qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw", "-b", made / "disk.img",
-            work / "disk.qcow2")  # fmt: skip
-        options = SELINUX_OPTIONS if selinux else ""
-        machine, console = Machine(_free_port(), made, options), work / "console"
-        with subprocess.Popen(_command(machine, work / "disk.qcow2", console)) as emulator:
-            try:
-                with progress.step("Booting a virtual machine"):
-                    _wait(machine, emulator, console)
-                yield machine
-            finally:
-                emulator.kill()
+    with together(lab, progress, kind, 1) as (machine,):
+        yield machine
+
+
+@contextmanager
+def together(lab: Lab, progress: Progress, kind: Kind, count: int) -> Iterator[list[Machine]]:
+    """Machines that have booted; two have the interface LINK on a network of their own."""
+    made = image(lab, progress, kind)
+    with (
+        lock(lab.locks, "vm", progress.say),
+        scratch(lab.cache, "vm") as work,
+        ExitStack() as emulators,
+    ):
+        machines, started = [], []
+        for number in range(1, count + 1):
+            machine, disk = Machine(_free_port(), made), work / f"disk{number}.qcow2"
+            run("qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw", "-b", made / "disk.img",
+                disk)  # fmt: skip
+            link = _link(work, number) if count > 1 else []
+            console = work / f"console{number}"
+            emulator = emulators.enter_context(
+                subprocess.Popen(_command(machine, kind, disk, console, link))
+            )
+            emulators.callback(emulator.kill)
+            machines.append(machine)
+            started.append((machine, emulator, console))
+        with progress.step(f"Booting {count} virtual machine{'s' if count > 1 else ''}"):
+            for each in started:
+                _wait(*each)
+        yield machines
 
 
 def _free_port() -> int:
@@ -179,16 +235,30 @@ def _free_port() -> int:
         return port
 
 
-def _command(machine: Machine, disk: Path, console: Path) -> list[str | Path]:
+def _link(work: Path, number: int) -> list[str]:
+    """The second interface of one of two machines: a socket of each carries its packets."""
+    own, other = (work / f"link{each}" for each in (number, 3 - number))
+    sides = (
+        f"{side}.type=unix,{side}.path={path}" for side, path in (("local", own), ("remote", other))
+    )
+    card = f"virtio-net-pci,netdev=link,addr=0x10,mac=52:54:00:00:00:{number:02x}"
+    return ["-netdev", ",".join(("dgram,id=link", *sides)), "-device", card]
+
+
+def _command(
+    machine: Machine, kind: Kind, disk: Path, console: Path, link: list[str]
+) -> list[str | Path]:
     return [
         # Not even a test that is killed leaves it behind.
         *("setpriv", "--pdeathsig", "KILL"),
-        *("qemu-system-x86_64", "-machine", "q35,accel=tcg", "-smp", "2", "-m", str(MEMORY_MIB)),
+        *("qemu-system-x86_64", "-machine", "q35,accel=tcg", "-smp", str(kind.processors)),
+        *("-m", str(kind.memory_mib)),
         *("-kernel", machine.image / "vmlinuz", "-initrd", machine.image / "initrd.img"),
-        *("-append", f"root=/dev/vda rw quiet console=ttyS0 {machine.kernel_options}"),
+        *("-append", f"root=/dev/vda rw quiet console=ttyS0 {kind.kernel_options}"),
         *("-drive", f"file={disk},if=virtio,format=qcow2,cache=unsafe"),
         *("-netdev", f"user,id=net,hostfwd=tcp:127.0.0.1:{machine.port}-:22"),
         *("-device", "virtio-net-pci,netdev=net", "-device", "virtio-rng-pci"),
+        *link,
         *("-display", "none", "-monitor", "none", "-serial", f"file:{console}"),
     ]
 
@@ -197,7 +267,7 @@ def _wait(machine: Machine, emulator: subprocess.Popen[bytes], console: Path) ->
     deadline = time.monotonic() + BOOT_LIMIT_S
     while emulator.poll() is None and time.monotonic() < deadline:
         # qemu takes the connection before anybody answers, so that only a login tells.
-        state = machine.on("systemctl is-system-running --wait", check=False).strip()
+        state = machine.on("systemctl is-system-running --wait", check=False, answer_s=10).strip()
         if state in ("running", "degraded"):
             return
         time.sleep(0.5)

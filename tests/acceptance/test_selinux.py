@@ -31,7 +31,7 @@ PLACES = f"{TOOLKIT} /usr/local/cuda /var/lib/gpufleet /etc/ld.so.conf.d /etc/ld
 def machine() -> Iterator[vm.Machine]:
     if lacking := vm.missing():
         pytest.skip(f"apt-get install --no-install-recommends {' '.join(lacking)}")
-    with vm.running(Lab.from_environment(os.environ), Progress(), selinux=True) as booted:
+    with vm.running(Lab.from_environment(os.environ), Progress(), vm.SELINUX) as booted:
         yield booted
 
 

@@ -13,7 +13,7 @@ from gpufleet.host_state import ports as roles
 from gpufleet.host_state.counters import Growth, Reading, rates
 from gpufleet.probe import nvlink
 from tests.support.healthy_host import nvlinks
-from tests.support.rdma_host import device, interface, network, port
+from tests.support.rdma_host import device, interface, network, port, roce_port
 
 HOUR, DAY = 3600.0, 86400.0
 
@@ -80,6 +80,12 @@ def test_each_port_has_a_reading_of_its_own_by_its_guid() -> None:
     names = [guid for guid, _ in counters.readings(found, "boot")]
     assert names == ["a088c20300ab0000", "a088c20300ab0007", "a088c20300ab0000-3"]
     assert list(counters.readings(found, None)) == []
+
+
+def test_a_gid_of_an_ip_address_names_no_port() -> None:
+    gids = [{**gid, "index": gid["index"] + 2} for gid in roce_port(5)["gids"][2:]]
+    found = roles.ports(network([device(0, roce_port(5, gids=gids))]))
+    assert [guid for guid, _ in counters.readings(found, "boot")] == ["a088c20300ab0000-1"]
 
 
 def test_the_changes_of_a_carrier_are_those_of_the_ports_interface() -> None:

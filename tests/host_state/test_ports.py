@@ -113,3 +113,35 @@ def test_no_interface_is_read_as_a_port_of_its_own_where_its_device_was_not_read
     silent = device(7, ports=None, bridge=None, error="no answer within 4 s")
     own = interface(silent, "ens7np0")
     assert list(found([device(0), silent], interfaces=[own])) == ["mlx5_0"]
+
+
+def soft(**changes: object) -> tuple[Document, Document]:
+    """A soft RoCE device, which is on no bus, and its interface."""
+    own = roce_port(0, counters=None, hw_counters={"link_downed": 0, "sent_pkts": 7})
+    row = device(0, own, address=None, path=[], type=None, board=None, name="rxe0", vendor=None)
+    return row, interface({"address": "virtio3"}, "ens0np0", carrier_up_count=0, **changes)
+
+
+def test_a_device_without_a_bus_has_the_interface_of_its_gids() -> None:
+    row, own = soft()
+    (port,) = roles.ports(network([row], interfaces=[own]), [], 1)
+    assert (port.name, port.role) == ("rxe0", "compute")
+    assert port.names == ["rxe0", "rxe0/1", "ens0np0"]
+    (port,) = roles.ports(network([row], interfaces=[{**own, "default_route": True}]), [], 1)
+    assert port.role == "management"
+
+
+def test_a_port_had_a_link_if_only_its_drivers_own_counter_says_so() -> None:
+    row, own = soft()
+    section = network([row], interfaces=[own])
+    assert not roles.ports(section, [], 1)[0].was_up
+    row["ports"][0]["hw_counters"]["link_downed"] = 1
+    assert roles.ports(section, [], 1)[0].was_up
+
+
+def test_a_roce_port_is_switched_off_where_its_interface_is_not_set_up() -> None:
+    off = {"state": "1: DOWN", "phys_state": "3: Disabled"}
+    row = device(0, roce_port(0, **off))
+    for carrier, expected in ((0, False), (None, True)):
+        section = network([row], interfaces=[interface(row, "ens0np0", carrier=carrier)])
+        assert roles.ports(section, [], 1)[0].disabled is expected

@@ -78,7 +78,7 @@ def test_a_port_is_read_with_its_tables_and_counters(tree: Tree) -> None:
                 "gid": "fe80:0000:0000:0000:a088:c203:00ab:0000",
                 "kind": "link-local",
                 "type": "IB/RoCE v1",
-                "interface": "ens0np0",
+                "interface": None,
             }
         ],
         "pkeys": ["0xffff"],

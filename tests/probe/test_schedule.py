@@ -91,6 +91,20 @@ def test_the_driver_may_start_eight_cards_without_persistence(root: Path) -> Non
     assert patience(host, 1.5) == 1.5
 
 
+@pytest.mark.parametrize(
+    ("deadline_s", "section_s"), [(5, 5), (120, 20), (300, 20), (900, 60), (1800, 120)]
+)
+def test_a_longer_deadline_gives_a_slow_host_more_time_for_each_section(
+    root: Path, deadline_s: float, section_s: float
+) -> None:
+    """An emulated processor needed 30 s for a section, whatever the deadline."""
+    settings = dict(DEFAULTS, root=str(root), mode="full", deadline_s=deadline_s)
+    plan = Schedule(settings, runner.SECTIONS)
+    assert {plan.deadline_of(name, deadline_s) for name in ("os", "driver", "network")} == {
+        section_s
+    }
+
+
 @pytest.mark.parametrize(("deadline_s", "expect_gpus"), [(300, 8), (900, 8), (300, None)])
 def test_no_section_of_a_slow_driver_has_less_than_its_cards_need(
     root: Path, deadline_s: float, expect_gpus: int | None

@@ -11,6 +11,7 @@ from typing import Any
 from tests.support.rdma_tree import DOWN, Tree, modules, storage
 
 CX8: dict[str, Any] = {"model": "MT4131", "board": "MT_0000001180", "firmware": "40.48.1000"}
+VIRTIO = {"class": "0x020000", "vendor": "0x1af4", "device": "0x1000"}
 ROCE: dict[str, Any] = {"link_layer": "Ethernet", "rate": "400 Gb/sec (4X NDR)"}
 
 
@@ -47,6 +48,21 @@ def dual_ports(tree: Tree) -> None:
             tree.put(f"{second}/{file}", text)
         tree.link(f"sys/bus/pci/devices/{address}", second)
         tree.adapter(f"mlx5_{2 * card + 1}", second, **DOWN)
+
+
+def soft_roce(tree: Tree) -> None:
+    """A virtual machine with two soft RoCE devices, as read in one with kernel 6.1, and two GPUs."""
+    modules(tree, "ib_core", "ib_uverbs", "rdma_rxe")
+    for number in range(3):
+        if number:
+            tree.gpu(number)
+        place = tree.function("0000:00", (f"0000:00:{number + 2:02x}.0",), **VIRTIO)
+        # The interface belongs to the device on the bus of virtio, below the PCI function.
+        own = f"{place}/virtio{number}"
+        tree.interface(f"enp0s{number + 2}", own, speed="-1", carrier_up_count="1")
+        if number:
+            tree.software(f"rxe{number - 1}", number, f"enp0s{number + 2}")
+    tree.route("enp0s2")
 
 
 def virtual(tree: Tree) -> None:
@@ -101,6 +117,7 @@ MACHINES = {
     "virtual functions": virtual,
     "grace": grace,
     "bond": bond,
+    "soft roce": soft_roce,
 }
 # Where nothing is declared and no two ports have one role.
 ALONE = {"workstation", "grace", "bond"}

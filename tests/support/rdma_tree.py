@@ -15,6 +15,7 @@ from gpufleet.probe.host import Host
 from gpufleet.probe.sections.network import section_network
 
 GEN5 = "32.0 GT/s PCIe"
+SOFTWARE_COUNTERS = ("link_downed", "rcvd_pkts", "retry_exceeded_err", "send_err", "sent_pkts")
 DOWN = {"state": "1: DOWN", "phys_state": "2: Polling", "rate": "10 Gb/sec (4X SDR)"}
 
 
@@ -163,20 +164,49 @@ class Tree:
         if address is not None:
             mapped = f"0000:0000:0000:0000:0000:ffff:0a00:{address:04x}"
             gids = [(gid, kind) for gid in (local, mapped) for kind in ("IB/RoCE v1", "RoCE v2")]
-        for index in range(16):
-            gid, kind = gids[index] if index < len(gids) else ("0000:" * 7 + "0000", "")
-            self.put(f"{place}/gids/{index}", gid)
-            if kind:
-                self.put(f"{place}/gid_attrs/types/{index}", kind)
-                self.put(f"{place}/gid_attrs/ndevs/{index}", f"ens{number}np0")
+        self.gids(place, gids, f"ens{number}np0" if link_layer == "Ethernet" else None)
         for index in range(16):
             self.put(f"{place}/pkeys/{index}", "0x0000" if index else "0xffff")
-        given = {"symbol_error": 0, "link_downed": 0, "port_xmit_data": 1 << 45}
-        for name, value in {**given, **(counters or {})}.items():
-            self.put(f"{place}/counters/{name}", str(value))
-        self.put(f"{place}/counters/VL15_dropped", "N/A (no PMA)")
+        # The device of EFA has no classic counters.
+        if link_layer != "Unspecified":
+            given = {"symbol_error": 0, "link_downed": 0, "port_xmit_data": 1 << 45}
+            for name, value in {**given, **(counters or {})}.items():
+                self.put(f"{place}/counters/{name}", str(value))
+            self.put(f"{place}/counters/VL15_dropped", "N/A (no PMA)")
         self.put(f"{place}/hw_counters/out_of_buffer", "0")
         self.put(f"{place}/hw_counters/lifespan", "10")
+
+    def gids(self, place: str, used: list[tuple[str, str]], interface: str | None) -> None:
+        """The GID table of a port: (GID, type) of the entries in use, which come first."""
+        for index in range(16):
+            self.put(f"{place}/gids/{index}", "0000:" * 7 + "0000")
+        for index, (gid, kind) in enumerate(used):
+            self.put(f"{place}/gids/{index}", gid)
+            self.put(f"{place}/gid_attrs/types/{index}", kind)
+            if interface:
+                self.put(f"{place}/gid_attrs/ndevs/{index}", interface)
+
+    def software(self, name: str, number: int, interface: str) -> None:
+        """A soft RoCE device of an interface: it is on no bus, and has few of the files."""
+        own = f"sys/devices/virtual/infiniband/{name}"
+        self.link(f"sys/class/infiniband/{name}", own)
+        self.node(f"infiniband_verbs/uverbs{number}", ibdev=name)
+        for file, text in (
+            ("fw_ver", ""),
+            ("node_guid", f"5054:00ff:fe00:{number:04x}"),
+            ("parent", interface),
+            ("ports/1/state", "4: ACTIVE"),
+            ("ports/1/phys_state", "5: LinkUp"),
+            ("ports/1/rate", "2.5 Gb/sec (1X SDR)"),
+            ("ports/1/link_layer", "Ethernet"),
+            ("ports/1/pkeys/0", "0xffff"),
+            ("ports/1/hw_counters/lifespan", "10"),
+            *((f"ports/1/hw_counters/{each}", "0") for each in SOFTWARE_COUNTERS),
+        ):
+            self.put(f"{own}/{file}", text)
+        local = f"fe80:0000:0000:0000:5054:00ff:fe00:{number:04x}"
+        mapped = f"0000:0000:0000:0000:0000:ffff:c0a8:{number:04x}"
+        self.gids(f"{own}/ports/1", [(local, "RoCE v2"), (mapped, "RoCE v2")], interface)
 
     def interface(self, name: str, place: str, **files: str) -> None:
         """A network interface of a PCI function."""

@@ -121,10 +121,13 @@ def link_readings(smi: Smi, boot_id: str | None) -> Iterator[tuple[str, Reading]
 
 
 def port_guid(port: Port) -> str | None:
-    """The port's GUID: the last half of its first GID, else its device's and its number."""
+    """The port's GUID: the last half of its first GID, else its device's and its number.
+
+    Where the first GID is not in use, the others hold IP addresses, which change.
+    """
     if port.device is None or port.port is None:
         return None
     gids, node = port.port["gids"], port.device["guid"]
-    if gids and len(parts := gids[0]["gid"].split(":")) == 8:
+    if gids and gids[0]["index"] == 0 and len(parts := gids[0]["gid"].split(":")) == 8:
         return "".join(parts[4:])
     return f"{node.replace(':', '')}-{port.port['port']}" if node else None

@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 
 from gpufleet.catalog import network as facts
 from gpufleet.model.plan import Plan, PlannedPorts
-from gpufleet.model.sections.network import Interface, Network, RdmaDevice, RdmaPort
+from gpufleet.model.sections.network import Gid, Interface, Network, RdmaDevice, RdmaPort
 
 COMPUTE, STORAGE, MANAGEMENT, UNUSED = "compute", "storage", "management", "unused"
 INFINIBAND, ETHERNET, EFA = "InfiniBand", "Ethernet", "EFA"
@@ -58,16 +58,24 @@ class Port:
 
     @property
     def disabled(self) -> bool:
-        """Whether somebody has switched it off, or nobody has ever set it up."""
+        """Whether somebody has switched it off, or nobody has ever set it up.
+
+        Drivers call each RoCE port that is down disabled, also one without a cable: its interface
+        tells, which has a carrier or has none once it is set up.
+        """
+        if self.layer == ETHERNET and self.interface:
+            return self.interface["carrier"] is None
         state = self.port["phys_state"] if self.port else None
         return facts.state_number(state) == facts.state("disabled")
 
     @property
     def was_up(self) -> bool:
         """Whether it has had a link since the driver was loaded."""
-        counters = (self.port["counters"] if self.port else None) or {}
+        counted = [self.port["counters"], self.port["hw_counters"]] if self.port else []
         carriers = self.interface["carrier_up_count"] if self.interface else None
-        return bool(counters.get("link_downed")) or bool(self.layer == ETHERNET and carriers)
+        return any((counters or {}).get("link_downed") for counters in counted) or bool(
+            self.layer == ETHERNET and carriers
+        )
 
     @property
     def rate(self) -> facts.Rate | None:
@@ -170,10 +178,11 @@ def _by_declaration(port: Port, declared: Sequence[PlannedPorts]) -> Port:
 
 def _unassigned(network: Network) -> list[Port]:
     """The ports without their roles: those of RDMA devices, then other interfaces."""
-    interfaces: dict[tuple[str, int], Interface] = {}
-    for interface in network["interfaces"] or []:
-        interfaces[interface["address"], interface["dev_port"] or 0] = interface
-    found, used = [], set()
+    rows = network["interfaces"] or []
+    by_place = {(row["address"], row["dev_port"] or 0): row for row in rows}
+    by_name = {row["name"]: row for row in rows}
+    found: list[Port] = []
+    used: set[str] = set()
     silent = set()
     for device in network["devices"] or []:
         if device["ports"] is None and device["address"]:
@@ -182,12 +191,18 @@ def _unassigned(network: Network) -> list[Port]:
             name = device["name"] if port["port"] == 1 else f"{device['name']}/{port['port']}"
             place = device["address"] or "", port["port"] - 1
             layer = EFA if device["vendor"] == AMAZON else port["link_layer"] or NOT_READ
-            found.append(Port(name, layer, device, port, interfaces.get(place)))
-            used.add(place)
-    for place, interface in interfaces.items():
-        if place not in used and interface["address"] not in silent:
+            own = by_place.get(place) or by_name.get(_interface(port["gids"]))
+            found.append(Port(name, layer, device, port, own))
+            used.update([own["name"]] if own else [])
+    for interface in by_place.values():
+        if interface["name"] not in used and interface["address"] not in silent:
             found.append(Port(interface["name"], ETHERNET, interface=interface))
     return found
+
+
+def _interface(gids: list[Gid] | None) -> str:
+    """The interface of a port by its GIDs: a device without hardware of its own has no other."""
+    return next((gid["interface"] for gid in gids or [] if gid["interface"]), "")
 
 
 def _derived(found: list[Port], network: Network, gpus: int) -> list[Port]:

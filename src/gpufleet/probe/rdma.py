@@ -33,7 +33,7 @@ BRIDGE = b"SW_MNG"
 POSSIBLE_BRIDGES = range(0x1021, 0x2000)
 BITS_PER_WORD = 32
 # More devices, ports, GIDs and counters than a host has. Each costs time.
-MOST_DEVICES, MOST_PORTS, MOST_GIDS, MOST_KEYS, MOST_COUNTERS = 256, 8, 256, 128, 128
+MOST_DEVICES, MOST_PORTS, MOST_GIDS, MOST_KEYS, MOST_COUNTERS = 256, 8, 1024, 128, 128
 # A subnet manager fills the table of keys from its begin: after so many empty ones nothing follows.
 EMPTY_KEYS = 4
 LINK = ("current_link_speed", "current_link_width", "max_link_speed", "max_link_width")

@@ -30,6 +30,9 @@ SECOND_READINGS = {"smi_after": "smi", "kernel_log_after": "kernel_log"}
 # What a card needs to start with and without the persistence daemon, in seconds; eight without it
 # were seen to take 18 s and more.
 CARD_S = {True: 3, False: 10}
+# A section may take this part of the deadline: more than its usual time only on a slow host, for
+# which somebody asks by a longer deadline than the default one.
+SHARES = 15
 # What a deadline leaves for all other work, where it is too short for that and to compile.
 LEAST_WORK_S = 240
 PERSISTENCE = "/run/nvidia-persistenced/socket"
@@ -56,8 +59,9 @@ class Schedule:
             self.works and sum(stack["seconds"] for stack in settings["compiles"].values()),
         )
         self.total_s = deadline_s - self.compile_s
+        self.section_s = max(SECTION_DEADLINE_S, self.total_s / SHARES)
         self.patient_s = (
-            patience(host, self.total_s) if self.loaded else min(self.total_s, SECTION_DEADLINE_S)
+            patience(host, self.total_s) if self.loaded else min(self.total_s, self.section_s)
         )
         self.holder = None
 
@@ -128,7 +132,7 @@ class Schedule:
             return max(1, min(2 * self.patient_s, left_s / 3))
         if name in LONG and self.full:
             return max(1, left_s)
-        return max(1, min(self.patient_s if name in PATIENT else SECTION_DEADLINE_S, left_s))
+        return max(1, min(self.patient_s if name in PATIENT else self.section_s, left_s))
 
     def hold_cards(self):
         """Keep the cards awake, where the driver starts: else each process would start them."""

@@ -85,6 +85,20 @@ def declared_port_disabled(plan: Document, snapshot: Document) -> None:
     data(snapshot, "network")["devices"][1]["ports"][0].update(DOWN, phys_state="3: Disabled")
 
 
+@fault(
+    "network.ports",
+    cause="mlx5_3 is down (1: DOWN, 3: Disabled): 7 ports",
+    remedy="ip link set ens3np0 up",
+)
+def interface_of_a_rail_set_down(plan: Document, snapshot: Document) -> None:
+    row = rails(plan, snapshot)[3]
+    row["ports"][0].update(DOWN, phys_state="3: Disabled")
+    own = {"name": "ens3np0", "address": row["address"], "driver": "mlx5_core", "type": 1}
+    own |= {"operstate": "down", "carrier": None, "carrier_changes": 0, "carrier_up_count": 0}
+    own |= {"speed": -1, "index": 5, "mtu": 9000, "dev_port": 0, "master": None}
+    data(snapshot, "network")["interfaces"] = [{**own, "default_route": False}]
+
+
 @fault("network.ports", cause="mlx5_8 is down", remedy="its cable")
 def storage_port_that_had_a_link(plan: Document, snapshot: Document) -> None:
     row = storage(8)

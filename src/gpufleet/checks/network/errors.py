@@ -16,7 +16,7 @@ from gpufleet.model.plan import Plan
 from gpufleet.model.text import quoted
 from gpufleet.model.verdict import Verdict
 
-from .reading import none_declared, not_judged, ports_of
+from .reading import named, none_declared, not_judged, ports_of
 
 
 @check(
@@ -62,6 +62,8 @@ def counting(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
         ]
         if shown:
             yield Evidence(f"{port.name}: {', '.join(shown)}")
+    if bare := [port for port in found.judged if port.port and not port.port["counters"]]:
+        yield Evidence(f"no classic error counters: {named(bare, 12)}")
     if full:
         number = clear[0].port["port"] if clear[0].port else 1
         yield Finding(

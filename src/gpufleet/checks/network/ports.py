@@ -35,6 +35,7 @@ CABLE = (
     "look at its cable, at both transceivers and at the switch's port (on the host: ibstat, or"
     " ethtool and `ip link`); of a cloud's instance: report it to the provider"
 )
+SET_UP = "set its interface up (on the host: ip link set {} up); if it stays down, "
 INFINIBAND_CLASS = "0x0207"
 
 
@@ -163,7 +164,11 @@ def _states(group: list[Port], *, wanted: bool) -> Iterator[Finding | Evidence]:
                 " it logs of this port",
             )
         else:
-            yield Finding(f"{have(ports, 'is', 'are')} down ({state}): {reason}", CABLE)
+            unset = [port.interface for port in ports if port.disabled and port.interface]
+            yield Finding(
+                f"{have(ports, 'is', 'are')} down ({state}): {reason}",
+                (SET_UP.format(quoted(unset[0]["name"])) if unset else "") + CABLE,
+            )
     if undecided:
         yield Finding(
             f"{have(undecided, 'is', 'are')} down ({undecided[0].state_text}), and nothing says"

@@ -203,6 +203,9 @@ def _declared_gid(ports: list[Port], row: PlannedPorts) -> Iterator[Finding]:
     index, wanted = row["gid_index"], ROCE.get(version)
     kinds: dict[str, list[Port]] = defaultdict(list)
     for port in ports:
+        if port.active is False:
+            # It loses its GIDs with its interface's addresses; that it is down is the fault.
+            continue
         gids = port.port["gids"] if port.port else None
         if gids is None:
             yield Finding(
