@@ -31,8 +31,9 @@ from gpufleet.model.plan import Plan
 from gpufleet.model.sections.cuda import ContentsRead
 from gpufleet.model.snapshot import Snapshot
 from gpufleet.model.verdict import LETTERS, Verdict
+from gpufleet.yardstick.analysis import Analysis
 
-from . import database, drift, versions
+from . import database, drift, siblings, versions
 from .database import HistoryError
 from .drift import NOT_THERE, CheckResult
 from .recording import CODES, SCRUB, split_measure, write_run
@@ -220,7 +221,7 @@ class History:
             hosts[host]["measures"][name] = line
         return {"schema": SCHEMA, "nights": [night.started for night in nights], "hosts": hosts}
 
-    def changes(self, night: int | None = None) -> Changes:
+    def changes(self, night: int | None = None, *, alerts_per_month: float = 1.0) -> Changes:
         """Return the CHANGES document of a nightly run, by default of the newest."""
         nights = self.nights(kind=NIGHTLY)
         if night is not None:
@@ -232,7 +233,17 @@ class History:
                 f"There is no nightly run {night}." if night else "No nightly run is recorded yet.",
                 str(self.path),
             )
-        return drift.document(self.window(nights[-WINDOW:]))
+        window = self.window(nights[-WINDOW:])
+        before, window.outliers = self.compared(nights, alerts_per_month)
+        window.outliers_before = before
+        return drift.document(window)
+
+    def compared(
+        self, nights: list[RecordedRun], alerts_per_month: float
+    ) -> tuple[Analysis, Analysis]:
+        """Compare cards with their siblings in the run before the last of these, and the last."""
+        last = nights[-siblings.NIGHTS :]
+        return siblings.compare(_Values(self, last), len(last), alerts_per_month)
 
     def window(self, nights: list[RecordedRun]) -> drift.Window:
         """Return what `drift` needs of these runs."""
@@ -292,6 +303,27 @@ class History:
             for key, line in found.items()
             if fnmatchcase(full[key], named)
         }
+
+    def texts(self, nights: list[RecordedRun], measure: str) -> dict[str, list[str | None]]:
+        """By host, the text of a measure in each of these runs."""
+        position = {night.id: number for number, night in enumerate(nights)}
+        found: dict[str, list[str | None]] = defaultdict(lambda: [None] * len(nights))
+        texts = dict(
+            self._rows(
+                "SELECT id, text FROM texts WHERE id IN (SELECT DISTINCT w.text FROM words w"
+                f" WHERE {_NIGHTS} AND measure = (SELECT id FROM measures WHERE name = ?))",
+                _list(nights),
+                measure,
+            )
+        )
+        for host, night, text in self._each(
+            "SELECT h.name, w.night, w.text FROM words w JOIN hosts h ON h.id = w.host"
+            f" WHERE {_NIGHTS} AND measure = (SELECT id FROM measures WHERE name = ?)",
+            _list(nights),
+            measure,
+        ):
+            found[host][position[night]] = texts[text]
+        return found
 
     def _measures(self, named: str) -> dict[int, str]:
         """{id: name without device} of the measures that a pattern may match, by its end."""
@@ -407,6 +439,20 @@ class History:
         if self._open:
             self._open.close()
         self._open, self._writes = None, False
+
+
+@dataclass(frozen=True)
+class _Values:
+    """What the comparison of siblings reads of some runs."""
+
+    history: History
+    nights: list[RecordedRun]
+
+    def numbers(self, named: str) -> siblings.Numbers:
+        return self.history.numbers(self.nights, named)
+
+    def texts(self, name: str) -> siblings.Texts:
+        return self.history.texts(self.nights, name)
 
 
 # A condition on a table's nights; its parameter is a JSON list of ids.

@@ -133,7 +133,7 @@ class NightlyRun:
         log(summary.headline(session))
         with self._step("history"), History(settings.state_dir / HISTORY) as history:
             self.night = history.record(session, kind="nightly", values=found.values)
-            self.changes = history.changes(self.night)
+            self.changes = history.changes(self.night, alerts_per_month=settings.alerts_per_month)
             self.past = history.past()
             hosts = {host.name for host in session.hosts}
             self.contents_read = {
@@ -272,7 +272,11 @@ class NightlyRun:
                 delivered[channel.key], owed[channel.key] = night, [*late, night]
                 for each in (night, *late):
                     try:
-                        document = changes if each == night else history.changes(each)
+                        document = (
+                            changes
+                            if each == night
+                            else history.changes(each, alerts_per_month=settings.alerts_per_month)
+                        )
                         self._notify_one(channel, document, late=each != night)
                     except channels.DeliveryError as error:
                         missed.append(str(error))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from . import counts, fit, groups, levels, shifts
+from . import fit, groups, levels, shifts
 from .values import LEAST_SIBLINGS, Budget, Finding, Kind, Line, Spread
 
 
@@ -14,13 +14,19 @@ from .values import LEAST_SIBLINGS, Budget, Finding, Kind, Line, Spread
 class Analysis:
     """What one night's values say.
 
-    `compared`: by kind, the (host, card, measure) of the lines that have enough nights and siblings
+    `compared`: the (host, card, measure) of the lines that have enough nights and siblings
     to be compared; nobody else's own past is judged here.
     """
 
     findings: list[Finding] = field(default_factory=list)
     spreads: list[Spread] = field(default_factory=list)
     compared: set[tuple[str, str, str]] = field(default_factory=set)
+
+    def add(self, other: Analysis) -> None:
+        """Add what the values of another kind say."""
+        self.findings += other.findings
+        self.spreads += other.spreads
+        self.compared |= other.compared
 
 
 def analyse(kind: Kind, lines: Iterable[Line], budget: Budget) -> Analysis:
@@ -43,7 +49,7 @@ def analyse(kind: Kind, lines: Iterable[Line], budget: Budget) -> Analysis:
         for group in heights[-1]:
             inside = [line for line in members if line.groups[-1] == group]
             sizes[group, measure] = len({line.host for line in inside}), len(inside)
-        offsets = levels.offsets(members, residuals, shifts.TESTED)
+        offsets = levels.offsets(members, residuals)
         permanent += levels.findings(kind, members, offsets, budget)
         centres = {
             group: kind.value(level) for group, level in heights[-1].items() if group in offsets
@@ -67,20 +73,4 @@ def analyse(kind: Kind, lines: Iterable[Line], budget: Budget) -> Analysis:
         for noise in known
         if (noise.line.groups[-1], noise.line.measure) in sizes
     }
-    return found
-
-
-Values = Callable[[Kind], Sequence[Line]]
-
-
-def fleet(
-    kinds: Mapping[str, Kind], values: Values, errors: Sequence[Line], budget: Budget
-) -> Analysis:
-    """Compare all kinds, one after the other, so that the values of one kind are held at a time."""
-    found = Analysis(counts.rises(errors, budget) if errors else [])
-    for kind in kinds.values():
-        each = analyse(kind, values(kind), budget)
-        found.findings += each.findings
-        found.spreads += each.spreads
-        found.compared |= each.compared
     return found

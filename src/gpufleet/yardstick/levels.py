@@ -21,20 +21,21 @@ MAD_TO_SIGMA = 1.4826
 # The tail begins where a tenth of a normal distribution is below. Its mean excess there is 0.47
 # deviations; a smaller one that few cards show is not believed.
 TAIL_SHARE, TAIL_BEGIN, LEAST_EXCESS = 0.1, 1.2816, 0.5
+# A note is rarer than one in so many, also in a small fleet.
+MOST_NOTES = 0.01
 # An offset is the median of so many nights or more.
 LEAST_NIGHTS = 3
 
 
-def offsets(
-    lines: Sequence[Line], residuals: Sequence[Row], last: int
-) -> dict[str, dict[int, float]]:
-    """By group of tonight: each line's offset in the last nights, by position of the line.
+def offsets(lines: Sequence[Line], residuals: Sequence[Row]) -> dict[str, dict[int, float]]:
+    """By group of tonight: each line's offset, by position of the line.
 
-    A line that was not measured in the last night has none.
+    All nights count, so that a change has become permanent when most of them show it. A line that
+    was not measured in the last night has none.
     """
     found: dict[str, dict[int, float]] = defaultdict(dict)
     for position, (line, row) in enumerate(zip(lines, residuals, strict=True)):
-        known = [value for value in row[-last:] if value is not None]
+        known = [value for value in row if value is not None]
         if row[-1] is not None and len(known) >= LEAST_NIGHTS:
             found[line.groups[-1]][position] = statistics.median(known)
     return {group: each for group, each in found.items() if len(each) > LEAST_SIBLINGS}
@@ -70,7 +71,7 @@ def findings(
             chance = budget.chance("level")
             fails, notes = (
                 max(begin + mean * math.log(TAIL_SHARE / min(TAIL_SHARE, each)), kind.least_loss)
-                for each in (chance, NOTE_FACTOR * chance)
+                for each in (chance, max(chance, min(NOTE_FACTOR * chance, MOST_NOTES)))
             )
             loss = excess + begin
             if loss >= notes:
