@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import random
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
+from gpufleet.cli import distributions
 from gpufleet.model.nightly import Changes
 from gpufleet.nightly.history import History
 from gpufleet.nightly.siblings import NIGHTS
@@ -118,3 +121,30 @@ def test_before_there_are_enough_nights_its_own_past_judges_a_card(history: Hist
 def test_a_healthy_fleet_has_no_change(history: History) -> None:
     fleet(history, 6, NIGHTS + 5, lambda uuid, night: 1.0)
     assert history.changes()["changes"] == []
+
+
+def test_distributions_have_the_cards_and_their_outlier(history: History) -> None:
+    fleet(history, 6, 40, slow("GPU-gpu03-1", 36))
+    found = distributions.document(history, None, None, 1.0)
+    (each,) = found["distributions"]
+    assert (each["group"], each["measure"], len(each["cards"])) == (
+        "NVIDIA H100, 132 SMs, 81559 MiB, driver 550.54.15",
+        SPEED,
+        18,
+    )
+    assert [card["offset"] for card in each["cards"]] == sorted(
+        card["offset"] for card in each["cards"]
+    )
+    failed = [finding for finding in each["findings"] if finding["fails"]]
+    assert [(finding["host"], finding["card"]) for finding in failed] == [("gpu03", "GPU-gpu03-1")]
+    console = Console(width=160, record=True, file=io.StringIO())
+    distributions.show(console, found)
+    shown = console.export_text()
+    assert "✗ gpu03 GPU-gpu03-1: toolkit.12.3.tflops -1" in shown
+    assert distributions.document(history, None, "other", 1.0)["distributions"] == []
+
+
+def test_a_fleet_without_siblings_has_no_distribution(history: History) -> None:
+    fleet(history, 2, 3, slow("", 0))
+    found = distributions.document(history, None, None, 1.0)
+    assert found["distributions"] == []

@@ -36,6 +36,7 @@ from gpufleet.nightly.history import (
 from gpufleet.paths import REPORTS, host_file_name
 from gpufleet.report import terminal
 
+from . import distributions
 from .options import add_json
 from .parser import Parser
 
@@ -76,6 +77,18 @@ def parser() -> Parser:
         "--measure", metavar="NAME", help="Show this measure; * matches anything: '*.tflops'"
     )
     group.add_argument(
+        "--distributions",
+        action="store_true",
+        help="Show how cards are distributed in the newest run, and which ones are outliers",
+    )
+    group.add_argument(
+        "--alerts-per-month",
+        type=float,
+        default=1.0,
+        metavar="N",
+        help="Budget of false alarms for --distributions",
+    )
+    group.add_argument(
         "--last", type=int, default=WINDOW, metavar="N", help="Show this many nights"
     )
     group.add_argument("--kind", choices=KINDS, default=NIGHTLY, help="Show runs of this kind")
@@ -111,6 +124,8 @@ def run(options: argparse.Namespace, _: list[str]) -> int:
         Console(stderr=True).print(future_note(future), markup=False, soft_wrap=True)
     if options.json:
         sys.stdout.write(json.dumps(found, indent=1) + "\n")
+    elif options.distributions:
+        distributions.show(terminal.output(), found)
     else:
         show(terminal.output(), found, path)
     return HEALTHY
@@ -126,6 +141,10 @@ def document(history: History, options: argparse.Namespace) -> Document:
             str(history.path),
             "A nightly run writes history.sqlite into its state_dir"
             f" ({NIGHTLYS.parent} by default): name another one with --database FILE.",
+        )
+    if options.distributions:
+        return distributions.document(
+            history, options.host, options.measure, options.alerts_per_month
         )
     nights = history.nights(options.last, options.kind)
     for given, table in ((options.host, "hosts"), (options.check, "checks")):

@@ -31,7 +31,6 @@ from gpufleet.model.plan import Plan
 from gpufleet.model.sections.cuda import ContentsRead
 from gpufleet.model.snapshot import Snapshot
 from gpufleet.model.verdict import LETTERS, Verdict
-from gpufleet.yardstick.analysis import Analysis
 
 from . import database, drift, siblings, versions
 from .database import HistoryError
@@ -234,16 +233,8 @@ class History:
                 str(self.path),
             )
         window = self.window(nights[-WINDOW:])
-        before, window.outliers = self.compared(nights, alerts_per_month)
-        window.outliers_before = before
+        window.outliers_before, window.outliers = siblings.compare(self, nights, alerts_per_month)
         return drift.document(window)
-
-    def compared(
-        self, nights: list[RecordedRun], alerts_per_month: float
-    ) -> tuple[Analysis, Analysis]:
-        """Compare cards with their siblings in the run before the last of these, and the last."""
-        last = nights[-siblings.NIGHTS :]
-        return siblings.compare(_Values(self, last), len(last), alerts_per_month)
 
     def window(self, nights: list[RecordedRun]) -> drift.Window:
         """Return what `drift` needs of these runs."""
@@ -439,20 +430,6 @@ class History:
         if self._open:
             self._open.close()
         self._open, self._writes = None, False
-
-
-@dataclass(frozen=True)
-class _Values:
-    """What the comparison of siblings reads of some runs."""
-
-    history: History
-    nights: list[RecordedRun]
-
-    def numbers(self, named: str) -> siblings.Numbers:
-        return self.history.numbers(self.nights, named)
-
-    def texts(self, name: str) -> siblings.Texts:
-        return self.history.texts(self.nights, name)
 
 
 # A condition on a table's nights; its parameter is a JSON list of ids.

@@ -6,40 +6,36 @@ A group is model, SKU and driver of a card in a night; the toolkit is a part of 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from gpufleet.catalog import yardstick as facts
 from gpufleet.yardstick.analysis import Analysis, analyse
 from gpufleet.yardstick.shifts import WINDOW
-from gpufleet.yardstick.values import LEAST_SIBLINGS, Budget, Kind, Line
+from gpufleet.yardstick.values import LEAST_SIBLINGS, Budget, Line
 
 from . import versions
 from .recording import split_measure
 
+if TYPE_CHECKING:
+    from .history import History, RecordedRun
+
 # One night more than is compared: what is new tonight follows from the night before.
 NIGHTS = WINDOW + 1
 
-# By host and measure, the number or text of each night.
+# By host and measure, the number of each night.
 Numbers = Mapping[tuple[str, str], Sequence[float | None]]
-Texts = Mapping[str, Sequence[str | None]]
 
 
-class Values(Protocol):
-    """What is read of the history, of some nights."""
-
-    def numbers(self, named: str) -> Numbers:
-        """The numbers of the measures that a pattern matches."""
-
-    def texts(self, name: str) -> Texts:
-        """The texts of a measure, by host."""
-
-
-def compare(values: Values, nights: int, alerts_per_month: float) -> tuple[Analysis, Analysis]:
-    """Compare the last of so many nights, and the night before: (before, tonight)."""
+def compare(
+    history: History, runs: Sequence[RecordedRun], alerts_per_month: float
+) -> tuple[Analysis, Analysis]:
+    """Compare the cards in the run before the last one, and in the last one."""
+    last = list(runs[-NIGHTS:])
+    nights = len(last)
     kinds = facts.kinds()
-    groups = _Groups(values)
+    groups = _Groups(history, last)
     found = Analysis(), Analysis()
-    read = {pattern: _lines(values.numbers(pattern), groups, nights) for pattern in kinds}
+    read = {pattern: _lines(history.numbers(last, pattern), groups, nights) for pattern in kinds}
     lines = [line for each in read.values() for line in each]
     budget = Budget(
         alerts_per_month,
@@ -50,15 +46,10 @@ def compare(values: Values, nights: int, alerts_per_month: float) -> tuple[Analy
     )
     for pattern, kind in kinds.items():
         members = read.pop(pattern)
-        for whole, first in zip(found, (0, 1), strict=True):
-            if nights - 1 + first > 0:
-                whole.add(analyse(kind, _slice(members, first, nights - 1 + first), budget))
+        for whole, end in zip(found, (nights - 1, nights), strict=True):
+            if end:
+                whole.add(analyse(kind, _slice(members, max(0, end - WINDOW), end), budget))
     return found
-
-
-def distributions(values: Values, nights: int) -> Analysis:
-    """The distribution of each group and measure in the last of so many nights."""
-    return compare(values, nights, 1.0)[1]
 
 
 def _slice(lines: Sequence[Line], first: int, last: int) -> list[Line]:
@@ -88,9 +79,9 @@ def _lines(numbers: Numbers, groups: _Groups, nights: int) -> list[Line]:
 class _Groups:
     """By host and card, its group in each night."""
 
-    def __init__(self, values: Values) -> None:
+    def __init__(self, history: History, runs: list[RecordedRun]) -> None:
         self._drivers, self._cards, self._skus = (
-            values.texts(name) for name in ("driver.version", "gpus", "skus")
+            history.texts(runs, name) for name in ("driver.version", "gpus", "skus")
         )
         self._known: dict[tuple[str, str], tuple[str, ...]] = {}
         # Cards with the same history share one tuple.
@@ -120,6 +111,3 @@ def _group(uuid: str, cards: str | None, skus: str | None, driver: str | None) -
         return ""
     sku = dict(row.partition(" ")[::2] for row in (skus or "").split("; ")).get(uuid)
     return ", ".join(filter(None, (card[1], sku, f"driver {driver}")))
-
-
-__all__ = ["NIGHTS", "Kind", "Values", "compare", "distributions"]
