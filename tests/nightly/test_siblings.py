@@ -14,8 +14,8 @@ from rich.console import Console
 from gpufleet.cli import distributions
 from gpufleet.model.nightly import Changes
 from gpufleet.nightly.history import History
-from gpufleet.nightly.siblings import NIGHTS
 from gpufleet.verification.session import HostRun, Session
+from gpufleet.yardstick.shifts import WINDOW
 
 SPEED = "toolkit.12.3.tflops"
 Change = Callable[[str, int], float]
@@ -119,7 +119,7 @@ def test_before_there_are_enough_nights_its_own_past_judges_a_card(history: Hist
 
 
 def test_a_healthy_fleet_has_no_change(history: History) -> None:
-    fleet(history, 6, NIGHTS + 5, lambda uuid, night: 1.0)
+    fleet(history, 6, WINDOW + 5, lambda uuid, night: 1.0)
     assert history.changes()["changes"] == []
 
 

@@ -13,6 +13,7 @@ from rich.text import Text
 from gpufleet.nightly import siblings
 from gpufleet.nightly.history import NIGHTLY, History
 from gpufleet.yardstick.analysis import Analysis
+from gpufleet.yardstick.shifts import WINDOW
 from gpufleet.yardstick.values import Finding, Spread
 
 SCHEMA = 1
@@ -29,7 +30,7 @@ def document(history: History, host: str | None, measure: str | None, alerts: fl
     Only those of a host's cards, or of a measure, if one is given. Offsets are shares of the
     group's centre.
     """
-    nights = history.nights(siblings.NIGHTS, NIGHTLY)
+    nights = history.nights(WINDOW, NIGHTLY)
     tonight = siblings.compare(history, nights, alerts)[1] if nights else Analysis()
     findings: dict[tuple[str, str], list[Finding]] = defaultdict(list)
     for each in tonight.findings:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from gpufleet.catalog import yardstick as facts
-from gpufleet.yardstick.analysis import Analysis, analyse
+from gpufleet.yardstick.analysis import Analysis, analyse_both
 from gpufleet.yardstick.shifts import WINDOW
 from gpufleet.yardstick.values import LEAST_SIBLINGS, Budget, Line
 
@@ -19,9 +19,6 @@ from .recording import split_measure
 if TYPE_CHECKING:
     from .history import History, RecordedRun
 
-# One night more than is compared: what is new tonight follows from the night before.
-NIGHTS = WINDOW + 1
-
 # By host and measure, the number of each night.
 Numbers = Mapping[tuple[str, str], Sequence[float | None]]
 
@@ -30,7 +27,7 @@ def compare(
     history: History, runs: Sequence[RecordedRun], alerts_per_month: float
 ) -> tuple[Analysis, Analysis]:
     """Compare the cards in the run before the last one, and in the last one."""
-    last = list(runs[-NIGHTS:])
+    last = list(runs[-WINDOW:])
     nights = len(last)
     kinds = facts.kinds()
     groups = _Groups(history, last)
@@ -46,24 +43,9 @@ def compare(
     )
     for pattern, kind in kinds.items():
         members = read.pop(pattern)
-        for whole, end in zip(found, (nights - 1, nights), strict=True):
-            if end:
-                whole.add(analyse(kind, _slice(members, max(0, end - WINDOW), end), budget))
+        for whole, night in zip(found, analyse_both(kind, members, budget), strict=True):
+            whole.add(night)
     return found
-
-
-def _slice(lines: Sequence[Line], first: int, last: int) -> list[Line]:
-    shared: dict[tuple[str, ...], tuple[str, ...]] = {}
-    return [
-        Line(
-            line.host,
-            line.card,
-            line.measure,
-            shared.setdefault(line.groups, line.groups[first:last]),
-            line.values[first:last],
-        )
-        for line in lines
-    ]
 
 
 def _lines(numbers: Numbers, groups: _Groups, nights: int) -> list[Line]:

@@ -18,7 +18,7 @@ NIGHTS, MARGIN = 3, 2.0
 # A fault is shared by at least so many hosts, and by this part of the group's hosts. Their cards
 # lost about as much, since about the same night.
 LEAST_SHARING, SHARING = 4, 0.05
-ALIKE_LOSS, ALIKE_NIGHTS = 2.0, 3
+ALIKE_LOSS, ALIKE_NIGHTS = 1.5, 3
 
 
 def drifts(
@@ -32,13 +32,15 @@ def drifts(
     for line in lines:
         histories[line.groups[-1]][line.groups] += 1
     found = []
-    for group in levels[-1] if levels else ():
+    for group in histories if nights.tested else ():
         past = histories[group].most_common(1)[0][0]
         heights = [levels[night].get(past[night]) for night in range(len(levels))]
         reference = [
             value for value in (heights[night] for night in nights.reference) if value is not None
         ]
         last = [value for value in heights[nights.tested.start :] if value is not None]
+        if not group or heights[-1] is None:
+            continue
         if len(reference) < LEAST_REFERENCE or len(last) < NIGHTS:
             continue
         centre = statistics.median(reference)

@@ -11,7 +11,7 @@ import math
 import statistics
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from .fit import Row, median
@@ -158,13 +158,18 @@ class Shift:
         )
 
 
-def shifts(kind: Kind, known: Sequence[Noise], budget: Budget) -> list[Shift]:
-    """The lines whose last nights are beyond a limit, or near it."""
-    runs = healthy_runs(known)
+def shifts(
+    kind: Kind, known: Sequence[Noise], runs: Runs, budget: Budget, dropped: int = 0
+) -> list[Shift]:
+    """The lines whose last nights are beyond a limit, or near it.
+
+    `runs`: those of healthy nights. `dropped`: so many of the last nights are left out.
+    """
     chance = budget.chance("shift")
     fails, notes = (runs.limits(factor * chance) for factor in (1.0, NOTE_FACTOR))
     found = []
-    for noise in known:
+    for whole in known:
+        noise = replace(whole, tested=whole.tested[:-dropped]) if dropped else whole
         depths = noise.depths()
         least = kind.least_loss / noise.sigma
         for grade, limits, part in (
