@@ -24,6 +24,7 @@ from . import (
     provision_fleet,
     scrub,
     side_by_side,
+    yardstick,
 )
 from .common import lab
 
@@ -40,6 +41,7 @@ MEASUREMENTS = {
     "provision_fleet": provision_fleet.measure,
     "scrub": scrub.measure,
     "side_by_side": side_by_side.measure,
+    "yardstick": yardstick.measure,
 }
 
 

@@ -32,13 +32,13 @@ from gpufleet.nightly.history import (
     SCHEMA,
     WINDOW,
     History,
-    future_note,
     split_measure,
 )
+from gpufleet.nightly.retention import future_note
 from gpufleet.paths import host_file_name
 from gpufleet.report import terminal
 
-from . import history_fabric, offender_tables
+from . import distributions, history_fabric, offender_tables
 from .options import NIGHTLYS, add_database, add_json, database_path, is_there
 from .parser import Parser
 
@@ -93,6 +93,18 @@ def parser() -> Parser:
         help="Show the hosts and cards that lost most nights, and what was done each time",
     )
     group.add_argument(
+        "--distributions",
+        action="store_true",
+        help="Show how cards are distributed in the newest run, and which ones are outliers",
+    )
+    group.add_argument(
+        "--alerts-per-month",
+        type=float,
+        default=1.0,
+        metavar="N",
+        help="Budget of false alarms for --distributions",
+    )
+    group.add_argument(
         "--last",
         type=int,
         metavar="N",
@@ -122,11 +134,15 @@ def run(options: argparse.Namespace, _: list[str]) -> int:
         found = (offending if options.offenders else document)(history, options)
         future = history.future_nights()
     if future:
-        Console(stderr=True).print(future_note(future), markup=False, soft_wrap=True)
+        Console(stderr=True).print(
+            future_note([run.started for run in future]), markup=False, soft_wrap=True
+        )
     if options.json:
         sys.stdout.write(json.dumps(found, indent=1) + "\n")
     elif options.offenders:
         offender_tables.show(terminal.output(), cast(Offenders, found))
+    elif options.distributions:
+        distributions.show(terminal.output(), found)
     else:
         shown = history_fabric.show if options.fabric else show
         shown(terminal.output(), found, path)
@@ -171,6 +187,10 @@ def offending(history: History, options: argparse.Namespace) -> Document:
 def document(history: History, options: argparse.Namespace) -> Document:
     """The PAST document of what was asked for, each host with its checks as well."""
     require_nights(history, options)
+    if options.distributions:
+        return distributions.document(
+            history, options.host, options.measure, options.alerts_per_month
+        )
     nights = history.nights(options.last or WINDOW, options.kind)
     for given, table in ((options.host, "hosts"), (options.check, "checks")):
         if given and given not in (known := history.names(table)):

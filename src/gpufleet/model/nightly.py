@@ -16,9 +16,9 @@ class ChangeEntry(TypedDict):
     kind: Annotated[
         Text,
         "`failure`, `recovery`, `other-cause`, `version`, `driver`, `kernel`, `gpu`, `throughput`,"
-        " `errors`, `port`, `appeared`, `vanished`, `flapping` or `unsilenced`",
+        " `outlier`, `errors`, `port`, `appeared`, `vanished`, `flapping` or `unsilenced`",
     ]
-    host: Text
+    host: Annotated[Text, "`fleet.group`: the group of cards"]
     check: Annotated[
         Text | None, "null: the host as a whole; `host.reachable`: the host was not reached"
     ]
@@ -40,7 +40,9 @@ class Standing(TypedDict):
 
     host: Text
     check: Text
-    verdict: Annotated[Text, "`SLOW`: a GPU slower than its own past"]
+    verdict: Annotated[
+        Text, "`SLOW`: a GPU slower than its own past; `OUTLIER`: worse than its siblings"
+    ]
     cause: str
     remedy: str
     strikes: int

@@ -68,6 +68,7 @@ class Settings:
     reports_dir: Path
     published_dir: Path | None
     keep_days: int
+    alerts_per_month: float
     keep_reports_days: int
     textfile_dir: Path | None
     expected_every_h: float

@@ -20,8 +20,9 @@ from gpufleet.errors import Defect, guarded
 from gpufleet.judge import judge
 from gpufleet.model.nightly import Changes, Silence, Standing
 from gpufleet.model.verdict import LETTERS, Silenced, Verdict
+from gpufleet.yardstick.analysis import Analysis
 
-from . import baselines, silenced_changes
+from . import baselines, outliers, silenced_changes
 from .change import WEIGHTS, Change, count_nights, without_numbers
 from .port_errors import error_changes
 from .retention import read_time
@@ -62,7 +63,8 @@ class Window:
     result), of the checks that were unhealthy in any of the nights. `texts`: by host and measure,
     the last recorded text and tonight's. `cards`: all former cards of hosts whose cards differ
     tonight. `speeds`: by host and measure, each night's number. `counters`: error counters of
-    ports, in the same form, of the last of these nights.
+    ports, in the same form, of the last of these nights. `outliers`: the comparison with siblings
+    tonight and in the night before.
     """
 
     nights: list[str]
@@ -73,11 +75,21 @@ class Window:
     cards: dict[str, set[str]] = field(default_factory=dict)
     counters: dict[tuple[str, str], list[float | None]] = field(default_factory=dict)
     silences: dict[tuple[str, str], Silence] = field(default_factory=dict)
+    outliers: Analysis = field(default_factory=Analysis)
+    outliers_before: Analysis = field(default_factory=Analysis)
 
     @cached_property
     def silenced(self) -> dict[tuple[str, str], Silenced]:
         """By host and check, the silence that covers tonight's result."""
         return silenced_changes.tonight(self)
+
+    @property
+    def own_past(self) -> dict[tuple[str, str], list[float | None]]:
+        """The speeds of cards that are not compared with siblings."""
+        compared = {
+            (host, f"gpu.{card}.{measure}") for host, card, measure in self.outliers.compared
+        }
+        return {key: line for key, line in self.speeds.items() if key not in compared}
 
 
 def document(window: Window) -> Changes:
@@ -127,7 +139,8 @@ def _standing(window: Window) -> Iterator[Standing]:
             if silenced := window.silenced.get((host, check)):
                 row["silenced"] = silenced
             yield row
-    for speeds in _by_host(window.speeds).values():
+    yield from outliers.standing(window.outliers)
+    for speeds in _by_host(window.own_past).values():
         # Where it fails, that is among the host's changes.
         yield from guarded(
             "compared the throughput of this host",
@@ -158,7 +171,7 @@ def _changes(window: Window, standing: Sequence[Standing]) -> Iterator[Change]:
     lines, texts, speeds = (
         _by_host(window.checks),
         _by_host(window.texts),
-        _by_host(window.speeds),
+        _by_host(window.own_past),
     )
     counters = _by_host(window.counters)
     most = max(map(len, window.counters.values()), default=0)
@@ -183,6 +196,7 @@ def _changes(window: Window, standing: Sequence[Standing]) -> Iterator[Change]:
             *error_changes(counters.get(host, {}), started),
         ]
 
+    yield from outliers.changes(window.outliers_before, window.outliers)
     for host in window.hosts:
         yield from guarded(
             "compared this host with the nights before",

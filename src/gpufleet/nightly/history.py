@@ -32,7 +32,7 @@ from gpufleet.model.sections.cuda import ContentsRead
 from gpufleet.model.snapshot import Snapshot
 from gpufleet.model.verdict import LETTERS, Verdict
 
-from . import database, drift, fabric_history, silences, versions
+from . import database, drift, fabric_history, siblings, silences, versions
 from .database import HistoryError
 from .drift import NOT_THERE, CheckResult
 from .recording import CODES, SCRUB, split_measure, write_run
@@ -41,7 +41,7 @@ from .retention import RecordedTime, latest_time, read_time
 if TYPE_CHECKING:
     from gpufleet.verification.session import Session
 
-__all__ = ["History", "HistoryError", "RecordedRun", "future_note", "split_measure"]
+__all__ = ["History", "HistoryError", "RecordedRun", "split_measure"]
 
 SCHEMA = 1
 NIGHTLY = "nightly"
@@ -132,14 +132,13 @@ class History:
         A silence that ended so long ago is deleted as well.
         """
         recorded, limit = self.recorded_time(), timedelta(days=keep_days)
-        for (host, check), silence in silences.read(self).items():
-            if recorded.age(read_time(f"{silence['until']}T23:59:59Z")) > limit:
-                silences.end(self, host, check)
 
-        def expired(runs: Iterable[RecordedRun | fabric_history.RecordedTest]) -> list[int]:
-            return [run.id for run in runs if recorded.age(read_time(run.started)) > limit]
+        def expired(time: str) -> bool:
+            return recorded.age(read_time(time)) > limit
 
-        nights, tests = expired(self.nights()), expired(fabric_history.recorded_tests(self))
+        silences.end_expired(self, expired)
+        nights = [run.id for run in self.nights() if expired(run.started)]
+        tests = [test.id for test in fabric_history.recorded_tests(self) if expired(test.started)]
         with self.transaction() as base:
             old = json.dumps(
                 _column(
@@ -236,7 +235,7 @@ class History:
             hosts[host]["measures"][name] = line
         return {"schema": SCHEMA, "nights": [night.started for night in nights], "hosts": hosts}
 
-    def changes(self, night: int | None = None) -> Changes:
+    def changes(self, night: int | None = None, *, alerts_per_month: float = 1.0) -> Changes:
         """Return the CHANGES document of a nightly run, by default of the newest."""
         nights = self.nights(kind=NIGHTLY)
         if night is not None:
@@ -248,7 +247,9 @@ class History:
                 f"There is no nightly run {night}." if night else "No nightly run is recorded yet.",
                 str(self.path),
             )
-        return drift.document(self.window(nights[-WINDOW:]))
+        window = self.window(nights[-WINDOW:])
+        window.outliers_before, window.outliers = siblings.compare(self, nights, alerts_per_month)
+        return drift.document(window)
 
     def window(self, nights: list[RecordedRun]) -> drift.Window:
         """Return what `drift` needs of these runs."""
@@ -316,15 +317,23 @@ class History:
         """By host, the text of a measure in each of these runs; of all hosts or one."""
         position = {night.id: number for number, night in enumerate(nights)}
         found: dict[str, list[str | None]] = defaultdict(lambda: [None] * len(nights))
+        of_measure = f"{_NIGHTS} AND w.measure = (SELECT id FROM measures WHERE name = ?)"
+        texts = dict(
+            self.rows(
+                "SELECT id, text FROM texts WHERE id IN"
+                f" (SELECT DISTINCT w.text FROM words w WHERE {of_measure})",
+                _list(nights),
+                measure,
+            )
+        )
         for name, night, text in self._each(
-            "SELECT h.name, w.night, t.text FROM words w JOIN hosts h ON h.id = w.host"
-            f" JOIN texts t ON t.id = w.text WHERE {_NIGHTS} AND h.name = coalesce(?, h.name)"
-            " AND w.measure = (SELECT id FROM measures WHERE name = ?)",
+            "SELECT h.name, w.night, w.text FROM words w JOIN hosts h ON h.id = w.host"
+            f" WHERE {of_measure} AND h.name = coalesce(?, h.name)",
             _list(nights),
-            host,
             measure,
+            host,
         ):
-            found[name][position[night]] = text
+            found[name][position[night]] = texts[text]
         return dict(found)
 
     def _measures(self, named: str) -> dict[int, str]:
@@ -458,15 +467,6 @@ _USED = {
     "texts": "SELECT text FROM words UNION SELECT cause FROM verdicts WHERE cause IS NOT NULL"
     " UNION SELECT remedy FROM verdicts WHERE remedy IS NOT NULL",
 }
-
-
-def future_note(runs: list[RecordedRun]) -> str:
-    """What to say of runs that are dated in the future."""
-    listed = ", ".join(run.started for run in runs[:3]) + (", ..." if runs[3:] else "")
-    return (
-        f"Not counted, as dated in the future: {len(runs)} of the recorded runs ({listed})."
-        " This machine's clock was wrong then, or is wrong now (timedatectl)."
-    )
 
 
 def _full(device: str, measure: str) -> str:

@@ -10,10 +10,11 @@ A number's name ends in its unit. A value that could not be read has no entry. T
     port.<guid>.symbol_error.reading, ...                      error counters of a port
     nvlink.GPU-<uuid>.replay.reading, ...                      error counters of a GPU's NVLinks
     port.<guid>.load.reading    a number for the boot and the driver load that they belong to
-    gpus (address, UUID and model of each card), nvlinks (address and number of active links of each
-    card that has any), ports (as in `port_states`), driver.version, kernel.running, os.version,
-    toolkits, toolkit.11.8.version, cudnn.11.8.libcudnn.so.8.version, stacks,
-    stack.tensorflow-2.13.1.version, .python, containers.engine, containers.toolkit
+    gpus (address, UUID and model of each card), skus (UUID, multiprocessors and memory of each),
+    nvlinks (address and number of active links of each card that has any), ports (as in
+    `port_states`), driver.version, kernel.running, os.version, toolkits, toolkit.11.8.version,
+    cudnn.11.8.libcudnn.so.8.version, stacks, stack.tensorflow-2.13.1.version, .python,
+    containers.engine, containers.toolkit
 """
 
 from __future__ import annotations
@@ -158,6 +159,13 @@ def _gpus(data: SectionData, names: Mapping[float | str, str]) -> Iterator[Pair]
             )
             or "none",
         )
+    skus = {
+        card["uuid"]: f"{card['sm_count']} SMs, {card['memory_mib']} MiB"
+        for run in (data["compute"]["runs"] if "compute" in data else ())
+        for card in run["devices"]
+        if card["uuid"] and card["sm_count"] and card["memory_mib"]
+    }
+    yield "skus", "; ".join(f"{uuid} {sku}" for uuid, sku in sorted(skus.items()))
     yield "nvlinks", "; ".join(sorted(_active_links(data)))
     for card in _devices(data):
         name = names[card["index"]]

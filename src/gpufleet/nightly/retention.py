@@ -8,7 +8,7 @@ Works on times alone; deletes nothing.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
@@ -61,3 +61,12 @@ class RecordedTime:
             " nightly did not run in between, or this machine's clock jumped (timedatectl)."
             f" For what is kept, {MOST_GAP.days} days have passed."
         )
+
+
+def future_note(starts: Sequence[str]) -> str:
+    """What to say of runs that are dated in the future."""
+    listed = ", ".join(starts[:3]) + (", ..." if starts[3:] else "")
+    return (
+        f"Not counted, as dated in the future: {len(starts)} of the recorded runs ({listed})."
+        " This machine's clock was wrong then, or is wrong now (timedatectl)."
+    )

@@ -48,10 +48,10 @@ from . import channels, database, metrics, notifications, silences, state
 from .baselines import slow_nights
 from .config import Settings
 from .fabric_history import RecordedBandwidth, RecordedTest, latest_tests
-from .history import COUNTERS, NIGHTLY, History, HistoryError, future_note
+from .history import COUNTERS, NIGHTLY, History, HistoryError
 from .measures import measured
 from .port_errors import growths
-from .retention import TOLERANCE_S, RecordedTime, read_time
+from .retention import TOLERANCE_S, RecordedTime, future_note, read_time
 from .state import DELIVERED, ERROR, HEARTBEAT, HISTORY, OWED, WARNING, log
 
 # The exit status of a run with a failed step, whatever its verdicts.
@@ -140,7 +140,7 @@ class NightlyRun:
         log(summary.headline(session))
         with self._step("history"), History(settings.state_dir / HISTORY) as history:
             self.night = history.record(session, kind="nightly", values=found.values)
-            self.changes = history.changes(self.night)
+            self.changes = history.changes(self.night, alerts_per_month=settings.alerts_per_month)
             self.session = session = silences.applied(session, silences.read(history))
             self.status = silences.exit_status(session.document)
             if silenced := silences.silenced_checks(session.document):
@@ -168,7 +168,7 @@ class NightlyRun:
             if note := self.recorded.jump():
                 log(note, WARNING)
             if future := history.future_nights():
-                log(future_note(future), WARNING)
+                log(future_note([run.started for run in future]), WARNING)
             history.prune(settings.keep_days)
             self.nights = len(history.nights())
         with self._step("report"):
@@ -303,7 +303,11 @@ class NightlyRun:
                 delivered[channel.key], owed[channel.key] = night, [*late, night]
                 for each in (night, *late):
                     try:
-                        document = changes if each == night else history.changes(each)
+                        document = (
+                            changes
+                            if each == night
+                            else history.changes(each, alerts_per_month=settings.alerts_per_month)
+                        )
                         self._notify_one(channel, document, late=each != night)
                     except channels.DeliveryError as error:
                         missed.append(str(error))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -90,6 +90,13 @@ def store(history: FlagStore, silence: Silence) -> None:
 def end(history: FlagStore, host: str, check: str) -> None:
     """Delete a silence."""
     history.flag(host, f"{FLAG}{check}", None)
+
+
+def end_expired(history: FlagStore, expired: Callable[[str], bool]) -> None:
+    """Delete the silences whose last moment is `expired`."""
+    for (host, check), silence in read(history).items():
+        if expired(f"{silence['until']}T23:59:59Z"):
+            end(history, host, check)
 
 
 # -- what a silence covers -------------------------------------------------------------------------

@@ -34,7 +34,8 @@ def version_changes(
     all hosts. `known`: the cards that the host had in any of the nights before.
     """
     for (host, name), (before, after) in texts.items():
-        if before is None or before == after:
+        if before is None or before == after or name == "skus":
+            # Cards that differ in their SKU differ in `gpus`, too.
             continue
         if name == "gpus":
             yield from card_changes(host, cards(before), cards(after), places, known)

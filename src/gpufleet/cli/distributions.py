@@ -1,0 +1,131 @@
+"""`gpufleet history --distributions`: how the cards of each group are distributed tonight."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from fnmatch import fnmatchcase
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from gpufleet.nightly import siblings
+from gpufleet.nightly.history import NIGHTLY, History
+from gpufleet.yardstick.analysis import Analysis
+from gpufleet.yardstick.shifts import WINDOW
+from gpufleet.yardstick.values import Finding, Spread
+
+SCHEMA = 1
+# A strip has so many columns, from the worst card to the best one.
+COLUMNS = 40
+_BARS = " ▁▂▃▄▅▆▇█"
+
+Document = dict[str, Any]
+
+
+def document(history: History, host: str | None, measure: str | None, alerts: float) -> Document:
+    """The distribution of each group and measure in the newest nightly run, and its outliers.
+
+    Only those of a host's cards, or of a measure, if one is given. Offsets are shares of the
+    group's centre.
+    """
+    nights = history.nights(WINDOW, NIGHTLY)
+    tonight = siblings.compare(history, nights, alerts)[1] if nights else Analysis()
+    findings: dict[tuple[str, str], list[Finding]] = defaultdict(list)
+    for each in tonight.findings:
+        findings[each.group, each.measure].append(each)
+    return {
+        "schema": SCHEMA,
+        "night": nights[-1].started if nights else None,
+        "alerts_per_month": alerts,
+        "distributions": [
+            _distribution(spread, findings[spread.group, spread.measure])
+            for spread in sorted(tonight.spreads, key=lambda each: (each.group, each.measure))
+            if fnmatchcase(spread.measure, measure or "*")
+            and (host is None or any(host == name for name, _ in spread.offsets))
+        ],
+    }
+
+
+def _distribution(spread: Spread, findings: list[Finding]) -> Document:
+    return {
+        "group": spread.group,
+        "measure": spread.measure,
+        "kind": spread.kind,
+        "centre": spread.centre,
+        "cards": [
+            {"host": host, "card": card, "offset": round(offset, 5)}
+            for (host, card), offset in sorted(spread.offsets.items(), key=lambda each: each[1])
+        ],
+        "findings": [
+            {
+                "method": each.method,
+                "host": each.host or None,
+                "card": each.card or None,
+                "hosts": list(each.hosts),
+                "change": round(each.change, 5),
+                "bound": round(each.bound, 5),
+                "nights": each.nights,
+                "fails": each.fails,
+            }
+            for each in findings
+        ],
+    }
+
+
+def show(console: Console, found: Document) -> None:
+    """A strip for each group and measure, with the outliers below it."""
+    if not found["distributions"]:
+        console.print(
+            "No group has enough cards: a card is compared with eight siblings or more of the same"
+            " model, SKU and driver.",
+            soft_wrap=True,
+        )
+        return
+    groups: dict[str, list[Document]] = defaultdict(list)
+    for each in found["distributions"]:
+        groups[each["group"]].append(each)
+    for group, members in groups.items():
+        console.print(Text(group, style="bold"), soft_wrap=True)
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+        for title in ("measure", "cards", "usual", "least", "cards from least to most", "most"):
+            right = title in {"cards", "usual", "least"}
+            table.add_column(title, justify="right" if right else "left", no_wrap=True)
+        for each in members:
+            offsets = [card["offset"] for card in each["cards"]]
+            table.add_row(
+                each["measure"],
+                str(len(offsets)),
+                f"{each['centre']:.4g}",
+                f"{offsets[0]:+.1%}",
+                strip(offsets),
+                f"{offsets[-1]:+.1%}",
+            )
+        console.print(table)
+        for each in members:
+            for finding in each["findings"]:
+                console.print(_outlier(each["measure"], finding), soft_wrap=True)
+
+
+def strip(offsets: list[float]) -> str:
+    """How many cards have each offset, from the least to the most."""
+    least, span = min(offsets), max(offsets) - min(offsets)
+    counts = [0] * COLUMNS
+    for offset in offsets:
+        counts[round((offset - least) / span * (COLUMNS - 1)) if span else COLUMNS // 2] += 1
+    most = max(counts)
+    # A column with a single card is seen, too.
+    return "".join(_BARS[-(-count * (len(_BARS) - 1) // most)] for count in counts)
+
+
+def _outlier(measure: str, finding: Document) -> Text:
+    who = " ".join(filter(None, (finding["host"], finding["card"]))) or "the group"
+    if finding["hosts"]:
+        who = f"{len(finding['hosts'])} hosts together"
+    since = f" for {finding['nights']} nights" if finding["nights"] else ""
+    return Text(
+        f"  {'✗' if finding['fails'] else '!'} {who}: {measure} {finding['change']:+.1%}{since},"
+        f" bound {finding['bound']:+.1%}",
+        style="bold red" if finding["fails"] else "yellow",
+    )

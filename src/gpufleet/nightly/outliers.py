@@ -1,0 +1,121 @@
+"""What is worse than its siblings, or than the fleet's own nights, as changes. Pure.
+
+A card has one change for all of its measures, a group has one for all of its cards.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+from gpufleet.model.nightly import Standing
+from gpufleet.yardstick.analysis import Analysis
+from gpufleet.yardstick.values import Finding
+
+from .change import Change, count_nights
+
+CARD, GROUP = "fleet.outlier", "fleet.group"
+KIND, VERDICT = "outlier", "OUTLIER"
+CARD_REMEDY = (
+    "see gpu.throttle, gpu.settings and gpu.pcie; compare the card in another slot;"
+    " ./gpufleet verify --deep shows temperatures and clocks under load"
+)
+GROUP_REMEDY = "look for what these hosts share: a new driver, their room, rack, power or load"
+
+# Of a card: host and UUID. Of a group: its name, and the hosts that share the finding.
+Key = tuple[str, str]
+
+
+def changes(before: Analysis, tonight: Analysis) -> Iterator[Change]:
+    """Yield what is worse since tonight, and what is not any more."""
+    last, now = _worst(before), _worst(tonight)
+    for key, findings in now.items():
+        known = last.get(key)
+        if known is None or (findings[0].fails and not known[0].fails):
+            yield _change(key, findings)
+    for key, findings in last.items():
+        over = findings[0].fails and not (key in now and now[key][0].fails)
+        if over and _is_judged(key, findings, tonight):
+            yield Change(
+                KIND,
+                key[0],
+                _check(findings[0]),
+                VERDICT,
+                "PASS",
+                f"{_title(key, findings[0])} is as its siblings again.",
+                "",
+                "good",
+            )
+
+
+def standing(tonight: Analysis) -> Iterator[Standing]:
+    """Yield a row for each card and group that is worse than the bound tonight."""
+    for key, findings in _worst(tonight).items():
+        if findings[0].fails:
+            change = _change(key, findings)
+            yield {
+                "host": key[0],
+                "check": _check(findings[0]),
+                "verdict": VERDICT,
+                "cause": change.text,
+                "remedy": change.remedy,
+                "strikes": change.strikes,
+            }
+
+
+def _worst(analysis: Analysis) -> dict[Key, list[Finding]]:
+    """The findings of each card and group, the clearest first."""
+    found: dict[Key, list[Finding]] = defaultdict(list)
+    for each in analysis.findings:
+        found[(each.host, each.card) if each.card else (each.group, each.method)].append(each)
+    for findings in found.values():
+        findings.sort(key=lambda each: (not each.fails, -abs(each.change / each.bound)))
+    return found
+
+
+def _is_judged(key: Key, findings: Sequence[Finding], tonight: Analysis) -> bool:
+    """Whether tonight says that it is over, and does not only lack the values."""
+    if not findings[0].card:
+        return any(spread.group == key[0] for spread in tonight.spreads)
+    return any(key in spread.offsets for spread in tonight.spreads)
+
+
+def _check(finding: Finding) -> str:
+    return CARD if finding.card else GROUP
+
+
+def _title(key: Key, finding: Finding) -> str:
+    if finding.card:
+        return finding.card if "-" in finding.card else f"GPU {finding.card}"
+    return f"{len(finding.hosts)} hosts" if finding.hosts else "The group"
+
+
+def _change(key: Key, findings: Sequence[Finding]) -> Change:
+    first = findings[0]
+    more = len({each.measure for each in findings}) - 1
+    others = f" ({more} more {'measure' if more == 1 else 'measures'} likewise)" if more else ""
+    since = f" for {count_nights(first.nights)}" if first.nights else ""
+    size = f"{abs(first.change):.1%} {'lower' if first.change < 0 else 'higher'}"
+    against = {
+        "shift": f"than before{since}, compared with {first.siblings} siblings",
+        "level": f"than the usual of {first.siblings} siblings",
+        "group": f"than before{since} on all of its {first.siblings} cards",
+        "shared": f"than before{since}: {_hosts(first.hosts)}",
+        "rise": f"than before{since}",
+    }[first.method]
+    return Change(
+        KIND,
+        key[0],
+        _check(first),
+        None,
+        f"{first.change:+.1%}",
+        f"{_title(key, first)}: {first.measure} is {size} {against}{others}; the bound is"
+        f" {abs(first.bound):.1%} ({first.group}).",
+        CARD_REMEDY if first.card else GROUP_REMEDY,
+        "bad" if first.fails else "note",
+        max(first.nights, 1) if first.fails else 0,
+    )
+
+
+def _hosts(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if names[5:] else "")

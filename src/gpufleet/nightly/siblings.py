@@ -1,0 +1,95 @@
+"""Read the values of cards from the history, and compare them with their siblings.
+
+A group is model, SKU and driver of a card in a night; the toolkit is a part of a measure's name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from gpufleet.catalog import yardstick as facts
+from gpufleet.yardstick.analysis import Analysis, analyse_both
+from gpufleet.yardstick.shifts import WINDOW
+from gpufleet.yardstick.values import LEAST_SIBLINGS, Budget, Line
+
+from . import versions
+from .recording import split_measure
+
+if TYPE_CHECKING:
+    from .history import History, RecordedRun
+
+# By host and measure, the number of each night.
+Numbers = Mapping[tuple[str, str], Sequence[float | None]]
+
+
+def compare(
+    history: History, runs: Sequence[RecordedRun], alerts_per_month: float
+) -> tuple[Analysis, Analysis]:
+    """Compare the cards in the run before the last one, and in the last one."""
+    last = list(runs[-WINDOW:])
+    nights = len(last)
+    kinds = facts.kinds()
+    groups = _Groups(history, last)
+    found = Analysis(), Analysis()
+    read = {pattern: _lines(history.numbers(last, pattern), groups, nights) for pattern in kinds}
+    lines = [line for each in read.values() for line in each]
+    budget = Budget(
+        alerts_per_month,
+        len({line.host for line in lines}),
+        len(kinds),
+        len(lines),
+        len({(line.groups[-1], line.measure) for line in lines}),
+    )
+    for pattern, kind in kinds.items():
+        members = read.pop(pattern)
+        for whole, night in zip(found, analyse_both(kind, members, budget), strict=True):
+            whole.add(night)
+    return found
+
+
+def _lines(numbers: Numbers, groups: _Groups, nights: int) -> list[Line]:
+    found = []
+    for (host, name), values in numbers.items():
+        card, measure = split_measure(name)
+        if card.startswith("gpu.") and len(numbers) > LEAST_SIBLINGS:
+            uuid = card.removeprefix("gpu.")
+            found.append(Line(host, uuid, measure, groups.of(host, uuid, nights), values))
+    return found
+
+
+class _Groups:
+    """By host and card, its group in each night."""
+
+    def __init__(self, history: History, runs: list[RecordedRun]) -> None:
+        self._drivers, self._cards, self._skus = (
+            history.texts(runs, name) for name in ("driver.version", "gpus", "skus")
+        )
+        self._known: dict[tuple[str, str], tuple[str, ...]] = {}
+        # Cards with the same history share one tuple.
+        self._shared: dict[tuple[str, ...], tuple[str, ...]] = {}
+
+    def of(self, host: str, uuid: str, nights: int) -> tuple[str, ...]:
+        """The card's group in each night; empty where it is not known."""
+        key = host, uuid
+        if key not in self._known:
+            none = [None] * nights
+            found = tuple(
+                _group(uuid, cards, skus, driver)
+                for cards, skus, driver in zip(
+                    self._cards.get(host, none),
+                    self._skus.get(host, none),
+                    self._drivers.get(host, none),
+                    strict=True,
+                )
+            )
+            self._known[key] = self._shared.setdefault(found, found)
+        return self._known[key]
+
+
+def _group(uuid: str, cards: str | None, skus: str | None, driver: str | None) -> str:
+    card = versions.cards(cards or "").get(uuid)
+    if card is None or driver is None:
+        return ""
+    sku = dict(row.partition(" ")[::2] for row in (skus or "").split("; ")).get(uuid)
+    return ", ".join(filter(None, (card[1], sku, f"driver {driver}")))

@@ -1,0 +1,117 @@
+"""One kind of values of some nights to findings and distributions."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from . import fit, groups, levels, shifts
+from .runs import Runs
+from .values import LEAST_SIBLINGS, Budget, Finding, Kind, Line, Spread
+
+
+@dataclass
+class Analysis:
+    """What one night's values say.
+
+    `compared`: the (host, card, measure) of the lines that have enough nights and siblings to be
+    compared; nobody else's own past is judged here.
+    """
+
+    findings: list[Finding] = field(default_factory=list)
+    spreads: list[Spread] = field(default_factory=list)
+    compared: set[tuple[str, str, str]] = field(default_factory=set)
+
+    def add(self, other: Analysis) -> None:
+        """Add what the values of another kind say."""
+        self.findings += other.findings
+        self.spreads += other.spreads
+        self.compared |= other.compared
+
+
+@dataclass(frozen=True)
+class _Measure:
+    """The lines of one measure, without what nights and groups have in common."""
+
+    lines: list[Line]
+    nights: shifts.Parts
+    residuals: list[fit.Row]
+    heights: fit.Levels
+
+
+def analyse(kind: Kind, lines: Iterable[Line], budget: Budget) -> Analysis:
+    """Compare the values of one kind in some nights; the last one is judged."""
+    return analyse_both(kind, lines, budget)[1]
+
+
+def analyse_both(kind: Kind, lines: Iterable[Line], budget: Budget) -> tuple[Analysis, Analysis]:
+    """The same for the night before the last one, and for the last one.
+
+    Both have the same offsets, limits and groups, so that only the last night makes a difference.
+    """
+    by_name: dict[str, list[Line]] = defaultdict(list)
+    for line in lines:
+        by_name[line.measure].append(line)
+    measures: list[_Measure] = []
+    known: list[shifts.Noise] = []
+    sizes: dict[tuple[str, str], tuple[int, int]] = {}
+    for name, members in by_name.items():
+        if len(members) <= LEAST_SIBLINGS:
+            continue
+        nights = shifts.parts(len(members[0].values))
+        residuals, heights = fit.residuals(members, fit.oriented(kind, members), nights.reference)
+        measures.append(_Measure(members, nights, residuals, heights))
+        known += shifts.noises(kind, members, residuals, nights)
+        hosts: dict[str, list[str]] = defaultdict(list)
+        for line in members:
+            hosts[line.groups[-1]].append(line.host)
+        for group in heights[-1]:
+            sizes[group, name] = len(set(hosts[group])), len(hosts[group])
+    known = [noise for noise in known if _key(noise.line) in sizes]
+    runs = shifts.healthy_runs(known)
+    before, tonight = (
+        _judged(kind, measures, known, runs, budget=budget, sizes=sizes, dropped=dropped)
+        for dropped in (1, 0)
+    )
+    tonight.compared = {(noise.line.host, noise.line.card, noise.line.measure) for noise in known}
+    return before, tonight
+
+
+def _judged(
+    kind: Kind,
+    measures: Sequence[_Measure],
+    known: Sequence[shifts.Noise],
+    runs: Runs,
+    *,
+    budget: Budget,
+    sizes: dict[tuple[str, str], tuple[int, int]],
+    dropped: int,
+) -> Analysis:
+    """The findings without so many of the last nights."""
+    found = Analysis()
+    permanent: list[Finding] = []
+    for each in measures:
+        rows = [row[:-dropped] for row in each.residuals] if dropped else each.residuals
+        heights = each.heights[:-dropped] if dropped else each.heights
+        if not heights:
+            continue
+        offsets = levels.offsets(each.lines, rows)
+        permanent += levels.findings(kind, each.lines, offsets, budget)
+        centres = {
+            group: kind.value(level) for group, level in heights[-1].items() if group in offsets
+        }
+        found.spreads += levels.spreads(kind, each.lines, offsets, centres)
+        found.findings += groups.drifts(kind, each.lines, heights, each.nights, budget)
+    changed = groups.judged(kind, shifts.shifts(kind, known, runs, budget, dropped), sizes)
+    found.findings += changed
+    # What has changed is said once.
+    cards = {(each.host, each.card, each.measure) for each in changed}
+    found.findings += [
+        each for each in permanent if (each.host, each.card, each.measure) not in cards
+    ]
+    return found
+
+
+def _key(line: Line) -> tuple[str, str]:
+    return line.groups[-1], line.measure

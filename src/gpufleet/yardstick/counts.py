@@ -1,0 +1,94 @@
+"""Which cards have more errors in the last night than the fleet's own nights justify.
+
+Counts have another noise than speeds: most nights have none, and where there are some, they come in
+bursts, so that the deviation grows with the count itself (a Poisson distribution with a rate that
+changes from night to night). So ratios are compared: (tonight's errors + 1) / (usual errors + 1).
+How large they are in healthy nights is counted, as for other values, and one night is enough.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Sequence
+
+from .runs import Runs
+from .shifts import CHANGED, LEAST_OFFSET_NIGHTS
+from .values import LEAST_SIBLINGS, NOTE_FACTOR, Budget, Finding, Line
+
+# How many nights the usual count comes from, before those that are tested, and the lengths of runs
+# that are tested: a large rise shows in its first night, a small one in the third.
+NIGHTS = 30
+LENGTHS = (1, 3)
+
+
+def ratio(count: float, usual: float) -> float:
+    """How many times the usual count it is; one more of each, since most are 0."""
+    return (count + 1) / (usual + 1)
+
+
+def rises(lines: Sequence[Line], budget: Budget) -> list[Finding]:
+    """The cards whose count rose in the last night. Values are new errors of each night.
+
+    A card's usual count is the mean of its own earlier nights and of one night of its group: a card
+    without past nights is compared with its group alone.
+    """
+    groups: dict[tuple[str, str], list[Line]] = defaultdict(list)
+    for line in lines:
+        if line.groups[-1]:
+            groups[line.measure, line.groups[-1]].append(line)
+    judged: list[tuple[Line, list[float], float, int]] = []
+    noises: list[tuple[str, list[float]]] = []
+    for members in groups.values():
+        if len(members) <= LEAST_SIBLINGS:
+            continue
+        past = [_past(line) for line in members]
+        nights = sum(map(len, past))
+        usual = sum(map(sum, past)) / nights if nights else 0.0
+        for line, own in zip(members, past, strict=True):
+            last = [value for value in line.values[-max(LENGTHS) :] if value is not None]
+            expected = (sum(own) + usual) / (len(own) + 1)
+            half = len(own) // 2
+            # A card that has errors in most nights is no healthy example.
+            rising = last and -ratio(statistics.median(last), expected) < CHANGED
+            if half >= LEAST_OFFSET_NIGHTS and not rising:
+                before = (sum(own[:half]) + usual) / (half + 1)
+                noise = [-ratio(each, before) for each in own[half:]]
+                if statistics.median(noise) > CHANGED:
+                    noises.append((line.host, noise))
+            if line.values[-1] is not None:
+                judged.append((line, last, expected, len(members) - 1))
+    runs = Runs(noises)
+    chance = budget.chance("rise")
+    fails, notes = (runs.limits(factor * chance, LENGTHS) for factor in (1.0, NOTE_FACTOR))
+    found = []
+    for line, last, expected, siblings in judged:
+        ratios = {
+            length: ratio(min(last[-length:]), expected)
+            for length in LENGTHS
+            if length <= len(last)
+        }
+        if not any(each >= notes[length] for length, each in ratios.items()):
+            continue
+        length = max(ratios, key=lambda each: ratios[each] / fails[each])
+        found.append(
+            Finding(
+                "rise",
+                "errors",
+                line.measure,
+                line.groups[-1],
+                min(last[-length:]) - expected,
+                fails[length] * (expected + 1) - 1 - expected,
+                length,
+                siblings,
+                ratios[length] >= fails[length],
+                line.host,
+                line.card,
+            )
+        )
+    return found
+
+
+def _past(line: Line) -> list[float]:
+    end = len(line.values) - max(LENGTHS)
+    return [value for value in line.values[max(0, end - NIGHTS) : max(0, end)] if value is not None]

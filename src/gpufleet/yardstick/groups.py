@@ -1,0 +1,129 @@
+"""Which groups have become worse as a whole, and which faults many hosts share."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from math import comb
+
+from .fit import Levels
+from .runs import TAIL_POWER
+from .shifts import LEAST_REFERENCE, Parts, Shift
+from .values import Budget, Finding, Kind, Line
+
+# A group is worse when so many nights in a row are further below than twice the worst night of the
+# reference: nights of a group depend on each other more than those of single cards.
+NIGHTS, MARGIN = 3, 2.0
+# A fault is shared by at least so many hosts, and by this part of the group's hosts. Their cards
+# lost about as much, since about the same night.
+LEAST_SHARING, SHARING = 4, 0.05
+ALIKE_LOSS, ALIKE_NIGHTS = 1.5, 3
+
+
+def drifts(
+    kind: Kind, lines: Sequence[Line], levels: Levels, nights: Parts, budget: Budget
+) -> list[Finding]:
+    """The groups of one measure that are worse than in the reference nights.
+
+    The cards of a group are followed back: before an upgrade they were another group.
+    """
+    histories: dict[str, Counter[tuple[str, ...]]] = defaultdict(Counter)
+    for line in lines:
+        histories[line.groups[-1]][line.groups] += 1
+    found = []
+    for group in histories if nights.tested else ():
+        past = histories[group].most_common(1)[0][0]
+        heights = [levels[night].get(past[night]) for night in range(len(levels))]
+        reference = [
+            value for value in (heights[night] for night in nights.reference) if value is not None
+        ]
+        last = [value for value in heights[nights.tested.start :] if value is not None]
+        if not group or heights[-1] is None:
+            continue
+        if len(reference) < LEAST_REFERENCE or len(last) < NIGHTS:
+            continue
+        centre = statistics.median(reference)
+        # So likely are the last nights the lowest of all, where the order of nights is random.
+        lowest = 1 / comb(len(reference) + NIGHTS, NIGHTS)
+        stretch = max(1.0, lowest / budget.chance("group")) ** (1 / TAIL_POWER)
+        bound = max(MARGIN * stretch * (centre - min(reference)), kind.least_loss, kind.resolution)
+        below = 0
+        for value in reversed(last):
+            if centre - value < bound:
+                break
+            below += 1
+        if below >= NIGHTS:
+            found.append(
+                Finding(
+                    "group",
+                    kind.name,
+                    lines[0].measure,
+                    group,
+                    kind.change(statistics.median(last[-below:]) - centre),
+                    kind.change(-bound),
+                    below,
+                    sum(histories[group].values()),
+                    fails=True,
+                )
+            )
+    return found
+
+
+def judged(
+    kind: Kind,
+    shifts: Iterable[Shift],
+    sizes: dict[tuple[str, str], tuple[int, int]],
+) -> list[Finding]:
+    """Each card's finding, or one of all hosts that share it.
+
+    `sizes`: the hosts and cards of each group and measure.
+    """
+    by_group: dict[tuple[str, str], list[Shift]] = defaultdict(list)
+    for shift in shifts:
+        line = shift.noise.line
+        by_group[line.groups[-1], line.measure].append(shift)
+    found: list[Finding] = []
+    for (group, measure), members in by_group.items():
+        all_hosts, cards = sizes[group, measure]
+        each = [shift.finding(kind, cards - 1) for shift in members]
+        alike = _alike(each)
+        hosts = sorted({one.host for one in alike})
+        if len(hosts) >= max(LEAST_SHARING, SHARING * all_hosts) and any(
+            one.fails for one in alike
+        ):
+            found.append(
+                Finding(
+                    "shared",
+                    kind.name,
+                    measure,
+                    group,
+                    statistics.median(one.change for one in alike),
+                    statistics.median(one.bound for one in alike),
+                    round(statistics.median(one.nights for one in alike)),
+                    cards,
+                    fails=True,
+                    hosts=tuple(hosts),
+                )
+            )
+        else:
+            alike = []
+        shared = {(one.host, one.card) for one in alike}
+        found += [
+            one
+            for one, shift in zip(each, members, strict=True)
+            if shift.grade != "near" and (one.host, one.card) not in shared
+        ]
+    return found
+
+
+def _alike(each: Sequence[Finding]) -> list[Finding]:
+    """Those that are about as large and as old as the usual one."""
+    size = statistics.median(abs(one.change) for one in each)
+    nights = statistics.median(one.nights for one in each)
+    return [
+        one
+        for one in each
+        if size / ALIKE_LOSS <= abs(one.change) <= size * ALIKE_LOSS
+        and abs(one.nights - nights) <= ALIKE_NIGHTS
+    ]

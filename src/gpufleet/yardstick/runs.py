@@ -1,0 +1,121 @@
+"""How often healthy cards stay below a limit for nights in a row. Nothing is assumed normal.
+
+The nights themselves say it: of all hosts' residuals, in units of each card's own noise, the runs
+below each limit are counted. A limit has to be rarer than what the nights of a month show, so the
+counts are continued beyond the tenth deepest run:
+
+- n runs seen count as n + 1 + 2 sqrt(n + 1), about the upper end of their 95 % interval.
+- From there on the probability falls as a power of the depth: the fourth for one night, as the tail
+  of Student's t distribution with four degrees of freedom, much slower than a normal one. Each
+  further night adds half of what an independent night would, up to the eighth power, since what
+  lasts (a warm room, an offset that is not known exactly) makes nights alike.
+- It is never less than the share that was seen: what healthy cards did names nobody.
+
+Not all nights are healthy. The worst host is left out, and one more of each hundred.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import accumulate
+
+# The lengths of runs that are tested: a host may have a job that is gone two nights later.
+LENGTHS = (3, 5, 7, 10)
+# Runs are counted up to the longest of them, and from this depth on, in units of the noise.
+LONGEST, SHALLOWEST = max(LENGTHS), 1.0
+# The count from which on the probability is continued, and its power by the length of the run.
+ANCHOR, TAIL_POWER, MOST_POWER = 10, 4.0, 8.0
+# One of so many hosts is left out, and one more, where there are enough of them.
+TRIM, LEAST_TRIMMED = 100, 10
+# Limits are searched on this grid, in units of the noise: 1 to 250, in steps of 4 %.
+GRID = tuple(SHALLOWEST * 1.04**step for step in range(142))
+
+
+class Runs:
+    """The runs of healthy nights, and the limits that follow from them.
+
+    A host counts once a night, by the worst of its cards and measures: they share its load, its
+    room and its measurement, and it is hosts that a false alarm costs.
+    """
+
+    def __init__(self, noises: Iterable[tuple[str, Sequence[float | None]]]) -> None:
+        """`noises`: host and residuals of a line in units of its noise, lower is worse."""
+        # By host: how many nights it has; by host, night and length: the deepest run.
+        nights: dict[str, int] = {}
+        deepest: dict[tuple[str, int, int], float] = {}
+        for host, noise in noises:
+            known = 0
+            run: list[float] = []
+            for night, value in enumerate(noise):
+                if value is None:
+                    continue
+                known += 1
+                if value > -SHALLOWEST:
+                    if run:
+                        run = []
+                    continue
+                run.append(-value)
+                # The shallowest of the last one, two, three nights, and so on.
+                recent = run[: -LONGEST - 1 : -1]
+                for length, depth in enumerate(accumulate(recent, min)):
+                    key = host, night, length
+                    if depth > deepest.get(key, 0.0):
+                        deepest[key] = depth
+            if known > nights.get(host, 0):
+                nights[host] = known
+        ill = _worst_hosts(nights, deepest)
+        self._depths: list[list[float]] = [[] for _ in range(LONGEST)]
+        for (host, _, length), depth in deepest.items():
+            if host not in ill:
+                self._depths[length].append(depth)
+        for depths in self._depths:
+            depths.sort()
+        # By length of a run: how many there could have been.
+        self._possible = [
+            sum(max(0, known - length) for host, known in nights.items() if host not in ill)
+            for length in range(LONGEST)
+        ]
+
+    def probability(self, limit: float, length: int) -> float:
+        """That `length` nights in a row are all below the limit: an upper limit of it."""
+        depths, possible = self._depths[length - 1], self._possible[length - 1]
+        if not possible:
+            return 1.0
+        seen = len(depths) - bisect_left(depths, limit)
+        anchor = depths[-ANCHOR] if len(depths) >= ANCHOR else SHALLOWEST
+        if limit <= anchor:
+            return min(1.0, _upper(seen) / possible)
+        power = min(MOST_POWER, TAIL_POWER * (1 + (length - 1) / 2))
+        share = min(1.0, _upper(min(ANCHOR, len(depths))) / possible)
+        return max(seen / possible, share * math.pow(anchor / limit, power))
+
+    def limits(self, probability: float, lengths: Sequence[int] = LENGTHS) -> dict[int, float]:
+        """By length: the smallest limit that a run passes at most with its part of the probability.
+
+        Infinite where no number of nights like these justifies one.
+        """
+        found = {}
+        for length in lengths:
+            step = len(GRID)
+            while step and self.probability(GRID[step - 1], length) <= probability / len(lengths):
+                step -= 1
+            found[length] = GRID[step] if step < len(GRID) else math.inf
+        return found
+
+
+def _worst_hosts(hosts: Collection[str], deepest: Mapping[tuple[str, int, int], float]) -> set[str]:
+    """The hosts with the deepest runs, which may have been faulty and repaired since."""
+    if len(hosts) < LEAST_TRIMMED:
+        return set()
+    worst: dict[str, float] = {}
+    for (host, _, length), depth in deepest.items():
+        if length == LENGTHS[0] - 1:
+            worst[host] = max(depth, worst.get(host, 0.0))
+    ordered = sorted(worst, key=lambda host: worst[host], reverse=True)
+    return set(ordered[: 1 + len(hosts) // TRIM])
+
+
+def _upper(count: int) -> float:
+    return count + 1 + 2 * math.sqrt(count + 1)

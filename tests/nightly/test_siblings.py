@@ -1,0 +1,150 @@
+"""Cards are compared with their siblings from the history: one change for a card or a group."""
+
+from __future__ import annotations
+
+import io
+import random
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from gpufleet.cli import distributions
+from gpufleet.model.nightly import Changes
+from gpufleet.nightly.history import History
+from gpufleet.verification.session import HostRun, Session
+from gpufleet.yardstick.shifts import WINDOW
+
+SPEED = "toolkit.12.3.tflops"
+Change = Callable[[str, int], float]
+
+
+def fleet(history: History, hosts: int, nights: int, change: Change, per_host: int = 3) -> None:
+    """Record nights in which cards differ by 2 % and nights by 0.8 %."""
+    chance = random.Random(4)
+    names = [f"gpu{number:02}" for number in range(hosts)]
+    usual = {
+        f"GPU-{host}-{card}": 50 * (1 + chance.gauss(0, 0.02))
+        for host in names
+        for card in range(per_host)
+    }
+    for night in range(nights):
+
+        def measure(_: object, plan: dict[str, str], night: int = night) -> dict[str, float | str]:
+            own = [uuid for uuid in usual if plan["host"] in uuid]
+            found: dict[str, float | str] = {
+                f"gpu.{uuid}.{SPEED}": usual[uuid]
+                * (1 + chance.gauss(0, 0.008))
+                * change(uuid, night)
+                for uuid in own
+            }
+            found["gpus"] = "; ".join(
+                f"0:{number} {uuid} NVIDIA H100" for number, uuid in enumerate(own)
+            )
+            found["skus"] = "; ".join(f"{uuid} 132 SMs, 81559 MiB" for uuid in own)
+            found["driver.version"] = "550.54.15"
+            return found
+
+        started = (datetime(2026, 3, 1, 3, tzinfo=UTC) + timedelta(days=night)).strftime(
+            "%Y-%m-%dT%H:%M:%SZ"
+        )
+        runs = [
+            HostRun(name, None, {"host": name}, {"verdict": "PASS", "checks": []}) for name in names
+        ]
+        history.record(Session(runs, started, started), measure=measure)
+
+
+@pytest.fixture
+def history(path: Path) -> Iterator[History]:
+    with History(path) as history:
+        yield history
+
+
+def speeds(changes: Changes) -> list[tuple[str, str, str | None]]:
+    return [(each["kind"], each["host"], each["check"]) for each in changes["changes"]]
+
+
+def slow(card: str, first: int) -> Change:
+    return lambda uuid, night: 0.9 if uuid == card and night >= first else 1.0
+
+
+def test_a_slow_card_is_a_change_in_its_third_night(history: History) -> None:
+    fleet(history, 6, 40, slow("GPU-gpu03-1", 37))
+    (change,) = history.changes()["changes"]
+    assert (change["kind"], change["host"], change["check"]) == (
+        "outlier",
+        "gpu03",
+        "fleet.outlier",
+    )
+    assert "GPU-gpu03-1: toolkit.12.3.tflops is" in change["text"]
+    assert "lower than before for 3 nights, compared with 17 siblings" in change["text"]
+    assert "NVIDIA H100, 132 SMs, 81559 MiB, driver 550.54.15" in change["text"]
+    assert change["weight"] == "bad"
+
+
+def test_it_stays_among_what_is_bad_and_is_no_change_again(history: History) -> None:
+    fleet(history, 6, 41, slow("GPU-gpu03-1", 37))
+    changes = history.changes()
+    assert changes["changes"] == []
+    (row,) = changes["standing"]
+    assert (row["host"], row["check"], row["verdict"]) == ("gpu03", "fleet.outlier", "OUTLIER")
+
+
+def test_a_card_that_recovers_is_a_good_change(history: History) -> None:
+    fleet(
+        history, 6, 42, lambda uuid, night: 0.9 if uuid == "GPU-gpu03-1" and 36 <= night < 41 else 1
+    )
+    (change,) = history.changes()["changes"]
+    assert (change["host"], change["weight"]) == ("gpu03", "good")
+
+
+def test_a_group_that_slows_down_is_one_change(history: History) -> None:
+    fleet(history, 6, 40, lambda uuid, night: 0.9 if night >= 37 else 1)
+    changes = history.changes()
+    assert speeds(changes) == [
+        ("outlier", "NVIDIA H100, 132 SMs, 81559 MiB, driver 550.54.15", "fleet.group")
+    ]
+
+
+def test_without_eight_siblings_its_own_past_judges_a_card(history: History) -> None:
+    fleet(history, 4, 40, slow("GPU-gpu03-1", 38), per_host=2)
+    assert speeds(history.changes()) == [("throughput", "gpu03", "gpu.throughput")]
+
+
+def test_before_there_are_enough_nights_its_own_past_judges_a_card(history: History) -> None:
+    fleet(history, 6, 12, slow("GPU-gpu03-1", 10))
+    assert speeds(history.changes()) == [("throughput", "gpu03", "gpu.throughput")]
+
+
+def test_a_healthy_fleet_has_no_change(history: History) -> None:
+    fleet(history, 6, WINDOW + 5, lambda uuid, night: 1.0)
+    assert history.changes()["changes"] == []
+
+
+def test_distributions_have_the_cards_and_their_outlier(history: History) -> None:
+    fleet(history, 6, 40, slow("GPU-gpu03-1", 36))
+    found = distributions.document(history, None, None, 1.0)
+    (each,) = found["distributions"]
+    assert (each["group"], each["measure"], len(each["cards"])) == (
+        "NVIDIA H100, 132 SMs, 81559 MiB, driver 550.54.15",
+        SPEED,
+        18,
+    )
+    assert [card["offset"] for card in each["cards"]] == sorted(
+        card["offset"] for card in each["cards"]
+    )
+    failed = [finding for finding in each["findings"] if finding["fails"]]
+    assert [(finding["host"], finding["card"]) for finding in failed] == [("gpu03", "GPU-gpu03-1")]
+    console = Console(width=160, record=True, file=io.StringIO())
+    distributions.show(console, found)
+    shown = console.export_text()
+    assert "✗ gpu03 GPU-gpu03-1: toolkit.12.3.tflops -1" in shown
+    assert distributions.document(history, None, "other", 1.0)["distributions"] == []
+
+
+def test_a_fleet_without_siblings_has_no_distribution(history: History) -> None:
+    fleet(history, 2, 3, slow("", 0))
+    found = distributions.document(history, None, None, 1.0)
+    assert found["distributions"] == []
