@@ -31,9 +31,9 @@ from .common import ROOT
 from .simulated_fleet import BANDWIDTH, MEASURES, NIGHTS, SPEED, Fault, Fleet
 
 # How many fleets of each size, and how many cards of each fault a fleet has.
-FLEETS = {10: (24, 1), 100: (12, 1), 1000: (2, 6), 10_000: (1, 40)}
+FLEETS = {10: (24, 1), 100: (9, 1), 1000: (1, 6), 10_000: (1, 40)}
 # The fleets of the comparison with other methods.
-COMPARED, COMPARED_FLEETS, COMPARED_FAULTS = 400, 4, 2
+COMPARED, COMPARED_FLEETS, COMPARED_FAULTS = 400, 2, 2
 FIRST = NIGHTS - NIGHTS_PER_MONTH
 DELAYS = ROOT / "docs" / "explanation" / "yardstick-delays.svg"
 CURVES = ROOT / "docs" / "explanation" / "yardstick-curves.svg"

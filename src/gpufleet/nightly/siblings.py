@@ -74,16 +74,20 @@ class _Groups:
         key = host, uuid
         if key not in self._known:
             none = [None] * nights
-            found = tuple(
-                _group(uuid, cards, skus, driver)
-                for cards, skus, driver in zip(
-                    self._cards.get(host, none),
-                    self._skus.get(host, none),
-                    self._drivers.get(host, none),
-                    strict=True,
-                )
-            )
-            self._known[key] = self._shared.setdefault(found, found)
+            # Most nights are as the night before.
+            names: dict[tuple[str | None, ...], str] = {}
+            found = []
+            for texts in zip(
+                self._cards.get(host, none),
+                self._skus.get(host, none),
+                self._drivers.get(host, none),
+                strict=True,
+            ):
+                if texts not in names:
+                    names[texts] = _group(uuid, *texts)
+                found.append(names[texts])
+            groups = tuple(found)
+            self._known[key] = self._shared.setdefault(groups, groups)
         return self._known[key]
 
 

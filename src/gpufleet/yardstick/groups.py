@@ -18,7 +18,7 @@ NIGHTS, MARGIN = 3, 2.0
 # A fault is shared by at least so many hosts, and by this part of the group's hosts. Their cards
 # lost about as much, since about the same night.
 LEAST_SHARING, SHARING = 4, 0.05
-ALIKE_LOSS, ALIKE_NIGHTS = 1.5, 3
+ALIKE_LOSS, ALIKE_NIGHTS = 2.0, 3
 
 
 def drifts(
