@@ -61,7 +61,7 @@ class RackPlace(TypedDict):
     hosts: int
 
 
-class SiblingSum(TypedDict):
+class ComparedSum(TypedDict):
     """A sum of random products, and how many GPUs of the hosts verified together have it.
 
     Only where they differ: see the section `compute` of a snapshot.
@@ -414,8 +414,8 @@ class Plan(TypedDict):
     rack: NotRequired[
         Annotated[list[RackPlace], "where the hosts of its rack are that were verified with it"]
     ]
-    siblings: NotRequired[
-        Annotated[list[SiblingSum], "where its GPUs differ from those verified with it"]
+    sums: NotRequired[
+        Annotated[list[ComparedSum], "where its GPUs differ from those verified with it"]
     ]
     pairs: NotRequired[Annotated[list[PlannedMeeting], "with `verify --pair`"]]
 

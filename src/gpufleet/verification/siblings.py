@@ -2,7 +2,7 @@
 
 A host's plan gets where the hosts of its declared rack are in the NVLink fabric (`rack`, by which
 `gpu.rack` judges), and the sums of random products in which its GPUs differ from others
-(`siblings`, by which `gpu.consensus` judges). Hosts are judged as their snapshots arrive, so those
+(`sums`, by which `gpu.consensus` judges). Hosts are judged as their snapshots arrive, so those
 that differ are judged once more; where all agree the first judgement stands.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 from gpufleet.host_state.consensus import Group, first_difference
 from gpufleet.host_state.nvlink_domain import Place
-from gpufleet.model.plan import ExpectedFabric, RackPlace, SiblingSum
+from gpufleet.model.plan import ExpectedFabric, RackPlace, ComparedSum
 
 from .judging import result_of
 from .session import HostRun
@@ -67,16 +67,16 @@ def _places(members: Iterable[tuple[Place, ExpectedFabric]]) -> list[RackPlace]:
 
 
 def _sums(hosts: Iterable[HostRun]) -> set[str]:
-    """Set `siblings` in the plans of hosts in whose groups sums differ; their names."""
+    """Set `sums` in the plans of hosts in whose groups sums differ; their names."""
     groups: dict[Group, list[tuple[HostRun, tuple[str, ...]]]] = defaultdict(list)
     for host in hosts:
         for group, members in (host.beside.sums if host.beside else {}).items():
             most = host.plan["expect"]["count"] or MOST_GPUS
             groups[group] += [(host, sums) for sums in members[:most]]
-    differ: dict[str, list[SiblingSum]] = {}
+    differ: dict[str, list[ComparedSum]] = {}
     for group, gpus in groups.items():
         if difference := first_difference(sums for _, sums in gpus):
-            rows: list[SiblingSum] = [
+            rows: list[ComparedSum] = [
                 {
                     "format": group.format,
                     "capability": group.capability,
@@ -89,5 +89,5 @@ def _sums(hosts: Iterable[HostRun]) -> set[str]:
             ]
             for host in {host.name: host for host, _ in gpus}.values():
                 differ.setdefault(host.name, []).extend(rows)
-                host.plan["siblings"] = differ[host.name]
+                host.plan["sums"] = differ[host.name]
     return set(differ)

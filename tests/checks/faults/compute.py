@@ -557,7 +557,7 @@ def two_cards_that_disagree(plan: Document, snapshot: Document) -> None:
 def a_card_that_disagrees_with_those_of_other_hosts(plan: Document, snapshot: Document) -> None:
     two_cards_that_disagree(plan, snapshot)
     common = {"format": "bf16", "capability": "9.0", "seed": 20783, "rounds": 8}
-    plan["siblings"] = [
+    plan["sums"] = [
         {**common, "sum": sums_of(snapshot, 1, "bf16")["sums"][3], "gpus": 9},
         {**common, "sum": "0123456789abcdef", "gpus": 1},
     ]

@@ -116,7 +116,7 @@ def _agreement(
     """The GPUs of a group beside each other, and beside those of other hosts."""
     rows = [
         row
-        for row in plan.get("siblings") or []
+        for row in plan.get("sums") or []
         if (row["format"], row["capability"], row["seed"]) == group
     ]
     difference = (
