@@ -74,7 +74,8 @@ static __thread char last_error[256] = "";
 static void pause_ns(uint64_t ns)
 {
     struct timespec wanted = { ns / 1000000000, ns % 1000000000 };
-    nanosleep(&wanted, NULL);
+    while (nanosleep(&wanted, &wanted) && errno == EINTR)
+        ;
 }
 
 static int listening(uint16_t *port)
