@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 from gpufleet.host_state.consensus import Group, first_difference
 from gpufleet.host_state.nvlink_domain import Place
-from gpufleet.model.plan import ExpectedFabric, RackPlace, ComparedSum
+from gpufleet.model.plan import ComparedSum, ExpectedFabric, RackPlace
 
 from .judging import result_of
 from .session import HostRun
