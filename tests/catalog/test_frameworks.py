@@ -22,7 +22,7 @@ NEEDED_FIRST = (
     "libcusolver",
     "libcudnn",
 )
-LARGEST = 160_000  # bytes of one file: read whole for any of its releases
+LARGEST = 165_000  # bytes of one file: read whole for any of its releases
 
 
 def test_no_file_is_too_large_to_read_for_one_release() -> None:

@@ -40,8 +40,14 @@ OF_OTHERS = tuple(
     name for name, reason in EXCUSED.items() if reason.startswith("gpu_stacks: none is ")
 )
 
-# Checks of what only some hosts with GPUs declare: a rack, a lossless class.
-OF_SITES = ("gpu.rack", "network.lossless")
+# Checks of what only some hosts with GPUs declare: a rack, IMEX, a lossless class, drivers of adapters.
+OF_SITES = (
+    "gpu.rack",
+    "driver.imex",
+    "driver.memory-mode",
+    "network.lossless",
+    "network.setup",
+)
 
 
 @pytest.fixture
