@@ -222,7 +222,7 @@ def shared(path: Path) -> Iterator[Path]:
 
 def as_nobody(path: Path, *words: str) -> subprocess.CompletedProcess[str]:
     program = (
-        "import os, sys, _strptime; from gpufleet.cli import silence, history; from gpufleet.cli.main import"
+        "import os, sys, _strptime, importlib.readers; from gpufleet.cli import silence, history; from gpufleet.cli.main import"
         " main; import gpufleet.nightly.history; os.setgroups([]); os.setgid(65534);"
         " os.setuid(65534); sys.exit(main(sys.argv[1:]))"
     )
