@@ -3,7 +3,7 @@
 The tests of `LOOK` see a fault in one look at a host, on documents or on a machine that is planted
 as files; those of `NIGHTS` need the night before, since one look does not show a rate. That a fault
 is seen by its own check alone is part of the tests themselves; hosts are judged one by one, and
-those of a rack in tests/verification/test_racks.py.
+those of a rack in tests/verification/test_siblings.py.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ import importlib
 
 import pytest
 
-from tests.checks.network.test_machines import MACHINES, ONE_FAULT
 from tests.support.check_faults import REGISTRY, faults
+
+machines = importlib.import_module("tests.checks.network.test_machines")
 
 # {fault: the names of its breaks in tests/checks/faults, then those in test_machines.py}
 LOOK: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
@@ -135,10 +136,10 @@ NIGHTS: dict[str, tuple[str, tuple[str, ...]]] = {
 
 @pytest.mark.parametrize("fault", LOOK)
 def test_each_fault_of_one_look_is_planted(fault: str) -> None:
-    documents, machines = LOOK[fault]
+    documents, planted = LOOK[fault]
     faults()
     assert [name for name in documents if name not in REGISTRY] == []
-    assert [name for name in machines if name not in ONE_FAULT] == []
+    assert [name for name in planted if name not in machines.ONE_FAULT] == []
 
 
 @pytest.mark.parametrize("fault", NIGHTS)
@@ -149,4 +150,4 @@ def test_each_fault_of_two_nights_is_planted(fault: str) -> None:
 
 
 def test_twelve_kinds_of_machines_are_planted_healthy() -> None:
-    assert len(MACHINES) >= 12
+    assert len(machines.MACHINES) >= 12
