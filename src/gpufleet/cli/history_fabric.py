@@ -54,7 +54,7 @@ def _ports(console: Console, hosts: Document) -> None:
     odd = [
         (host, port)
         for host, port in rows
-        # One that never had a link is no news.
+        # A port that never had a link is no news.
         if set(port["nights"]) - {UP, NOT_THERE} and set(port["nights"]) - {DOWN, NOT_THERE}
     ]
     table = _table("host", "port", "role", NIGHTS, "now", "errors")

@@ -110,7 +110,7 @@ def readings(ports: Iterable[Port], boot_id: str | None) -> Iterator[tuple[str, 
 def link_readings(smi: Smi, boot_id: str | None) -> Iterator[tuple[str, Reading]]:
     """(UUID, reading of the NVLinks' counters) of each GPU whose links NVML reports.
 
-    A driver that was loaded again begins its counters anew: a smaller value says so.
+    A driver that was loaded again starts its counters at 0: a smaller value says so.
     """
     uuids = {card["address"] or "none": card["uuid"] for card in smi["devices"]}
     for row in smi.get("nvlink") or []:

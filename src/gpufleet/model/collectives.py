@@ -99,7 +99,7 @@ class Compared(TypedDict):
     scope: Annotated[Scope, "what is tested: all hosts together, each of its parts, or each rail"]
     operation: Operation
     bytes: Annotated[int, "of a rank's result"]
-    algorithm: Annotated[Text, "that NCCL was told to use; empty: its own choice"]
+    algorithm: Annotated[Text, "that NCCL was given; empty: its own choice"]
 
 
 class FabricTest(TypedDict):

@@ -83,7 +83,7 @@ def _port(
 
 
 def _counters(grown: Sequence[Sequence[Growth]]) -> dict[str, list[float | None]]:
-    """Of each counter that grew, by how much in each night; None where that is not known."""
+    """The growth of each counter that grew, in each night; None where it is not known."""
     counters = sorted({each.counter for night in grown for each in night if each.growth})
     return {
         counter: [

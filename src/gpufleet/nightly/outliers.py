@@ -22,7 +22,7 @@ CARD_REMEDY = (
 )
 GROUP_REMEDY = "look for what these hosts share: a new driver, their room, rack, power or load"
 
-# Of a card: host and UUID. Of a group: its name, and the hosts that share the finding.
+# A card's key is its host and UUID; a group's key is its name and the hosts that share the finding.
 Key = tuple[str, str]
 
 

@@ -77,7 +77,7 @@ def fabric_of(snapshot: Snapshot | None, plan: Plan) -> HostFabric:
 
 
 def read_fabric(snapshot: Mapping[str, Any] | None, plan: Mapping[str, Any]) -> HostFabric:
-    """The same of a snapshot and a plan that anybody may have written."""
+    """The fabric by a snapshot and a plan that anybody may have written."""
     sections, expect = (snapshot or {}).get("sections"), plan.get("expect")
     if not isinstance(sections, Mapping) or not isinstance(expect, Mapping):
         return HostFabric()

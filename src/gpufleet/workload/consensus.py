@@ -110,7 +110,7 @@ TF32 = FP32._replace(keep="0x80ffe000u")
 # All but the numbers from 2 on, and what is no number.
 FP8 = FP32._replace(keep="0xbfbfbfbfu", set="0u")
 INT8 = Numbers("u32", "int", "~0u", "0u", 4, 2, 4)
-# Of rows of the same name the last one that the GPU reaches counts.
+# The last row of a name whose capability the GPU reaches counts.
 FORMATS = (
     Format(
         "fp32",

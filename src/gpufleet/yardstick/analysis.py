@@ -46,7 +46,7 @@ def analyse(kind: Kind, lines: Iterable[Line], budget: Budget) -> Analysis:
 
 
 def analyse_both(kind: Kind, lines: Iterable[Line], budget: Budget) -> tuple[Analysis, Analysis]:
-    """The same for the night before the last one, and for the last one.
+    """Analyse the night before the last one, and the last one.
 
     Both have the same offsets, limits and groups, so that only the last night makes a difference.
     """

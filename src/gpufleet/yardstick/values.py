@@ -123,7 +123,7 @@ class Finding:
     fails: bool
     host: str = ""
     card: str = ""
-    # Of a finding that several hosts share.
+    # The hosts that share the finding, if there are several.
     hosts: tuple[str, ...] = ()
 
 

@@ -11,7 +11,14 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from gpufleet.checks.base import subjects
-from gpufleet.checks.base.registry import HARDWARE, Evidence, Finding, check, shortened
+from gpufleet.checks.base.registry import (
+    HARDWARE,
+    Evidence,
+    Finding,
+    check,
+    required,
+    shortened,
+)
 from gpufleet.checks.base.remedies import command
 from gpufleet.checks.base.sections import Sections
 from gpufleet.host_state.consensus import Difference, Group, first_difference, groups_of
@@ -20,7 +27,15 @@ from gpufleet.model.sections.compute import ComputeRun, ConsensusResult
 from gpufleet.model.text import brief
 from gpufleet.model.verdict import Verdict
 
-from .toolkits import DEVICE_FAULT, ToolkitRun, about_runs, gpu_results, no_gpus, runs
+from .toolkits import (
+    DEVICE_FAULT,
+    ToolkitRun,
+    about_runs,
+    gpu_results,
+    no_gpus,
+    runs,
+    runs_with,
+)
 
 FORMATS = ("fp32", "fp64", "fp16", "int8", "tf32", "bf16", "fp8-e4m3", "fp8-e5m2")
 # An NVRTC whose release is not known to lack the instructions, and that refuses them.
@@ -30,16 +45,11 @@ NOT_COMPILED = re.compile(r"nvrtcCompileProgram returned \d+ NVRTC_ERROR_COMPILA
 @check("gpu.consensus", reads=("compute",), repair=HARDWARE, skip_reason=no_gpus)
 def consensus(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """Each GPU computes random products as before, and as others of its architecture, by NVRTC."""
-    reasons, computed = [], False
-    for found in runs(plan, observed):
-        if isinstance(found, Finding):
-            reasons.append(found.cause)
-        elif (entries := found.run.get("consensus")) is None:
-            reasons.append(found.run["error"] or "it was not reported")
-        else:
-            computed = True
-            yield from _in_run(plan, observed, found, entries)
-    if not computed:
+    tested, reasons = runs_with(plan, observed, "consensus")
+    for found in tested:
+        entries = required(found.run.get("consensus"), "a run's sums")
+        yield from _in_run(plan, observed, found, entries)
+    if not tested:
         yield Finding(
             f"No random products were computed: {'; '.join(reasons)}",
             "see toolkit.device-query and toolkit.nvrtc; then ./gpufleet verify",

@@ -6,13 +6,21 @@ import re
 from collections.abc import Iterator
 
 from gpufleet.checks.base.items import for_each
-from gpufleet.checks.base.registry import HARDWARE, Evidence, Finding, check
+from gpufleet.checks.base.registry import HARDWARE, Evidence, Finding, check, required
 from gpufleet.checks.base.sections import Sections
 from gpufleet.model.plan import Plan
 from gpufleet.model.sections.compute import FormatResult
 from gpufleet.model.verdict import Verdict
 
-from .toolkits import ToolkitRun, about_runs, gpu_results, no_gpus, not_reported, runs
+from .toolkits import (
+    ToolkitRun,
+    about_runs,
+    gpu_results,
+    no_gpus,
+    not_reported,
+    runs,
+    runs_with,
+)
 
 # What every probe must report, be it that a GPU or its cuBLAS does not have it.
 FORMATS = ("fp64", "fp16", "int8", "tf32", "bf16", "fp8-e4m3", "fp8-e5m2")
@@ -59,17 +67,9 @@ def _in_format(where: str, entry: FormatResult) -> tuple[FormatResult, Finding |
 @check("gpu.host-copies", reads=("compute",), repair=HARDWARE, skip_reason=no_gpus)
 def host_copies(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """Numbers arrive unchanged when they are copied from the host to each GPU, and back."""
-    reasons, copied = [], False
-    for found in runs(plan, observed):
-        if isinstance(found, Finding):
-            reasons.append(found.cause)
-            continue
-        run = found.run
-        entries = run.get("host_copies")
-        if entries is None:
-            reasons.append(run["error"] or "it was not reported")
-            continue
-        copied = True
+    tested, reasons = runs_with(plan, observed, "host_copies")
+    for _, run in tested:
+        entries = required(run.get("host_copies"), "a run's copies")
         yield from gpu_results(
             plan, observed, "Copying between host and GPU", entries, run=run, unit="numbers"
         )
@@ -79,7 +79,7 @@ def host_copies(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
                     f"GPU {device['index']}: {rates['to_device_gib_s']} GiB/s to it,"
                     f" {rates['from_device_gib_s']} GiB/s from it"
                 )
-    if not copied:
+    if not tested:
         yield Finding(
             f"Nothing was copied between the host and its GPUs: {'; '.join(reasons)}",
             "see toolkit.device-query and toolkit.cublas; then ./gpufleet verify",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple, TypedDict
+from typing import Literal, NamedTuple, TypedDict
 
 from gpufleet.checks.base import subjects
 from gpufleet.checks.base.holders import busy_finding
@@ -136,6 +136,21 @@ def _toolkit_run(plan: Plan, observed: Sections, toolkit: PlannedToolkit) -> Too
 
 def _by_path(observed: Sections) -> dict[str, ComputeRun]:
     return {run["toolkit"]: run for run in observed.data["compute"]["runs"]}
+
+
+def runs_with(
+    plan: Plan, observed: Sections, part: Literal["consensus", "host_copies"]
+) -> tuple[list[ToolkitRun], list[str]]:
+    """The runs that report a part for which one toolkit is enough; why the others do not."""
+    reporting, reasons = [], []
+    for found in runs(plan, observed):
+        if isinstance(found, Finding):
+            reasons.append(found.cause)
+        elif found.run.get(part) is None:
+            reasons.append(found.run["error"] or "it was not reported")
+        else:
+            reporting.append(found)
+    return reporting, reasons
 
 
 def about_runs(found: Iterable[ToolkitRun | Finding]) -> subjects.Subjects:

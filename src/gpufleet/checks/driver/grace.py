@@ -18,7 +18,7 @@ SERVICE, NODES = "nvidia-imex.service", "/etc/nvidia-imex/nodes_config.cfg"
 CHANNELS = "/dev/nvidia-caps-imex-channels"
 # CDMM came with this branch (NVIDIA driver release notes 580).
 FIRST_BRANCH = 580
-ANEW = "take a new snapshot with this release's probe"
+PROBE_AGAIN = "take a new snapshot with this release's probe"
 
 
 def _no_imex(plan: Plan) -> str | None:
@@ -41,13 +41,13 @@ def imex(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     wanted = cast(ExpectedImex, plan["expect"].get("imex"))
     row = observed.data["driver"].get("imex")
     if row is None:
-        yield Finding("IMEX was not observed", ANEW, verdict=Verdict.INCONCLUSIVE)
+        yield Finding("IMEX was not observed", PROBE_AGAIN, verdict=Verdict.INCONCLUSIVE)
         return
     loaded = observed.data["driver"]["loaded"]
     if row["unit"] is None:
         yield Finding(f"{SERVICE} is not installed", _install(loaded))
         return
-    # Of a driver that gpufleet installs, driver.packages compares every package.
+    # driver.packages compares every package of a driver that gpufleet installs.
     for package in [] if driver_state.managed(plan) else observed.data["packages"]["driver"]:
         version = package["version"] or ""
         if package["name"].startswith("nvidia-imex") and loaded and loaded not in version:
@@ -125,15 +125,16 @@ def memory_mode(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     wanted = str(plan["expect"].get("memory_mode"))
     row = observed.data["driver"].get("coherent_memory")
     if row is None:
-        yield Finding("The memory's mode was not observed", ANEW, verdict=Verdict.INCONCLUSIVE)
+        cause = "The memory's mode was not observed"
+        yield Finding(cause, PROBE_AGAIN, verdict=Verdict.INCONCLUSIVE)
         return
     shown = (
-        f"CoherentGPUMemoryMode: {row['mode'] or 'not told'}; NUMA nodes without a CPU:"
+        f"CoherentGPUMemoryMode: {row['mode'] or 'not reported'}; NUMA nodes without a CPU:"
         f" {', '.join(map(str, row['nodes'])) or 'none'}"
     )
     # Without the driver's word, nodes without a CPU are the GPUs' own; 615 has another default.
-    told = row["mode"] if row["mode"] in MEMORY_MODES else None
-    found = told or ("numa" if row["nodes"] else None)
+    reported = row["mode"] if row["mode"] in MEMORY_MODES else None
+    found = reported or ("numa" if row["nodes"] else None)
     if found is None:
         yield Finding(
             "Neither the loaded driver nor a NUMA node tells what manages the GPUs' memory",
