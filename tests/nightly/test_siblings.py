@@ -13,6 +13,7 @@ from rich.console import Console
 
 from gpufleet.cli import distributions
 from gpufleet.model.nightly import Changes
+from gpufleet.nightly import siblings
 from gpufleet.nightly.history import History
 from gpufleet.verification.session import HostRun, Session
 from gpufleet.yardstick.shifts import WINDOW
@@ -148,3 +149,17 @@ def test_a_fleet_without_siblings_has_no_distribution(history: History) -> None:
     fleet(history, 2, 3, slow("", 0))
     found = distributions.document(history, None, None, 1.0)
     assert found["distributions"] == []
+
+
+def test_a_comparison_that_fails_is_one_note_and_costs_nothing_else(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError("a defect")
+
+    fleet(history, 4, 3, lambda uuid, night: 1)
+    monkeypatch.setattr(siblings, "compare", fail)
+    (change,) = history.changes()["changes"]
+    assert (change["host"], change["check"], change["weight"]) == ("fleet", None, "note")
+    assert "gpufleet failed while it compared the cards with their siblings" in change["text"]
+    assert "a defect" in change["text"]

@@ -18,7 +18,7 @@ class ChangeEntry(TypedDict):
         "`failure`, `recovery`, `other-cause`, `version`, `driver`, `kernel`, `gpu`, `throughput`,"
         " `outlier`, `errors`, `port`, `appeared`, `vanished`, `flapping` or `unsilenced`",
     ]
-    host: Annotated[Text, "`fleet.group`: the group of cards"]
+    host: Annotated[Text, "`fleet.group`: the group of cards; `fleet`: all hosts"]
     check: Annotated[
         Text | None, "null: the host as a whole; `host.reachable`: the host was not reached"
     ]

@@ -20,10 +20,10 @@ from gpufleet.errors import Defect, guarded
 from gpufleet.judge import judge
 from gpufleet.model.nightly import Changes, Silence, Standing
 from gpufleet.model.verdict import LETTERS, Silenced, Verdict
-from gpufleet.yardstick.analysis import Analysis
 
 from . import baselines, outliers, silenced_changes
 from .change import WEIGHTS, Change, count_nights, without_numbers
+from .outliers import Outliers
 from .port_errors import error_changes
 from .retention import read_time
 from .versions import card_hosts, version_changes
@@ -75,8 +75,7 @@ class Window:
     cards: dict[str, set[str]] = field(default_factory=dict)
     counters: dict[tuple[str, str], list[float | None]] = field(default_factory=dict)
     silences: dict[tuple[str, str], Silence] = field(default_factory=dict)
-    outliers: Analysis = field(default_factory=Analysis)
-    outliers_before: Analysis = field(default_factory=Analysis)
+    outliers: Outliers = field(default_factory=Outliers)
 
     @cached_property
     def silenced(self) -> dict[tuple[str, str], Silenced]:
@@ -87,7 +86,8 @@ class Window:
     def own_past(self) -> dict[tuple[str, str], list[float | None]]:
         """The speeds of cards that are not compared with siblings."""
         compared = {
-            (host, f"gpu.{card}.{measure}") for host, card, measure in self.outliers.compared
+            (host, f"gpu.{card}.{measure}")
+            for host, card, measure in self.outliers.tonight.compared
         }
         return {key: line for key, line in self.speeds.items() if key not in compared}
 
@@ -139,7 +139,7 @@ def _standing(window: Window) -> Iterator[Standing]:
             if silenced := window.silenced.get((host, check)):
                 row["silenced"] = silenced
             yield row
-    yield from outliers.standing(window.outliers)
+    yield from outliers.standing(window.outliers.tonight)
     for speeds in _by_host(window.own_past).values():
         # Where it fails, that is among the host's changes.
         yield from guarded(
@@ -196,7 +196,7 @@ def _changes(window: Window, standing: Sequence[Standing]) -> Iterator[Change]:
             *error_changes(counters.get(host, {}), started),
         ]
 
-    yield from outliers.changes(window.outliers_before, window.outliers)
+    yield from outliers.changes(window.outliers)
     for host in window.hosts:
         yield from guarded(
             "compared this host with the nights before",

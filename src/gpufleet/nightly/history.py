@@ -32,7 +32,7 @@ from gpufleet.model.sections.cuda import ContentsRead
 from gpufleet.model.snapshot import Snapshot
 from gpufleet.model.verdict import LETTERS, Verdict
 
-from . import database, drift, fabric_history, siblings, silences, versions
+from . import database, drift, fabric_history, outliers, siblings, silences, versions
 from .database import HistoryError
 from .drift import NOT_THERE, CheckResult
 from .recording import CODES, SCRUB, split_measure, write_run
@@ -248,7 +248,7 @@ class History:
                 str(self.path),
             )
         window = self.window(nights[-WINDOW:])
-        window.outliers_before, window.outliers = siblings.compare(self, nights, alerts_per_month)
+        window.outliers = outliers.compared(siblings.compare, self, nights, alerts_per_month)
         return drift.document(window)
 
     def window(self, nights: list[RecordedRun]) -> drift.Window:

@@ -6,15 +6,19 @@ A card has one change for all of its measures, a group has one for all of its ca
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import ParamSpec
 
+from gpufleet.errors import Defect, guarded
 from gpufleet.model.nightly import Standing
+from gpufleet.model.verdict import Verdict
 from gpufleet.yardstick.analysis import Analysis
 from gpufleet.yardstick.values import Finding
 
 from .change import Change, count_nights
 
-CARD, GROUP = "fleet.outlier", "fleet.group"
+CARD, GROUP, FLEET = "fleet.outlier", "fleet.group", "fleet"
 KIND, VERDICT = "outlier", "OUTLIER"
 CARD_REMEDY = (
     "see gpu.throttle, gpu.settings and gpu.pcie; compare the card in another slot;"
@@ -22,13 +26,39 @@ CARD_REMEDY = (
 )
 GROUP_REMEDY = "look for what these hosts share: a new driver, their room, rack, power or load"
 
+Arguments = ParamSpec("Arguments")
 # A card's key is its host and UUID; a group's key is its name and the hosts that share the finding.
 Key = tuple[str, str]
 
 
-def changes(before: Analysis, tonight: Analysis) -> Iterator[Change]:
+@dataclass
+class Outliers:
+    """The comparison with siblings in the night before, and tonight; a defect if it failed."""
+
+    before: Analysis = field(default_factory=Analysis)
+    tonight: Analysis = field(default_factory=Analysis)
+    defect: Defect | None = None
+
+
+def compared(
+    compare: Callable[Arguments, tuple[Analysis, Analysis]],
+    *arguments: Arguments.args,
+    **named: Arguments.kwargs,
+) -> Outliers:
+    """Compare; where that fails, the cards are compared with their own past alone."""
+    return guarded(
+        "compared the cards with their siblings",
+        lambda: Outliers(*compare(*arguments, **named)),
+        lambda defect: Outliers(defect=defect),
+    )
+
+
+def changes(outliers: Outliers) -> Iterator[Change]:
     """Yield what is worse since tonight, and what is not any more."""
-    last, now = _worst(before), _worst(tonight)
+    if outliers.defect:
+        yield _not_compared(outliers.defect)
+    tonight = outliers.tonight
+    last, now = _worst(outliers.before), _worst(tonight)
     for key, findings in now.items():
         known = last.get(key)
         if known is None or (findings[0].fails and not known[0].fails):
@@ -61,6 +91,20 @@ def standing(tonight: Analysis) -> Iterator[Standing]:
                 "remedy": change.remedy,
                 "strikes": change.strikes,
             }
+
+
+def _not_compared(defect: Defect) -> Change:
+    return Change(
+        KIND,
+        FLEET,
+        None,
+        None,
+        Verdict.INCONCLUSIVE.value,
+        f"gpufleet failed while it {defect.step}: {defect.error}.",
+        "report it, with what ./gpufleet history --distributions prints; the cards were compared"
+        " with their own past",
+        "note",
+    )
 
 
 def _worst(analysis: Analysis) -> dict[Key, list[Finding]]:
