@@ -1,5 +1,5 @@
 # Apache-2.0, see LICENSE
-"""The time and size of a history of 1000 hosts, 60 checks and 90 nights.
+"""The time and size of a history of 1000 hosts, 60 checks and 400 nights.
 
 Each night is recorded as the nightly does it, with eight GPUs per host: verdicts, some of them with
 causes that are others each night, and measured values. Then each question is asked three times,
@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import random
 import statistics
+import subprocess
 import tempfile
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -21,14 +22,15 @@ from rich.console import Console
 from rich.table import Table
 
 from gpufleet.cli.history import document, parser
+from gpufleet.nightly import offenders
 from gpufleet.nightly.history import History
 from gpufleet.verification.session import HostRun, Session
 
 from .common import BIN, command, timed
 
-HOSTS, CHECKS, NIGHTS, GPUS = 1000, 60, 90, 8
+HOSTS, CHECKS, NIGHTS, GPUS = 1000, 60, 400, 8
 STACKS = ("toolkit.12.3", "stack.tensorflow-2.17.1", "stack.tensorflow-2.18.1")
-FIRST = datetime(2026, 8, 23, 3, tzinfo=UTC)
+FIRST = datetime(2025, 10, 1, 3, tzinfo=UTC)
 # How many checks every host skips, and how often a check fails or is repaired in a night.
 SKIPPED, FAILS, REPAIRED = 18, 0.0005, 0.3
 
@@ -94,7 +96,10 @@ class Fleet:
                 found[f"{name}.{stack}.wrong"] = 0
         if plan:
             found |= {f"part{number}.version": f"1.{number}" for number in range(14)}
-            found["gpus"] = "; ".join(f"{gpu} GPU-{plan['host']}-{gpu} L4" for gpu in range(GPUS))
+            host = plan["host"].partition(".")[0]
+            found["gpus"] = "; ".join(f"0:{gpu} GPU-{host}-{gpu} NVIDIA L4" for gpu in range(GPUS))
+            found["skus"] = "; ".join(f"GPU-{host}-{gpu} 58 SMs, 23034 MiB" for gpu in range(GPUS))
+            found["driver.version"] = "550.54.15"
         return found
 
 
@@ -130,6 +135,18 @@ def queried(path: Path, question: Callable[[History], object]) -> Callable[[], o
     return work
 
 
+def memory_mb(path: Path) -> float:
+    """The peak memory of a process that asks what changed tonight."""
+    program = (
+        "import resource, sys; from pathlib import Path;"
+        " from gpufleet.nightly.history import History;"
+        " History(Path(sys.argv[1])).changes();"
+        " print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    )
+    words = [BIN / "python", "-c", program, path]
+    return int(subprocess.run(words, capture_output=True, check=True, text=True).stdout) / 1000
+
+
 def both(work: Callable[[], object]) -> tuple[float, float]:
     """Wall-clock and processor seconds of some work, with those of commands that it ran."""
     before = os.times()
@@ -156,7 +173,10 @@ def measure(rounds: int, console: Console) -> Table:
                 path, "--host", host, "--measure", "*.tflops"
             ),
             f"all hosts, {NIGHTS} nights": asked(path),
-            "what changed tonight": queried(path, lambda history: history.changes()),
+            "what changed tonight, cards compared": queried(
+                path, lambda history: history.changes()
+            ),
+            "--offenders, all nights": queried(path, offenders.document),
             "the charts of the report, 30 nights": queried(path, lambda history: history.past()),
         }
         words = (BIN / "python", "-m", "gpufleet", "history", "--database", path, "--host", host)
@@ -164,6 +184,7 @@ def measure(rounds: int, console: Console) -> Table:
         seconds = {
             name: [both(work) for _ in range(max(3, rounds))] for name, work in questions.items()
         }
+        peak_mb = memory_mb(path)
         size, rows = path.stat().st_size, HOSTS * CHECKS * NIGHTS
     table = Table(title=f"{HOSTS} hosts x {CHECKS} checks x {NIGHTS} nights", min_width=60)
     for heading in ("what", "seconds", "of processor"):
@@ -172,5 +193,6 @@ def measure(rounds: int, console: Console) -> Table:
         table.add_row(
             name, *(f"{statistics.median(column):.3f}" for column in zip(*values, strict=True))
         )
+    table.add_row("memory of what changed tonight", f"{peak_mb:.0f} MB", "at its peak")
     table.add_row("size", f"{size / 1e6:.0f} MB", f"{size / rows:.0f} bytes per verdict in total")
     return table
