@@ -333,7 +333,7 @@ class History:
             measure,
             host,
         ):
-            found[name][position[night]] = texts[text]
+            found[name][position[night]] = texts.get(text)
         return dict(found)
 
     def _measures(self, named: str) -> dict[int, str]:

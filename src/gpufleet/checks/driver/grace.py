@@ -73,8 +73,8 @@ def imex(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
 
 
 def _install(loaded: str | None) -> str:
-    version = f", {loaded}" if loaded else ""
-    return f"on the host: install nvidia-imex of the driver's version{version}"
+    version = f", {quoted(loaded)}" if loaded else ""
+    return f"on the host: install nvidia-imex in the version of the driver{version}"
 
 
 def _service(row: Imex) -> Iterator[Finding]:
