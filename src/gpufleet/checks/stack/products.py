@@ -137,6 +137,11 @@ def products(
             )
 
 
+def _planned(plan: Plan, name: str) -> list[Component]:
+    """The stack of that name; none of a container, whose name the host reports."""
+    return [Component("stack", row["name"]) for row in plan["stacks"] if row["name"] == name]
+
+
 def _where(name: str, entry: Product) -> str:
     precision = f" in {entry['precision']}" if "precision" in entry else ""
     return f"{name} on {entry['requested']}{precision}"
@@ -163,7 +168,7 @@ def product(plan: Plan, name: str, entry: Product) -> Iterator[Finding | Evidenc
     elif not is_on_requested_device(entry):
         yield Finding(
             f"{where} was computed on {entry['device'] or 'an unknown device'} instead",
-            see("stack.libraries", provision(plan, Component("stack", name))),
+            see("stack.libraries", provision(plan, *_planned(plan, name))),
             brief(entry),
         )
     elif entry["wrong"] != 0:
