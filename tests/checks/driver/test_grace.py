@@ -24,4 +24,4 @@ def test_imex_has_the_version_of_a_preinstalled_driver(
     assert found["driver.imex"]["verdict"] == verdict
     if verdict == "FAIL":
         assert "nvidia-imex is 535.216.03-1, the driver is" in found["driver.imex"]["cause"]
-        assert "of the driver's version, 535.261.03" in found["driver.imex"]["remedy"]
+        assert "of the driver version, 535.261.03" in found["driver.imex"]["remedy"]

@@ -74,7 +74,7 @@ def imex(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
 
 def _install(loaded: str | None) -> str:
     version = f", {quoted(loaded)}" if loaded else ""
-    return f"on the host: install nvidia-imex in the version of the driver{version}"
+    return f"on the host: install nvidia-imex of the driver version{version}"
 
 
 def _service(row: Imex) -> Iterator[Finding]:
