@@ -45,7 +45,7 @@ LONG = 3
 # How many cases of each fault the default, the exhaustive and the slow run try. Each fault begins at
 # another place, so that together they try each string on several broken hosts.
 SAMPLE, MANY, MOST = 1, 10, 40
-# Of a healthy host's cases, the exhaustive run tries each eighth.
+# The exhaustive run tries each eighth case of a healthy host.
 EIGHTH, EACH = 8, 1
 
 

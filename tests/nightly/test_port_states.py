@@ -67,7 +67,7 @@ def row(state: str = "up", rate: str = "400", *, guid: str = ONE, role: str = "c
         (row(), row(rate="-"), None),
         (row(), "none", ("bad", f"mlx5_0 (compute) with GUID {ONE} is not there, or was not read")),
         (row(role="unused"), "none", ("note", "is not there")),
-        # A card was replaced, or a virtual function was made anew.
+        # A card was replaced, or a virtual function was created again.
         (row(), row(guid=OTHER), None),
         (row(), row("down", guid=OTHER), ("bad", "has no link any more")),
         # Another card fell off the bus, and this one has its name now.

@@ -156,7 +156,7 @@ def nights(path: Path, *outputs: str, silent: Any = None, check: str = "gpu.coun
     return history
 
 
-def told(history: History) -> list[tuple[str, bool]]:
+def reported(history: History) -> list[tuple[str, bool]]:
     """The kinds of the newest night's changes, and whether each is silenced."""
     return [(it["kind"], "silenced" in it) for it in history.changes()["changes"]]
 
@@ -187,7 +187,7 @@ def test_what_is_silenced_is_marked_and_what_is_new_is_not(
     path: Path, outputs: list[str], changes: list[tuple[str, bool]]
 ) -> None:
     with nights(path, *outputs) as history:
-        assert told(history) == changes
+        assert reported(history) == changes
 
 
 def test_a_second_failure_of_another_check_sounds(path: Path) -> None:
@@ -200,7 +200,7 @@ def test_a_second_failure_of_another_check_sounds(path: Path) -> None:
 def test_the_end_of_a_silence_is_reported_once(path: Path) -> None:
     # Night 0 is of 1 November.
     with nights(path, FAILS, FAILS, silent=silence(until="2026-11-02")) as history:
-        assert told(history) == []
+        assert reported(history) == []
         for night in (2, 3):
             history.record(session(night, host("gpu01", gpu__count=FAILS)))
             changes = history.changes()
@@ -259,7 +259,7 @@ def test_a_damaged_silence_silences_nothing(path: Path) -> None:
         for name, value in (("gpu.count", "{"), ("gpu.smi", "[1]"), ("gpu.mig", '{"host": 3}')):
             history.flag("gpu01", f"{silences.FLAG}{name}", value)
         assert silences.read(history) == {}
-        assert told(history) == [("failure", False)]
+        assert reported(history) == [("failure", False)]
 
 
 def test_a_silence_survives_the_nights_and_goes_long_after_its_end(path: Path) -> None:

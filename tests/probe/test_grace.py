@@ -42,7 +42,7 @@ def test_the_nodes_of_the_gpus_have_memory_and_no_cpu(tmp_path: Path) -> None:
     node(tmp_path, 1, "72-143", 501_000_000)
     node(tmp_path, 2, "", 97_000_000)
     node(tmp_path, 10, "", 97_000_000)
-    # Those of MIG instances, which have none until an instance exists.
+    # Memory nodes of MIG instances have no memory until an instance exists.
     node(tmp_path, 3, "", 0)
     put(tmp_path, "proc/driver/nvidia/params", 'EnableMSI: 1\nCoherentGPUMemoryMode: ""\n')
     assert coherent_memory(host(tmp_path)) == {"mode": None, "nodes": [2, 10]}

@@ -1,6 +1,6 @@
 """The program that applies PCI settings at boot, on planted configuration space.
 
-The trees are those of `tests/support/rdma_tree.py`; what of them is derived stands there.
+The trees are those of `tests/support/rdma_tree.py`; that module says what of them is derived.
 """
 
 from __future__ import annotations

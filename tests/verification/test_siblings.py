@@ -186,7 +186,7 @@ def test_two_gpus_of_two_hosts_decide_nothing() -> None:
 
 
 def test_a_host_has_no_more_votes_than_declared_gpus() -> None:
-    """One that reports a thousand GPUs would outvote all others."""
+    """A host that reports a thousand GPUs would outvote all others."""
     liar = computing("liar", {0: "fp16", 1: "fp16"})
     assert liar.beside
     liar.beside = Beside(

@@ -58,7 +58,7 @@ class RecordedTest:
 
 @dataclass(frozen=True)
 class RecordedBandwidth:
-    """What one group reached in a test. `gb_per_s`: bus bandwidth, None where it is not known.
+    """The result of one group in a test. `gb_per_s`: bus bandwidth, None where it is not known.
 
     `number`: that of the group's test; `FIRST` is all hosts together where that is the scope.
     """
@@ -115,7 +115,7 @@ def record_fabric_test(history: History, found: FabricTest) -> int:
 
 
 def _bandwidths(found: FabricTest) -> Iterator[RecordedBandwidth]:
-    """What each group reached in its test: a later row replaces an earlier one."""
+    """The result of each group in its test: a later row replaces an earlier one."""
     compared = found["compared"]
     if compared["scope"] == "rails":
         # What hosts reach by some of their ports is not comparable with what they reach by all.

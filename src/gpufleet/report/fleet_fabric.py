@@ -11,7 +11,7 @@ from gpufleet.model.verdict import LETTERS, Verdict
 from gpufleet.verification.host_fabric import HostFabric, LinkRow, PortRow, State, read_fabric
 from gpufleet.verification.session import Session
 
-# How the state of a port is marked: as the verdict that it leads to.
+# The mark of a port's state is that of the verdict which it gives.
 VERDICTS: Mapping[State, Verdict] = {
     "up": Verdict.PASS,
     "down": Verdict.FAIL,

@@ -77,14 +77,14 @@ Numbers = namedtuple("Numbers", "word result keep set a b d")
 Format = namedtuple("Format", "name least nvrtc numbers multiply")
 
 
-def mma(shape, types, numbers):
-    """The statement that multiplies small matrices in a tensor core."""
+def tensor(name, least, nvrtc, kind, numbers):
+    """A format whose products are small matrices, multiplied in a tensor core."""
     word, result = [{"u64": "d", "u32": "r"}[numbers.word], REGISTERS[numbers.result]]
     at, groups = 0, []
     for count in (numbers.d, numbers.a, numbers.b):
         groups.append("{%s}" % ",".join("%%%d" % (at + number) for number in range(count)))
         at += count
-    text = "mma.sync.aligned.%s.row.col.%s %s,%s,%s,%s;" % (shape, types, *groups, groups[0])
+    text = "mma.sync.aligned.%s %s,%s,%s,%s;" % (kind, *groups, groups[0])
     value = "__longlong_as_double(%s[%d])" if word == "d" else "%s[%d]"
     results = ['"+%s"(d[%d])' % (result, number) for number in range(numbers.d)]
     operands = [
@@ -92,7 +92,8 @@ def mma(shape, types, numbers):
         for name, count in (("a", numbers.a), ("b", numbers.b))
         for number in range(count)
     ]
-    return 'asm volatile("%s" : %s : %s);' % (text, ", ".join(results), ", ".join(operands))
+    multiply = 'asm volatile("%s" : %s : %s);' % (text, ", ".join(results), ", ".join(operands))
+    return Format(name, least, nvrtc, numbers, multiply)
 
 
 def each(statement):
@@ -126,28 +127,10 @@ FORMATS = (
         FP64,
         each("d[i] = __fma_rn(__longlong_as_double(a[i]), __longlong_as_double(b[i & 1]), d[i]);"),
     ),
-    Format(
-        "fp64",
-        (8, 0),
-        (11, 0),
-        FP64._replace(a=1, b=1, d=2),
-        mma("m8n8k4", "f64.f64.f64.f64", FP64._replace(a=1, b=1, d=2)),
-    ),
-    Format(
-        "fp16",
-        (7, 0),
-        (10, 1),
-        FP16._replace(a=2, d=8),
-        mma("m8n8k4", "f32.f16.f16.f32", FP16._replace(a=2, d=8)),
-    ),
-    Format(
-        "fp16",
-        (7, 5),
-        (10, 2),
-        FP16._replace(a=2, b=1),
-        mma("m16n8k8", "f32.f16.f16.f32", FP16._replace(a=2, b=1)),
-    ),
-    Format("fp16", (8, 0), (11, 0), FP16, mma("m16n8k16", "f32.f16.f16.f32", FP16)),
+    tensor("fp64", (8, 0), (11, 0), "m8n8k4.row.col.f64.f64.f64.f64", FP64._replace(a=1, b=1, d=2)),
+    tensor("fp16", (7, 0), (10, 1), "m8n8k4.row.col.f32.f16.f16.f32", FP16._replace(a=2, d=8)),
+    tensor("fp16", (7, 5), (10, 2), "m16n8k8.row.col.f32.f16.f16.f32", FP16._replace(a=2, b=1)),
+    tensor("fp16", (8, 0), (11, 0), "m16n8k16.row.col.f32.f16.f16.f32", FP16),
     Format(
         "int8",
         (6, 1),
@@ -155,11 +138,11 @@ FORMATS = (
         INT8,
         each('asm volatile("dp4a.s32.s32 %0,%1,%2,%0;" : "+r"(d[i]) : "r"(a[i]), "r"(b[i & 1]));'),
     ),
-    Format("int8", (8, 0), (11, 0), INT8, mma("m16n8k32", "s32.s8.s8.s32", INT8)),
-    Format("tf32", (8, 0), (11, 0), TF32, mma("m16n8k8", "f32.tf32.tf32.f32", TF32)),
-    Format("bf16", (8, 0), (11, 0), BF16, mma("m16n8k16", "f32.bf16.bf16.f32", BF16)),
-    Format("fp8-e4m3", (8, 9), (12, 4), FP8, mma("m16n8k32", "f32.e4m3.e4m3.f32", FP8)),
-    Format("fp8-e5m2", (8, 9), (12, 4), FP8, mma("m16n8k32", "f32.e5m2.e5m2.f32", FP8)),
+    tensor("int8", (8, 0), (11, 0), "m16n8k32.row.col.s32.s8.s8.s32", INT8),
+    tensor("tf32", (8, 0), (11, 0), "m16n8k8.row.col.f32.tf32.tf32.f32", TF32),
+    tensor("bf16", (8, 0), (11, 0), "m16n8k16.row.col.f32.bf16.bf16.f32", BF16),
+    tensor("fp8-e4m3", (8, 9), (12, 4), "m16n8k32.row.col.f32.e4m3.e4m3.f32", FP8),
+    tensor("fp8-e5m2", (8, 9), (12, 4), "m16n8k32.row.col.f32.e5m2.e5m2.f32", FP8),
 )
 NAMES = tuple(dict.fromkeys(row.name for row in FORMATS))
 

@@ -13,7 +13,7 @@ from .values import LEAST_SIBLINGS, Budget, Finding, Kind, Line, Spread
 
 @dataclass
 class Analysis:
-    """What one night's values say.
+    """The findings and distributions of one night's values.
 
     `compared`: the (host, card, measure) of the lines that have enough nights and siblings to be
     compared; nobody else's own past is judged here.
