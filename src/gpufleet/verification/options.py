@@ -11,6 +11,9 @@ from gpufleet.inventory import InventoryHost
 
 # Added to a host's deadline for the sustained load and the time to cool down, in seconds.
 DEEP_S = 360
+# A deep probe's deadline has room for so many times its load: for that in other number formats, and
+# for the shares of the probe's sections.
+LOADS = 3
 
 
 @dataclass(frozen=True)
@@ -21,6 +24,10 @@ class ProbeOptions:
     fanout: int = 32
     deadline_s: float = 300
     deep: bool = False
+    # The seconds of a deep probe's load on all GPUs at once (default: the probe's own).
+    load_s: float | None = None
+    # Whether stacks and toolkits compute; without it a full probe reads alone.
+    computes: bool = True
     # ClusterShell's topology.conf: the hosts behind each gateway.
     topology: Path | None = None
     # Give stacks the time to compile their code for GPUs of any model.
@@ -33,7 +40,7 @@ class ProbeOptions:
     @property
     def host_s(self) -> float:
         """The deadline of a host with one GPU in seconds, the sustained load included."""
-        return self.deadline_s + (DEEP_S if self.deep else 0)
+        return self.deadline_s + (DEEP_S + LOADS * (self.load_s or 0) if self.deep else 0)
 
     def deadline_of(self, host: InventoryHost) -> float:
         """The deadline of a host: its stacks have more time on more GPUs, and to compile."""
