@@ -13,10 +13,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from gpufleet.errors import ConfigurationError
+from gpufleet.errors import ConfigurationError, guarded
 from gpufleet.inventory import HostSelector, InventoryHost
 from gpufleet.model.collectives import FabricTest
-from gpufleet.model.commission import Reason
+from gpufleet.model.commission import Figure, Reason
 from gpufleet.model.verdict import Verdict
 from gpufleet.nightly.history import History
 from gpufleet.provision.provision import ProvisionOptions, converge_hosts
@@ -103,6 +103,15 @@ def documents_of(run: HostRun) -> dict[str, str]:
     return found
 
 
+def measured_figures(run: HostRun) -> list[Figure]:
+    """The figures of a host; none where its measurements cannot be read: its checks say so."""
+    return guarded(
+        "read the figures of this host",
+        lambda: figures_of(run.plan, run.snapshot),
+        lambda defect: [],
+    )
+
+
 def provision(stage: Stage, hosts: list[InventoryHost], settings: Settings) -> Attempts:
     """Provision hosts. What the verification of it finds is for the next stage."""
     selector = replace(settings.selector, limit=",".join(host.name for host in hosts))
@@ -148,7 +157,7 @@ def deep(stage: Stage, hosts: list[InventoryHost], settings: Settings) -> Attemp
     session = session_of("Verifying deeply", hosts, how, settings.console)
     found = {run.name: attempt_of(stage, run) for run in session.hosts}
     for run in session.hosts:
-        found[run.name].decision.figures += figures_of(run.plan, run.snapshot)
+        found[run.name].decision.figures += measured_figures(run)
     return found
 
 
@@ -163,12 +172,16 @@ def burn_in(stage: Stage, hosts: list[InventoryHost], settings: Settings) -> Att
         decision = found[run.name].decision
         if not decision.reasons:
             decision.reasons += burned(run.snapshot, gpus[run.name], load_s)
+        moments = wrong_moments(loads(run.snapshot))
+        for why in decision.reasons:
+            if why["check"] == "gpu.sustained":
+                why["evidence"] = "\n".join([*moments, why["evidence"]])
         decision.notes += [
-            f"All {gpus[run.name]} GPUs at once: {load_s:g} s of products in float32, each one"
+            f"All GPUs at once ({gpus[run.name]}): {load_s:g} s of products in float32, each one"
             " compared, beside those in the other number formats.",
-            *wrong_moments(loads(run.snapshot)),
+            *moments,
         ]
-        decision.figures += figures_of(run.plan, run.snapshot)
+        decision.figures += measured_figures(run)
     return found
 
 

@@ -160,8 +160,8 @@ def wrong_moments(entries: Iterable[SustainedResult]) -> list[str]:
 def faulty_parts(parts: Sequence[Part], reasons: Sequence[Reason]) -> list[FaultyPart]:
     """The parts to send back, each with what was found of it; what failed decides, nothing else.
 
-    A finding that names a GPU or an adapter blames it. What the hardware has to answer for, and
-    that names none, is a fault of the host as a whole. Software is no part.
+    A finding that names a GPU, an adapter or a drive blames it. One of the hardware that names
+    none blames the host as a whole. Software is no part.
     """
     failing = [each for each in reasons if each["verdict"] in FAILING]
     blamed: dict[int, list[Reason]] = {}
@@ -190,7 +190,7 @@ def _named(parts: Sequence[Part], found: Reason) -> list[int]:
     named |= {
         at
         for at, part in enumerate(parts)
-        if part["kind"] == "adapter"
+        if part["kind"] in {"adapter", "drive"}
         and re.search(rf"(?<![\w.-]){re.escape(part['name'])}(?![\w-])", found["cause"])
     }
     return sorted(at for at in named if at is not None)

@@ -16,8 +16,10 @@ from gpufleet.model.plan import Plan
 from gpufleet.model.sections.compute import ComputeDevice, ComputeRun
 from gpufleet.model.snapshot import Snapshot
 
+# A bound and where it comes from; None: none is declared or known.
+Bound = tuple[float | None, str]
 TFLOPS, GIB_S = "TFLOP/s", "GiB/s"
-EXACT = "each product is compared with the exact one"
+EXACT: Bound = (0, "each product is compared with the exact one")
 
 
 def figures_of(plan: Plan, snapshot: Snapshot | None) -> list[Figure]:
@@ -40,17 +42,16 @@ def _products(plan: Plan, observed: Sections, runs: Sequence[ComputeRun]) -> Ite
             if gpu not in best or rate > best[gpu][0]:
                 best[gpu] = rate, devices.get(gpu)
     for gpu, (rate, device) in sorted(best.items()):
-        least, because = measured(observed, gpu, device, rate).least_tflops(plan)
-        yield at_least(gpu, "float32 products", rate, TFLOPS, least, because)
+        bound = measured(observed, gpu, device, rate).least_tflops(plan)
+        yield at_least(gpu, "float32 products", rate, TFLOPS, bound)
 
 
 def _of_run(plan: Plan, observed: Sections, run: ComputeRun) -> Iterator[Figure]:
     devices = {device["index"]: device for device in run["devices"]}
     for entry in run["sustained"] or ():
         each = measured(observed, entry["gpu"], devices.get(entry["gpu"]), kept_tflops(entry))
-        least, because = each.least_tflops(plan)
         what = f"float32 products after {entry['seconds'] or 0:.0f} s of load"
-        yield at_least(each.gpu, what, each.rate, TFLOPS, least, because)
+        yield at_least(each.gpu, what, each.rate, TFLOPS, each.least_tflops(plan))
         hottest = [
             sample["temperature_c"]
             for sample in entry["samples"]
@@ -63,12 +64,11 @@ def _of_run(plan: Plan, observed: Sections, run: ComputeRun) -> Iterator[Figure]
                 "temperature under load",
                 max(hottest),
                 "degrees",
-                card["temperature_slowdown_c"] if card else None,
-                "where the GPU lowers its clocks",
+                (card["temperature_slowdown_c"] if card else None, "where it lowers its clocks"),
             )
         if entry["wrong"] is not None:
             what = f"wrong of {entry.get('checked', 0)} products under load"
-            yield at_most(each.gpu, what, entry["wrong"], "", 0, EXACT)
+            yield at_most(each.gpu, what, entry["wrong"], "", EXACT)
     for copy in run["bandwidth"] or ():
         each = measured(observed, copy["gpu"], devices.get(copy["gpu"]), copy["gib_s"] or 0)
         floors = each.floors()
@@ -77,8 +77,7 @@ def _of_run(plan: Plan, observed: Sections, run: ComputeRun) -> Iterator[Figure]
             "copies of its memory",
             each.rate,
             GIB_S,
-            floors.gib_s if floors else None,
-            floors.gib_s_because if floors else "",
+            (floors.gib_s, floors.gib_s_because) if floors else (None, ""),
         )
     yield from _formats(run)
 
@@ -95,7 +94,7 @@ def _formats(run: ComputeRun) -> Iterator[Figure]:
         names = ", ".join(entry["format"] for entry in own)
         count = sum(entry["checked"] for entry in own)
         wrong = sum(entry["wrong"] or 0 for entry in own)
-        yield at_most(gpu, f"wrong numbers in {count} products in {names}", wrong, "", 0, EXACT)
+        yield at_most(gpu, f"wrong numbers in {count} products in {names}", wrong, "", EXACT)
 
 
 def of_fabric(found: FabricTest) -> list[Figure]:
@@ -108,36 +107,29 @@ def of_fabric(found: FabricTest) -> list[Figure]:
             f" {found['compared']['bytes'] >> 20} MiB, with {', '.join(hosts)}",
             test["gb_per_s"] or 0,
             "GB/s",
-            test["least_gb_per_s"],
-            found["slow"],
+            (test["least_gb_per_s"], f"slow means {found['slow']}"),
         )
         for hosts, test in last.items()
     ]
 
 
-def at_least(
-    gpu: int, what: str, value: float, unit: str, bound: float | None, because: str
-) -> Figure:
+def at_least(gpu: int, what: str, value: float, unit: str, bound: Bound) -> Figure:
     """A value of a GPU that may not be below its bound."""
-    return _figure(f"GPU {gpu}", what, value, unit, bound, because)
+    return _figure(f"GPU {gpu}", what, value, unit, bound)
 
 
-def at_most(
-    gpu: int, what: str, value: float, unit: str, bound: float | None, because: str
-) -> Figure:
+def at_most(gpu: int, what: str, value: float, unit: str, bound: Bound) -> Figure:
     """A value of a GPU that may not be above its bound."""
-    return {**_figure(f"GPU {gpu}", what, value, unit, bound, because), "side": "at most"}
+    return {**_figure(f"GPU {gpu}", what, value, unit, bound), "side": "at most"}
 
 
-def _figure(
-    part: str, what: str, value: float, unit: str, bound: float | None, because: str
-) -> Figure:
+def _figure(part: str, what: str, value: float, unit: str, bound: Bound) -> Figure:
     return {
         "part": part,
         "what": what,
         "value": value,
         "unit": unit,
-        "bound": bound,
+        "bound": bound[0],
         "side": "at least",
-        "because": because,
+        "because": bound[1],
     }

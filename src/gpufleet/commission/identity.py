@@ -13,6 +13,7 @@ from typing import Any, cast
 from gpufleet.model.commission import Part
 from gpufleet.model.plan import Plan
 from gpufleet.model.sections.gpu import SmiDevice
+from gpufleet.model.sections.host import Hardware
 from gpufleet.model.sections.network import Network
 from gpufleet.model.snapshot import SectionData, Snapshot
 from gpufleet.model.validator import section_data
@@ -60,9 +61,9 @@ def identity_of(declared: Plan, snapshot: Snapshot | None) -> dict[str, str]:
 
 
 def _read(data: SectionData) -> Iterator[tuple[str, object]]:
-    if hardware := hardware_of(data):
-        yield MACHINE, [hardware.get(key) for key in ("vendor", "product", "serial", "uuid")]
-        yield DISKS, hardware.get("disks")
+    if hardware := _hardware(data):
+        yield MACHINE, [hardware["product"], hardware["serial"], hardware["serial_board"]]
+        yield DISKS, sorted(str(drive["serial"] or drive["name"]) for drive in hardware["drives"])
     if "gpus" in data:
         yield SLOTS, sorted((card["address"], card["device"]) for card in data["gpus"]["pci"])
     if (network := data.get("network")) and network["devices"] is not None:
@@ -81,35 +82,56 @@ def _read(data: SectionData) -> Iterator[tuple[str, object]]:
         yield CARDS, sorted([part["serial"] or part["id"], part["slot"]] for part in cards)
 
 
-def hardware_of(data: SectionData) -> Mapping[str, Any]:
-    """What the machine's firmware says of itself, where the probe has read it."""
-    found: Any = data.get("hardware") or {}
-    return found if isinstance(found, dict) else {}
+def _hardware(data: SectionData) -> Hardware | None:
+    """What identifies the machine; None where the probe is of an earlier release."""
+    return data["os"].get("hardware") if "os" in data else None
 
 
 # -- parts -----------------------------------------------------------------------------------------
 
 
 def parts_of(name: str, snapshot: Snapshot | None) -> list[Part]:
-    """The host itself, then its GPUs and adapters, each as its vendor identifies it."""
+    """The host itself, then its GPUs, adapters and drives, each as its vendor identifies it."""
     data: SectionData = section_data(snapshot) if snapshot else {}
     network = data.get("network")
-    return [host_part(name, data), *gpus(data), *(adapters(network) if network else ())]
+    return [
+        host_part(name, data),
+        *gpus(data),
+        *(adapters(network) if network else ()),
+        *drives(data),
+    ]
 
 
 def host_part(name: str, data: SectionData) -> Part:
     """The host as a whole."""
-    hardware = hardware_of(data)
-    vendor, product = hardware.get("vendor"), hardware.get("product")
+    known = _hardware(data)
+    names = (known["vendor"], known["product"]) if known else ()
     return {
         "kind": "host",
         "name": name,
-        "model": " ".join(filter(None, (vendor, product))) or None,
-        "serial": hardware.get("serial") or None,
-        "id": hardware.get("uuid") or None,
+        "model": " ".join(filter(None, names)) or None,
+        "serial": known and (known["serial"] or known["serial_board"]),
+        "id": None,
         "slot": None,
-        "firmware": hardware.get("bios_version") or None,
+        "firmware": known and known["firmware"],
     }
+
+
+def drives(data: SectionData) -> list[Part]:
+    """The NVMe drives."""
+    known = _hardware(data)
+    return [
+        {
+            "kind": "drive",
+            "name": drive["name"],
+            "model": drive["model"],
+            "serial": drive["serial"],
+            "id": None,
+            "slot": drive["address"],
+            "firmware": drive["firmware"],
+        }
+        for drive in (known["drives"] if known else ())
+    ]
 
 
 def gpus(data: SectionData) -> list[Part]:

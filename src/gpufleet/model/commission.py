@@ -62,7 +62,7 @@ class StageRecord(TypedDict):
 class Part(TypedDict):
     """A part of a host, as a vendor identifies it."""
 
-    kind: Annotated[Literal["host", "gpu", "adapter"], "`host`: as a whole"]
+    kind: Annotated[Literal["host", "gpu", "adapter", "drive"], "`host`: as a whole"]
     name: Annotated[Text, "such as GPU 3 or mlx5_0"]
     model: Text | None
     serial: Annotated[Text | None, "null: it reports none"]

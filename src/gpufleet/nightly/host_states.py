@@ -7,7 +7,7 @@ A host of the nightly run without one is in production; any other one is new.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol, get_args
 
@@ -77,6 +77,15 @@ def fleet(history: History, hosts: Iterable[str]) -> list[FleetHost]:
     known, since = recorded(history), first_nights(history)
     names = sorted({*hosts, *known})
     return [{"host": name, **state_of(name, known, since)} for name in names]
+
+
+def sentences(known: Mapping[str, HostState], hosts: Iterable[str]) -> list[str]:
+    """A sentence for each of these hosts that is recorded in another state than production."""
+    return [
+        f"{host} is {state['state']} since {state['since']}, by {state['by']}: {state['why']}"
+        for host in hosts
+        if (state := known.get(host)) and state["state"] != "production"
+    ]
 
 
 def first_nights(history: History) -> dict[str, str]:

@@ -29,6 +29,7 @@ def render(document: Certificate, namespace: str) -> str:
         symbol=SYMBOLS[verdict],
         symbols={True: SYMBOLS[Verdict.PASS], False: SYMBOLS[Verdict.FAIL], None: ""},
         within=within,
+        attributed=[reason for entry in document["faulty"] for reason in entry["reasons"]],
         namespace=namespace,
         measured=[figure for figure in document["figures"] if figure["bound"] is not None],
         unbounded=[figure for figure in document["figures"] if figure["bound"] is None],

@@ -24,10 +24,6 @@ class ProbeOptions:
     fanout: int = 32
     deadline_s: float = 300
     deep: bool = False
-    # The seconds of a deep probe's load on all GPUs at once (default: the probe's own).
-    load_s: float | None = None
-    # Whether stacks and toolkits compute; without it a full probe reads alone.
-    computes: bool = True
     # ClusterShell's topology.conf: the hosts behind each gateway.
     topology: Path | None = None
     # Give stacks the time to compile their code for GPUs of any model.
@@ -36,6 +32,10 @@ class ProbeOptions:
     scrub: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     # Read the contents of all installed files, as a deep probe does, without its load.
     contents: bool = False
+    # The seconds of a deep probe's load on all GPUs at once (default: the probe's own).
+    load_s: float | None = None
+    # Whether stacks and toolkits compute; without it a full probe reads alone.
+    computes: bool = True
 
     @property
     def host_s(self) -> float:
