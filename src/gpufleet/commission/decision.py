@@ -24,6 +24,8 @@ from gpufleet.nightly.offenders import named_cards
 from .stages import Stage
 
 Outcome = Literal["passed", "failed", "not-judged"]
+# The name of the burn-in's own finding of the disk.
+DISK = "burn-in.disk"
 FAILING = {Verdict.FAIL.value, Verdict.HUNG.value}
 
 
@@ -137,6 +139,28 @@ def burned(snapshot: Snapshot | None, gpus: int, seconds: float) -> list[Reason]
     ]
 
 
+def disk_load(snapshot: Snapshot | None) -> tuple[list[str], list[Reason]]:
+    """A note on the disk that a burn-in has loaded, and why it does not pass."""
+    data = section_data(snapshot) if snapshot else {}
+    runs = data["compute"]["runs"] if "compute" in data else []
+    found = next((disk for run in reversed(runs) if (disk := run.get("disk"))), None)
+    again = "free space there, and commission the host again"
+    if found is None or found["error"] or not found["rounds"]:
+        why = found and found["error"]
+        cause = f"No disk was loaded: {why or 'nothing was written and read back'}"
+        return [], [reason(DISK, Verdict.INCONCLUSIVE, cause, again)]
+    what = f"{found['rounds']} rounds of {found['mib']} MiB in {found['directory']}"
+    rates = f"{found['write_mib_s']:g} MiB/s written, {found['read_mib_s']:g} MiB/s read"
+    if found["wrong"]:
+        cause = (
+            f"{found['wrong']} blocks of 4 MiB changed between writing and reading"
+            f" {found['directory']}, in {found['rounds']} rounds"
+        )
+        remedy = "on the host: see dmesg and smartctl -x; replace the drive, or look for bad memory"
+        return [], [reason(DISK, Verdict.FAIL, cause, remedy, f"{what}: {rates}")]
+    return [f"The disk beside the GPUs: {what}, {rates}, each block as it was written."], []
+
+
 def wrong_moments(entries: Iterable[SustainedResult]) -> list[str]:
     """For each GPU with a wrong product, between which samples the first one was computed."""
     found = []
@@ -175,7 +199,7 @@ def faulty_parts(parts: Sequence[Part], reasons: Sequence[Reason]) -> list[Fault
 
 
 def _of_hardware(check: str) -> bool:
-    return check in CHECKS and CHECKS[check].repair == HARDWARE
+    return check == DISK or (check in CHECKS and CHECKS[check].repair == HARDWARE)
 
 
 def _named(parts: Sequence[Part], found: Reason) -> list[int]:
