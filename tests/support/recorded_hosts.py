@@ -100,6 +100,14 @@ class RecordedHosts:
         for section in ("smi", "smi_after"):
             for device in data(snapshot, section)["devices"]:
                 self.set_card(device, number)
+        data(snapshot, "os")["hardware"] = {
+            "vendor": "Supermicro",
+            "product": "SYS-821GE-TNHR",
+            "serial": f"A2612345{number:04}",
+            "serial_board": None,
+            "firmware": "2.1",
+            "drives": [],
+        }
         run = data(snapshot, "compute")["runs"][0]
         for device in run["devices"]:
             device["uuid"] = uuid(number, device["index"])

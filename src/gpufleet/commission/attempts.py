@@ -30,7 +30,16 @@ from gpufleet.verification.options import ProbeOptions
 from gpufleet.verification.probing import verify
 from gpufleet.verification.session import HostRun, Session
 
-from .decision import Decision, burned, decided, disk_load, loads, reason, wrong_moments
+from .decision import (
+    Decision,
+    burned,
+    decided,
+    disk_load,
+    loads,
+    reason,
+    wrong_moments,
+    wrong_samples,
+)
 from .figures import figures_of, of_fabric
 from .stages import BURN, COLLECTIVES, COOL_DOWN, DEEP, LOAD_SHARE, PROVISION, VERIFY, Stage
 
@@ -180,9 +189,11 @@ def burn_in(stage: Stage, hosts: list[InventoryHost], settings: Settings) -> Att
         if wrong and (not decision.reasons or wrong[0]["verdict"] == Verdict.FAIL):
             decision.reasons += wrong
         moments = wrong_moments(loads(run.snapshot))
-        for why in decision.reasons:
-            if why["check"] == "gpu.sustained":
-                why["evidence"] = "\n".join([*moments, why["evidence"]])
+        if samples := wrong_samples(loads(run.snapshot)):
+            for why in decision.reasons:
+                if why["check"] == "gpu.sustained":
+                    # All samples are in the stage's evidence; a vendor reads these.
+                    why["evidence"] = "\n".join([*moments, *samples])
         decision.notes += [
             f"All GPUs at once ({gpus[run.name]}): {load_s:g} s of products in float32, each one"
             " compared, beside those in the other number formats.",

@@ -26,6 +26,8 @@ from .stages import Stage
 Outcome = Literal["passed", "failed", "not-judged"]
 # The name of the burn-in's own finding of the disk.
 DISK = "burn-in.disk"
+# How many samples before and after the first wrong product are shown.
+AROUND = 5
 FAILING = {Verdict.FAIL.value, Verdict.HUNG.value}
 
 
@@ -176,6 +178,26 @@ def wrong_moments(entries: Iterable[SustainedResult]) -> list[str]:
                 break
             before = sample["at_s"]
     return found
+
+
+def wrong_samples(entries: Iterable[SustainedResult]) -> list[str]:
+    """For each GPU with a wrong product, the samples around the first one, a line each."""
+    lines = []
+    for entry in entries:
+        samples = entry["samples"]
+        first = next((at for at, each in enumerate(samples) if each.get("wrong")), None)
+        if first is None:
+            continue
+        lines.append(
+            f"GPU {entry['gpu']}: {entry['wrong']} of {entry.get('checked', 0)} products are wrong,"
+            f" of matrices with {entry['n']} rows"
+        )
+        lines += [
+            f"  at {each['at_s']:g} s: {each['tflops']} TFLOP/s, {each['temperature_c']} degrees,"
+            f" {each['clock_sm_mhz']} MHz, {each['power_w']} W, {each.get('wrong', 0)} wrong so far"
+            for each in samples[max(0, first - AROUND) : first + AROUND]
+        ]
+    return lines
 
 
 # -- the part at fault -----------------------------------------------------------------------------
