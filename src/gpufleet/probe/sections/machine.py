@@ -139,7 +139,7 @@ def gpus(host):
     """{"model", "vbios"} of each GPU that the driver has; a VBIOS that it has not read is null."""
     found = []
     for name in host.glob("/proc/driver/nvidia/gpus/*/information"):
-        row = dict(re.findall(r"^([^:\n]+?)\s*: *(.*\S)", word(host, name) or "", re.MULTILINE))
+        row = dict(re.findall(r"^([^:\n]+?)\s*:[ \t]*(.*\S)", word(host, name) or "", re.MULTILINE))
         vbios = row.get("Video BIOS", "?")
         found.append({"model": row.get("Model"), "vbios": None if "?" in vbios else vbios.lower()})
     return found
