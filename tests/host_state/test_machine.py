@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -159,3 +160,8 @@ def test_hosts_are_grouped_by_value() -> None:
     assert split(hosts, "memory.total") == {"100 GiB": ["a", "b"], None: ["c"]}
     assert list(names(hosts.values())) == ["bios", "memory.total", "mount /x"]
     assert set(NAMES) >= {"bios", "memory.total"}
+
+
+def test_the_guide_has_every_name() -> None:
+    page = (Path(__file__).parents[2] / "docs/how-to/manifest.md").read_text(encoding="utf-8")
+    assert [name for name in NAMES if f"`{name}`" not in page] == []
