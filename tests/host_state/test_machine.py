@@ -165,3 +165,16 @@ def test_hosts_are_grouped_by_value() -> None:
 def test_the_guide_has_every_name() -> None:
     page = (Path(__file__).parents[2] / "docs/how-to/manifest.md").read_text(encoding="utf-8")
     assert [name for name in NAMES if f"`{name}`" not in page] == []
+
+
+def test_no_number_or_length_of_a_host_costs_much(sections: Any) -> None:
+    machine = sections["machine"]
+    machine["cpus"]["models"] = {"a": 1 << 62, "b": 2}
+    machine["drives"][0]["link"]["current_link_speed"] = "1.2.3.4 GT/s"
+    machine["command_line"] = "x" * 5000
+    found = manifest_of(sections)
+    assert found.value("cpu.model") == f"{1 << 62} x a, 2 x b"
+    assert found.value("nvme.links") == "1 x 1.2 GT/s x4, 1 x 16 GT/s x4"
+    assert found.reason("kernel.command_line") == "it has more than 4096 characters"
+    assert not same("1 GiB", "1 GiB1 GiB")
+    assert not same(f"{'9' * 5000} GiB", "1 GiB")

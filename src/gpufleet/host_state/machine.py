@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from gpufleet.catalog import network as facts
-from gpufleet.model.manifest import MOUNT, NAMES, NONE
+from gpufleet.model.manifest import MOST_TEXT, MOUNT, NAMES, NONE
 from gpufleet.model.sections.machine import Machine
 from gpufleet.model.sections.network import DeviceLink, Network
 from gpufleet.model.snapshot import SectionData
@@ -20,7 +20,7 @@ from gpufleet.model.text import natural, one_line
 
 # Kernels keep some of the memory for themselves, each a little more or less.
 TOLERANCE = 0.02
-_SIZE = re.compile(r"(\d+) GiB")
+_SIZE = re.compile(r"([0-9]{1,9}) GiB")
 NOT_READ = "not read"
 
 
@@ -52,7 +52,7 @@ def same(one: str, other: str) -> bool:
         return True
     sizes = [[int(number) for number in _SIZE.findall(text)] for text in (one, other)]
     return (
-        _SIZE.sub("", one) == _SIZE.sub("", other)
+        _SIZE.sub("GiB", one) == _SIZE.sub("GiB", other)
         and len(sizes[0]) > 0
         and all(abs(a - b) <= TOLERANCE * max(a, b) for a, b in zip(*sizes, strict=True))
     )
@@ -60,7 +60,11 @@ def same(one: str, other: str) -> bool:
 
 def counted(items: Iterable[str]) -> str:
     """`8 x MODEL, 2 x OTHER`, whatever the order; `none` without any."""
-    rows = sorted(Counter(items).items(), key=lambda row: natural(row[0]))
+    return _counts(Counter(items))
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    rows = sorted(counts.items(), key=lambda row: natural(row[0]))
     return ", ".join(f"{number} x {item}" for item, number in rows) or NONE
 
 
@@ -84,6 +88,8 @@ def manifest_of(data: SectionData) -> Manifest:
     for name, value in found.values.items():
         if NOT_READ in value:
             found.unread[name] = "a part of it was not read"
+        elif len(value) > MOST_TEXT:
+            found.unread[name] = f"it has more than {MOST_TEXT} characters"
     found.values = {name: one_line(value) for name, value in found.values.items() if value != NONE}
     return found
 
@@ -113,7 +119,7 @@ def _machine(found: Manifest, machine: Machine) -> None:
         (model,) = cpus["models"]
         found.values["cpu.model"] = f"{packages} x {model}" if packages else model
     else:
-        found.values["cpu.model"] = counted(Counter(cpus["models"]).elements())
+        found.values["cpu.model"] = _counts(cpus["models"])
     if not threads:
         _unread(found, "cpu.model", "no CPU is listed in /proc/cpuinfo")
     if packages and cores:
@@ -150,8 +156,10 @@ def _memory(found: Manifest, machine: Machine, data: SectionData) -> None:
             for slot in slots
             if slot["mib"] != 0
         )
-    disks = data.get("disks")
-    _sizes(found, "memory.total", [disks.get("memory_mib") if disks else None])
+    if disks := data.get("disks"):
+        _sizes(found, "memory.total", [disks.get("memory_mib")])
+    else:
+        found.unread["memory.total"] = "the section disks was not read"
 
 
 def _size(mib: int) -> str:
@@ -163,7 +171,7 @@ def _link(link: DeviceLink | None) -> str:
     if not link or not link["current_link_speed"]:
         return NOT_READ
     # Kernels print `16 GT/s` or `16.0 GT/s PCIe`.
-    number = re.match(r"[\d.]+", link["current_link_speed"])
+    number = re.match(r"[0-9]{1,4}(\.[0-9]{1,4})?", link["current_link_speed"])
     speed = f"{float(number[0]):g} GT/s" if number else link["current_link_speed"]
     return f"{speed} x{link['current_link_width']}"
 
@@ -255,15 +263,16 @@ def _speed(carrier: int | None, speed: int | None) -> str:
 
 def _kernel(found: Manifest, machine: Machine, data: SectionData) -> None:
     why, kernel = machine["unread"], data.get("kernel")
-    frequency = kernel.get("frequency") if kernel else None
-    if frequency is None or any(row["governor"] is None for row in frequency):
-        found.unread["cpu.governor"] = "it was not read of each CPU"
-    else:
-        found.values["cpu.governor"] = _alike(row["governor"] for row in frequency)
     if kernel:
         found.values["kernel.release"] = kernel["running"]
+        frequency = kernel.get("frequency")
+        if frequency is None or any(row["governor"] is None for row in frequency):
+            found.unread["cpu.governor"] = "it was not read of each CPU"
+        else:
+            found.values["cpu.governor"] = _alike(row["governor"] for row in frequency)
     else:
-        found.unread["kernel.release"] = "the section kernel was not read"
+        for name in ("kernel.release", "cpu.governor"):
+            found.unread[name] = "the section kernel was not read"
     _text(found, "kernel.command_line", machine["command_line"], why.get("command_line"))
     if machine["mounts"] is None:
         found.unread[MOUNT] = why.get("mounts", NOT_READ)
