@@ -174,8 +174,23 @@ def host(tmp_path: Path) -> Host:
     put(tmp_path, f"{DRIVE}/firmware_rev", "F1\n")
     put(tmp_path, f"{DRIVE}/state", "live\n")
     put(tmp_path, f"{DRIVE}/nvme0n1/size", "7501476528\n")
-    put(tmp_path, "sys/devices/pci0/0000:41:00.0/current_link_speed", "16.0 GT/s PCIe\n")
-    put(tmp_path, "sys/devices/pci0/0000:41:00.0/current_link_width", "4\n")
+    for address, code, speed, width in (
+        ("0000:41:00.0", "0x010802", "16.0 GT/s PCIe", "4"),
+        ("0000:01:00.0", "0x030200", "2.5 GT/s PCIe", "16"),
+        ("0000:61:00.0", "0x020700", "16 GT/s", "16"),
+        ("0000:61:00.2", "0x020700", "16 GT/s", "16"),
+        ("0000:00:17.0", "0x010601", "Unknown", "0"),
+    ):
+        place = f"sys/devices/pci0/{address}"
+        put(tmp_path, f"{place}/class", f"{code}\n")
+        put(tmp_path, f"{place}/vendor", "0x15b3\n")
+        put(tmp_path, f"{place}/device", "0x1021\n")
+        put(tmp_path, f"{place}/current_link_speed", f"{speed}\n")
+        put(tmp_path, f"{place}/current_link_width", f"{width}\n")
+        put(tmp_path, f"sys/bus/pci/devices/{address}/x").unlink()
+        (tmp_path / f"sys/bus/pci/devices/{address}").rmdir()
+        (tmp_path / f"sys/bus/pci/devices/{address}").symlink_to(f"../../../devices/pci0/{address}")
+    (tmp_path / "sys/devices/pci0/0000:61:00.2/physfn").symlink_to("../0000:61:00.0")
     (tmp_path / DRIVE / "device").symlink_to("../../../devices/pci0/0000:41:00.0")
     put(tmp_path, "sys/class/nvme/nvme1/transport", "tcp\n")
     put(tmp_path, "proc/cmdline", "BOOT_IMAGE=/boot/vmlinuz-6.1 root=UUID=1 ro iommu=pt\n")
@@ -225,7 +240,16 @@ def test_a_machine_is_read_without_tools(host: Host) -> None:
         3841,
     )
     assert drive["address"] == "0000:41:00.0"
-    assert drive["link"]["current_link_speed"] == "16.0 GT/s PCIe"
+    assert found["pci"]["kinds"] == {
+        "0x010601 0x15b3:0x1021": 1,
+        "0x010802 0x15b3:0x1021": 1,
+        "0x020700 0x15b3:0x1021": 1,
+        "0x030200 0x15b3:0x1021": 1,
+    }
+    assert found["pci"]["links"] == [
+        {"address": "0000:41:00.0", "class": "0x010802", "speed": "16.0 GT/s PCIe", "width": "4"},
+        {"address": "0000:61:00.0", "class": "0x020700", "speed": "16 GT/s", "width": "16"},
+    ]
     assert drive["health"] is None
     assert found["gpus"] == [
         {"model": "NVIDIA H100", "vbios": "96.00.4d.00.01"},

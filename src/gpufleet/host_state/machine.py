@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 from gpufleet.catalog import network as facts
 from gpufleet.model.manifest import MOST_TEXT, MOUNT, NAMES, NONE
-from gpufleet.model.sections.machine import Machine
-from gpufleet.model.sections.network import DeviceLink, Network
+from gpufleet.model.sections.machine import Machine, PciLink
+from gpufleet.model.sections.network import Network
 from gpufleet.model.snapshot import SectionData
 from gpufleet.model.text import natural, one_line
 
@@ -77,6 +77,7 @@ def manifest_of(data: SectionData) -> Manifest:
         return found
     _machine(found, machine)
     _memory(found, machine, data)
+    _pci(found, machine)
     _drives(found, machine)
     _gpus(found, machine, data)
     network = data.get("network")
@@ -167,20 +168,21 @@ def _size(mib: int) -> str:
     return f"{mib // 1024}GiB" if mib % 1024 == 0 else f"{mib}MiB"
 
 
-def _link(link: DeviceLink | None) -> str:
-    if not link or not link["current_link_speed"]:
-        return NOT_READ
-    # Kernels print `16 GT/s` or `16.0 GT/s PCIe`.
-    number = re.match(r"[0-9]{1,4}(\.[0-9]{1,4})?", link["current_link_speed"])
-    speed = f"{float(number[0]):g} GT/s" if number else link["current_link_speed"]
-    return f"{speed} x{link['current_link_width']}"
+# What a class of the PCI bus is called; its first digits decide.
+CLASSES = {"0x0108": "NVMe", "0x02": "network", "0x0680": "bridge"}
 
 
-def _links(found: Manifest, name: str, links: list[str]) -> None:
-    if NOT_READ in links:
-        found.unread[name] = "/sys has no link of a device"
-    else:
-        found.values[name] = counted(links)
+def _pci(found: Manifest, machine: Machine) -> None:
+    found.values["pci.functions"] = _counts(machine["pci"]["kinds"])
+    found.values["pci.links"] = counted(map(link_text, machine["pci"]["links"]))
+
+
+def link_text(link: PciLink) -> str:
+    """`NVMe 16 GT/s x4`, from what kernels print as `16 GT/s` or as `16.0 GT/s PCIe`."""
+    kind = next((name for code, name in CLASSES.items() if link["class"].startswith(code)), None)
+    number = re.match(r"[0-9]{1,4}(\.[0-9]{1,4})?", link["speed"])
+    speed = f"{float(number[0]):g} GT/s" if number else link["speed"]
+    return f"{kind or link['class']} {speed} x{link['width'] or NOT_READ}"
 
 
 def _drives(found: Manifest, machine: Machine) -> None:
@@ -190,7 +192,6 @@ def _drives(found: Manifest, machine: Machine) -> None:
         f" firmware {drive['firmware'] or NOT_READ}"
         for drive in drives
     )
-    _links(found, "nvme.links", [_link(drive["link"]) for drive in drives])
     errors = [drive["health"]["media_errors"] for drive in drives if drive["health"]]
     if len(errors) < len(drives):
         reasons = sorted({drive["error"] or NOT_READ for drive in drives if not drive["health"]})
@@ -216,7 +217,7 @@ def _gpus(found: Manifest, machine: Machine, data: SectionData) -> None:
 def _network(found: Manifest, network: Network) -> None:
     devices = network["devices"]
     if devices is None or any(device["error"] for device in devices):
-        for name in ("network.adapters", "network.links", "network.ports"):
+        for name in ("network.adapters", "network.ports"):
             found.unread[name] = "an adapter was not read"
     else:
         # Not every maker's adapters have the id of a board.
@@ -229,8 +230,6 @@ def _network(found: Manifest, network: Network) -> None:
             )
             for device in devices
         )
-        on_bus = [device for device in devices if device["address"]]
-        _links(found, "network.links", [_link(device["link"]) for device in on_bus])
         found.values["network.ports"] = counted(
             f"{port['link_layer'] or NOT_READ} {_rate(port['state'], port['rate'])}"
             for device in devices

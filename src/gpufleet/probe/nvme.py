@@ -32,7 +32,6 @@ VALUES = {
     "media_errors": ("media_errors", 160, 16),
 }
 MOST_COUNT = (1 << 63) - 1
-LINK = ("current_link_speed", "current_link_width", "max_link_speed", "max_link_width")
 
 
 def nvme_drives(host):
@@ -50,7 +49,6 @@ def nvme_drives(host):
                 "firmware": word(host, name + "/firmware_rev"),
                 "state": word(host, name + "/state"),
                 "gb": round(sum(filter(None, blocks)) * 512 / 1e9),
-                "link": {key: word(host, name + "/device/" + key) for key in LINK},
                 "health": None,
                 "error": None,
             }

@@ -86,6 +86,17 @@ def another_command_line(plan: Document, snapshot: Document) -> None:
     data(snapshot, "machine")["command_line"] = "ro quiet"
 
 
+@fault(
+    "host.manifest",
+    cause="command_line differs: here a.b=0; in place of it the group has a.b=1",
+    remedy="in the boot loader",
+)
+def one_part_of_a_long_command_line(plan: Document, snapshot: Document) -> None:
+    common = " ".join(f"module{number}.parameter=1" for number in range(30))
+    plan["manifest"]["kernel.command_line"] = [f"{common} a.b=1"]
+    data(snapshot, "machine")["command_line"] = f"{common} a.b=0"
+
+
 @fault("host.manifest", cause="mount /scratch is none; the group has nfs4", remedy="/etc/fstab")
 def a_file_system_is_not_mounted(plan: Document, snapshot: Document) -> None:
     data(snapshot, "machine")["mounts"].pop()
@@ -96,9 +107,18 @@ def a_drive_is_lost(plan: Document, snapshot: Document) -> None:
     data(snapshot, "machine")["drives"].pop()
 
 
-@fault("host.manifest", cause="1 x 8 GT/s x4, 1 x 16 GT/s x4; the group has 2", remedy="seat")
+@fault(
+    "host.manifest",
+    cause="pci.links is 1 x NVMe 8 GT/s x4, 1 x NVMe 16 GT/s x4, 1 x network 2.5 GT/s x1; the group",
+    remedy="seat the drive",
+)
 def a_drive_has_a_slow_link(plan: Document, snapshot: Document) -> None:
-    data(snapshot, "machine")["drives"][1]["link"]["current_link_speed"] = "8 GT/s"
+    data(snapshot, "machine")["pci"]["links"][1]["speed"] = "8 GT/s"
+
+
+@fault("host.manifest", cause="pci.functions is 2 x 0x010802", remedy="what is missing")
+def an_adapter_is_missing(plan: Document, snapshot: Document) -> None:
+    del data(snapshot, "machine")["pci"]["kinds"]["0x020000 0x8086:0x10d3"]
 
 
 @harmless

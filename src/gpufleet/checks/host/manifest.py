@@ -7,14 +7,15 @@ from collections.abc import Iterator
 from gpufleet.checks.base import subjects
 from gpufleet.checks.base.registry import AS_ROOT, INSPECT, Evidence, Finding, check
 from gpufleet.checks.base.sections import Sections
-from gpufleet.host_state.machine import Manifest, manifest_of, same
+from gpufleet.host_state.machine import Manifest, link_text, manifest_of, same
 from gpufleet.model.manifest import MOUNT, NONE
 from gpufleet.model.plan import Plan
 from gpufleet.model.text import cut
 from gpufleet.model.verdict import Verdict
 
-# Characters of a value in a cause; the evidence has all of it.
-MOST_SHOWN = 300
+# Characters of a line in a cause. Of longer lines the cause has the parts that differ, and the
+# evidence has all.
+MOST_SHOWN = 240
 PERMIT = "if it is right, permit it too in gpu_manifest"
 # What a person does, by the beginning of a name.
 REMEDIES = {
@@ -29,12 +30,13 @@ REMEDIES = {
     " the BIOS settings, and seat or replace the module",
     "numa.": "on the host: compare the BIOS settings of both (nodes per socket, sub-NUMA"
     " clustering), and then the memory modules",
-    "nvme.links": "on the host: see dmesg for errors of the PCIe link; seat the drive or its cable",
+    "pci.links": "on the host: see dmesg for errors of the PCIe link; seat the drive or adapter,"
+    " and its cable",
+    "pci.": "on the host: compare lspci -nn with another host's; seat or replace what is missing",
     "nvme.media_errors": "on the host: read smartctl -x of the drives; back up and replace the one"
     " whose errors increase",
     "nvme.": "on the host: see dmesg for a drive that was lost; seat, replace or update it",
     "network.adapters": "on the host: update the adapter's firmware, or seat or replace it",
-    "network.links": "on the host: see dmesg for errors of the PCIe link; seat the adapter",
     "network.": "on the host: check the port, its cable and its switch",
     "gpu.vbios": "ask the machine's maker for the firmware of the group",
     "gpu.": "on the host: see dmesg for a GPU that was lost; seat or replace it",
@@ -63,14 +65,26 @@ def as_the_group(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]
         if value is None:
             yield _unread(found, name, observed)
         elif not any(same(value, each) for each in permitted):
+            group = " or ".join(permitted)
             yield Finding(
-                f"{name} is {cut(value, MOST_SHOWN)}; the group has"
-                f" {cut(' or '.join(permitted), MOST_SHOWN)}",
+                f"{name} {_compared(name, value, group)}",
                 f"{_remedy(name)}; {PERMIT}",
-                f"{name}, here: {value}\n{name}, group: {' or '.join(permitted)}"
-                + _details(name, observed),
+                f"{name}, here: {value}\n{name}, group: {group}{_details(name, observed)}",
             )
     yield Evidence(f"{len(declared)} names of gpu_manifest are compared")
+
+
+def _compared(name: str, value: str, group: str) -> str:
+    if max(len(value), len(group)) <= MOST_SHOWN:
+        return f"is {value}; the group has {group}"
+    between = " " if name == "kernel.command_line" else "; " if ";" in group else ", "
+    here, there = value.split(between), group.split(between)
+    own = between.join(part for part in here if part not in there) or NONE
+    others = between.join(part for part in there if part not in here) or NONE
+    return (
+        f"differs: here {cut(own, MOST_SHOWN)}; in place of it the group has"
+        f" {cut(others, MOST_SHOWN)}"
+    )
 
 
 def _remedy(name: str) -> str:
@@ -104,11 +118,13 @@ def _details(name: str, observed: Sections) -> str:
     if name == "memory.modules":
         empty = [slot["slot"] or "?" for slot in machine["memory"] or [] if slot["mib"] == 0]
         return f"\nempty slots: {', '.join(empty) or NONE}"
+    if name == "pci.links":
+        links = machine["pci"]["links"]
+        return "".join(f"\n{link['address']}: {link_text(link)}" for link in links)
     if name.startswith("nvme."):
         return "".join(
             f"\n{drive['name']} ({drive['address']}): {drive['model']}, firmware"
-            f" {drive['firmware']}, {drive['link']['current_link_speed']}"
-            f" x{drive['link']['current_link_width']}"
+            f" {drive['firmware']}"
             for drive in machine["drives"]
         )
     return ""

@@ -6,7 +6,24 @@ from typing import Annotated, TypedDict
 
 from gpufleet.model.types import Path, Text
 
-from .network import DeviceLink
+PciLink = TypedDict(
+    "PciLink",
+    {
+        "address": Text,
+        "class": Annotated[Text, "such as 0x010802 for an NVMe drive"],
+        "speed": Annotated[Text, "such as 16.0 GT/s PCIe"],
+        "width": Annotated[Text | None, "the lanes"],
+    },
+)
+
+
+class PciFunctions(TypedDict):
+    """The PCI bus, without virtual functions."""
+
+    kinds: Annotated[dict[str, int], "functions by `CLASS VENDOR:DEVICE`"]
+    links: Annotated[
+        list[PciLink], "of storage, networks, NVSwitches and accelerators, GPUs excepted"
+    ]
 
 
 class MemorySlot(TypedDict):
@@ -62,7 +79,6 @@ class Drive(TypedDict):
     firmware: Text | None
     state: Annotated[Text | None, "as the kernel has it, such as live"]
     gb: Annotated[int, "the size of its namespaces, 0 where it has none"]
-    link: DeviceLink
     health: Annotated[DriveHealth | None, "null: not read"]
     error: Annotated[str | None, "why it was not read"]
 
@@ -110,6 +126,7 @@ class Machine(TypedDict):
     firmware: Annotated[
         dict[str, Text | None], "files of /sys/class/dmi/id, such as bios_version; null: none"
     ]
+    pci: PciFunctions
     bmc: Annotated[
         list[Text | None] | None, "the firmware of each management controller; null: not read"
     ]

@@ -10,7 +10,7 @@ import re
 from ..dmi import TABLE, memory_modules
 from ..filesystems import MOUNTINFO, parse_mounts
 from ..nvme import nvme_drives
-from ..pci import word
+from ..pci import BUS, word
 from ..processes import in_child
 from ..text import natural, read_bytes
 
@@ -47,6 +47,8 @@ OPTIONS = re.compile(
     r"(noexec|nosuid|nodev|noatime|relatime|strictatime|sync|hard|soft|(local|no)?flock|nolock"
     r"|dax|prjquota|(vers|proto|nconnect|rsize|wsize|sec|timeo|retrans|lookupcache)=.*)$"
 )
+# Storage, networks, NVSwitches and accelerators, by the class of the PCI bus.
+LINKED = re.compile("0x(01|02|0680|0b40|12)")
 MOST_MOUNTS, MOST_LINES = 128, 128
 LIMITS = re.compile(r"[^#\s]\S*\s+(-|soft|hard)\s+(nofile|memlock|nproc|stack|core)\s+\S+$")
 DEFAULT_LIMITS = re.compile(r"DefaultLimit(NOFILE|MEMLOCK|NPROC|STACK|CORE)\s*=")
@@ -62,6 +64,7 @@ def section_machine(host):
     running = services(host)
     return {
         "firmware": {name: word(host, "/sys/class/dmi/id/" + name) for name in FIRMWARE},
+        "pci": pci_functions(host),
         "bmc": asked(host, unread, "bmc", bmc_firmware),
         "memory": asked(host, unread, "memory", modules),
         "cpus": cpus(host),
@@ -84,6 +87,26 @@ def asked(host, unread, key, function):
         return value
     unread[key] = "this account cannot read it" if state == "denied" else error
     return None
+
+
+def pci_functions(host):
+    """How many functions of each kind are on the PCI bus, and the link of each that has one to
+    compare. A GPU and the ports above it change theirs with the load. Virtual functions come and
+    go."""
+    kinds, links = {}, []
+    for name in host.glob(BUS + "/*"):
+        if host.exists(name + "/physfn"):
+            continue
+        code, vendor, device = (
+            word(host, name + "/" + key) for key in ("class", "vendor", "device")
+        )
+        kind = "%s %s:%s" % (code, vendor, device)
+        kinds[kind] = kinds.get(kind, 0) + 1
+        speed, width = (word(host, name + "/current_link_" + key) for key in ("speed", "width"))
+        if LINKED.match(code or "") and "GT/s" in (speed or "") and width != "0":
+            row = {"address": os.path.basename(name), "class": code, "speed": speed, "width": width}
+            links.append(row)
+    return {"kinds": kinds, "links": links}
 
 
 def bmc_firmware(host):
