@@ -42,6 +42,7 @@ GROUPS: dict[str, tuple[Verb, ...]] = {
         Verb("history", "Show nightly verification history"),
         Verb("silence", "Notify nobody of a known fault until a day"),
         Verb("report", "Show the latest report"),
+        Verb("manifest", "Propose a group's manifest: what most of its hosts have"),
     ),
     "Offline": (Verb("artifacts", "Mirror everything that the hosts of an inventory install"),),
     "Lab": (Verb("lab", "Manage throwaway hosts on this machine", "lab"),),
