@@ -59,10 +59,10 @@ class Healthy:
         return self.fleet.on("lab1", command, status)
 
 
-def copy_to_host(fleet: Fleet, folder: Path, place: str) -> None:
-    """Copy a directory's content to lab1."""
+def copy_to_host(fleet: Fleet, folder: Path, place: str, host: str = "lab1") -> None:
+    """Copy a directory's content to a host."""
     packed = subprocess.run(["tar", "c", "-C", folder, "."], capture_output=True, check=True)
-    words = [ROOT / ".venv/bin/python", "-m", "lab", "exec", "lab1", "--", "sh", "-c",
+    words = [ROOT / ".venv/bin/python", "-m", "lab", "exec", host, "--", "sh", "-c",
              f"mkdir -p {place}; tar x -C {place}"]  # fmt: skip
     subprocess.run(words, cwd=ROOT, env=fleet.environment, input=packed.stdout, check=True)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .collectives import FabricTest
+from .commission import Certificate, Commissioned, CommissionRecord, Fleet
 from .mirror import Delivery, Mirror, MirrorContents
 from .nightly import Changes, Heartbeat, Offenders, Past, SilenceList
 from .plan import Plan, PlanChange, Restart
@@ -31,4 +32,8 @@ DOCUMENTS: dict[str, type] = {
     "mirror-contents": MirrorContents,
     "delivery": Delivery,
     "fabric-test": FabricTest,
+    "commission-record": CommissionRecord,
+    "certificate": Certificate,
+    "commissioned": Commissioned,
+    "fleet": Fleet,
 }

@@ -92,6 +92,10 @@ METRICS: dict[str, tuple[str, tuple[str, ...]]] = {
         " empty), of a host alone, of the slowest pair with a host",
         ("scope", "collective", "host"),
     ),
+    "gpufleet_host_state": (
+        "1 for the recorded state of a host: new, commissioning, production, quarantined, returned",
+        ("host", "state"),
+    ),
     "gpufleet_contents_read_timestamp_seconds": (
         "Time since which the contents of all that is installed were compared: the oldest whole"
         " reading of a component, or the begin of its first one",
@@ -123,6 +127,8 @@ class Run:
     fabric_tests: Mapping[RecordedTest, Sequence[RecordedBandwidth]] = field(default_factory=dict)
     # By host and check, when the silence of all that is found of it ends.
     silenced: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    # By host, its recorded state.
+    states: Mapping[str, str] = field(default_factory=dict)
 
 
 def text(run: Run) -> str:
@@ -162,6 +168,8 @@ def text(run: Run) -> str:
         gauges["gpufleet_gpu_slow_nights"].labels(*card).set(nights)
     for check, until in run.silenced.items():
         gauges["gpufleet_check_silenced_until_timestamp_seconds"].labels(*check).set(until)
+    for host, state in run.states.items():
+        gauges["gpufleet_host_state"].labels(host, state).set(1)
     for host, read in run.contents_read.items():
         gauges["gpufleet_contents_read_timestamp_seconds"].labels(host).set(read)
     return generate_latest(registry).decode()

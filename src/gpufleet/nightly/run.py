@@ -44,7 +44,7 @@ from gpufleet.verification.options import ProbeOptions
 from gpufleet.verification.probing import verify
 from gpufleet.verification.session import Session
 
-from . import channels, database, metrics, notifications, silences, state
+from . import channels, database, host_states, metrics, notifications, silences, state
 from .baselines import slow_nights
 from .config import Settings
 from .fabric_history import RecordedBandwidth, RecordedTest, latest_tests
@@ -85,6 +85,8 @@ class NightlyRun:
         self.contents_read: dict[str, int] = {}
         # By host and port GUID, the growth of its error counters since the run before.
         self.port_growth: dict[tuple[str, str], list[Growth]] = {}
+        # The recorded states of hosts.
+        self.host_states: dict[str, str] = {}
         # The newest fabric test of each scope.
         self.fabric_tests: dict[RecordedTest, list[RecordedBandwidth]] = {}
         self.done: list[str] = []
@@ -148,6 +150,9 @@ class NightlyRun:
             self.past = history.past()
             self.port_growth = port_growth(history)
             self.fabric_tests = latest_tests(history)
+            known = host_states.recorded(history)
+            self.host_states = {name: state["state"] for name, state in known.items()}
+            session.states = host_states.sentences(known, [host.name for host in session.hosts])
             hosts = {host.name for host in session.hosts}
             self.contents_read = {
                 host: min(map(last_read, states))
@@ -259,6 +264,7 @@ class NightlyRun:
             self.port_growth,
             self.fabric_tests,
             self._silenced(),
+            self.host_states,
         )
 
     def _slow(self) -> dict[tuple[str, str], int]:

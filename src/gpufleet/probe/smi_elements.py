@@ -38,7 +38,6 @@ LEFT_OUT = frozenset(
         "ibmnpu",
         "bar1_memory_usage",
         "cc_protected_memory_usage",
-        "serial",
         "platformInfo",
         "clocks",
         "max_clocks",

@@ -80,12 +80,16 @@ class ProvisionOptions:
 
 @dataclass(frozen=True)
 class Converged:
-    """The result: the verdicts of all hosts, where Ansible ran and why, the exit status."""
+    """The result: the verdicts of all hosts, where Ansible ran and why, the exit status.
+
+    `failed`: the hosts on which Ansible failed, or could not become root.
+    """
 
     session: Session
     ran: list[str]
     reasons: Reasons
     status: int
+    failed: Sequence[str] = ()
 
 
 def converge(
@@ -140,7 +144,13 @@ def converge_hosts(
     status = max(map(abs, statuses.values()), default=0)
     if status and verified == HEALTHY:
         notify(f"ansible-playbook returned status {status}: not every host was provisioned.")
-    return Converged(session, list(reasons), reasons, verified or (FAILED if status else HEALTHY))
+    return Converged(
+        session,
+        list(reasons),
+        reasons,
+        verified or (FAILED if status else HEALTHY),
+        [name for name, ended in statuses.items() if ended],
+    )
 
 
 @dataclass

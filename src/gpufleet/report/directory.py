@@ -69,6 +69,7 @@ def _page(session: Session, changes: Changes | None, past: Past | None) -> str:
         numbers={host.name: number for number, host in enumerate(session.hosts, 1)},
         verified=summary.verified_statements(session),
         skipped=summary.skipped_checks(session),
+        states=session.states,
         provisioned=None if session.provisioned is None else summary.provision_reasons(session),
         verdicts=Counter(host.result["verdict"] for host in session.hosts),
         titles={verdict.value: title for verdict, title in summary.TITLES.items()},

@@ -11,6 +11,9 @@ from gpufleet.inventory import InventoryHost
 
 # Added to a host's deadline for the sustained load and the time to cool down, in seconds.
 DEEP_S = 360
+# A deep probe's deadline has room for so many times its load: for that in other number formats, and
+# for the shares of the probe's sections.
+LOADS = 3
 
 
 @dataclass(frozen=True)
@@ -29,11 +32,15 @@ class ProbeOptions:
     scrub: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     # Read the contents of all installed files, as a deep probe does, without its load.
     contents: bool = False
+    # The seconds of a deep probe's load on all GPUs at once (default: the probe's own).
+    load_s: float | None = None
+    # Whether stacks and toolkits compute; without it a full probe reads alone.
+    computes: bool = True
 
     @property
     def host_s(self) -> float:
         """The deadline of a host with one GPU in seconds, the sustained load included."""
-        return self.deadline_s + (DEEP_S if self.deep else 0)
+        return self.deadline_s + (DEEP_S + LOADS * (self.load_s or 0) if self.deep else 0)
 
     def deadline_of(self, host: InventoryHost) -> float:
         """The deadline of a host: its stacks have more time on more GPUs, and to compile."""

@@ -42,8 +42,10 @@ def probe_config(host: InventoryHost, options: ProbeOptions) -> dict[str, Any]:
         "expect_gpus": visible_gpus(host.spec),
         **settings,
     }
-    if options.mode == "full":
+    if options.mode == "full" and options.computes:
         config["matmul"] = payload.workload()
+    if options.load_s is not None:
+        config["sustained_s"] = options.load_s
     if scrub := options.scrub.get(host.name):
         config["scrub"] = scrub
     return config

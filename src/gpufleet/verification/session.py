@@ -74,6 +74,8 @@ class Session:
     notes: list[str] = field(default_factory=list)
     # The arguments that select these hosts again, as in `-i INVENTORY`.
     inventory_args: str = ""
+    # The hosts that are not in production, each with its recorded state in a sentence.
+    states: list[str] = field(default_factory=list)
     # Where Ansible ran before the last probe, and why: {host: reasons}.
     provisioned: dict[str, list[str]] | None = None
 

@@ -16,6 +16,8 @@ from .timing import SIZE_DEEP
 
 # After a stress a GPU has settled when it is at most this much warmer than before it.
 SETTLED_C = 10
+# The most samples of a GPU: hours of load have them further apart than a second.
+MOST_SAMPLES = 240
 
 
 class Load:
@@ -97,9 +99,10 @@ def sustain(options, report):
     for load in loads:
         load.found.update(samples=[], error=RUNNING)
     begin = sampled = time.time()
+    pause_s = max(1, options.sustained / MOST_SAMPLES)
     with concurrent.futures.ThreadPoolExecutor(max(1, len(loads))) as pool:
         while loads and time.time() - begin < options.sustained:
-            due = time.time() - sampled >= 1
+            due = time.time() - sampled >= pause_s
             sampled = time.time() if due else sampled
             for load, error in list(zip(loads, pool.map(Load.round, loads, [due] * len(loads)))):
                 if error:
@@ -108,7 +111,12 @@ def sustain(options, report):
                     continue
                 if due:
                     load.found["samples"].append(
-                        dict(load.reading, at_s=round(time.time() - begin, 1), tflops=load.tflops())
+                        dict(
+                            load.reading,
+                            at_s=round(time.time() - begin, 1),
+                            tflops=load.tflops(),
+                            wrong=load.wrong,
+                        )
                     )
                 # About half a second at a time.
                 load.products = max(1, min(SERIES, int(load.products * 0.5 / load.took)))

@@ -183,7 +183,7 @@ def sustained(
     yield from checked_products("Sustained load", entries)
     sound = [entry for entry in entries if not entry["error"] and not entry["busy"]]
     rates = [
-        measured(observed, entry["gpu"], _devices(run).get(entry["gpu"]), _kept(entry))
+        measured(observed, entry["gpu"], _devices(run).get(entry["gpu"]), kept_tflops(entry))
         for entry in sound
     ]
     for entry, each in zip(sound, rates, strict=True):
@@ -194,7 +194,7 @@ def _speeds(entry: SustainedResult) -> list[float]:
     return [required(sample["tflops"], "a sample's tflops") for sample in entry["samples"]]
 
 
-def _kept(entry: SustainedResult) -> float:
+def kept_tflops(entry: SustainedResult) -> float:
     """The throughput at the end: the median of the last quarter."""
     speeds = _speeds(entry)
     last = sorted(speeds[-max(1, len(speeds) // 4) :])

@@ -162,6 +162,7 @@ class Sample(TypedDict):
     clock_sm_mhz: int | None
     power_w: float | None
     throttle: list[Text] | None
+    wrong: NotRequired[Annotated[int, "how many products were wrong up to this moment"]]
 
 
 class SustainedResult(GpuResult):

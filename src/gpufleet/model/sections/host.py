@@ -14,6 +14,27 @@ class Interpreter(TypedDict):
     version: Annotated[str | None, "such as 3.11.2"]
 
 
+class IdentifiedDrive(TypedDict):
+    """An NVMe drive of the machine, as its vendor identifies it."""
+
+    name: Annotated[Text, "such as nvme0"]
+    address: Annotated[Text | None, "the PCI address"]
+    model: Text | None
+    serial: Text | None
+    firmware: Text | None
+
+
+class Hardware(TypedDict):
+    """What identifies the machine to its vendor; null: not written, or not read."""
+
+    vendor: Text | None
+    product: Text | None
+    serial: Annotated[Text | None, "the serial number of the system, which root alone can read"]
+    serial_board: Text | None
+    firmware: Annotated[Text | None, "the version of the BIOS"]
+    drives: list[IdentifiedDrive]
+
+
 class Os(TypedDict):
     """The operating system."""
 
@@ -24,6 +45,7 @@ class Os(TypedDict):
     glibc: Annotated[Text | None, "glibc's version, such as 2.36"]
     hostname: Annotated[str, "the name that the host has for itself"]
     pythons: Annotated[list[Interpreter], "the Python interpreters, the system's own first"]
+    hardware: NotRequired[Hardware]
 
 
 class KernelModule(TypedDict):

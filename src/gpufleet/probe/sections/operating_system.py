@@ -1,4 +1,4 @@
-"""Section `os`: distribution, architecture, interpreters."""
+"""Section `os`: distribution, architecture, interpreters; and what identifies the machine."""
 
 import os
 import platform
@@ -6,6 +6,7 @@ import re
 
 from ..processes import NoAnswer, NoAnswerError, run_command
 from ..python_start import interpreter_code
+from ..serials import hardware_of
 from ..text import natural
 from ..trust import RefusedError
 
@@ -32,6 +33,7 @@ def section_os(host):
         "glibc": glibc,
         "hostname": platform.node(),
         "pythons": pythons,
+        "hardware": hardware_of(host),
     }
 
 

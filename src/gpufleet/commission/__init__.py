@@ -1,0 +1,1 @@
+"""Commission fresh servers: stages that prove a host, its certificate, or the part to send back."""

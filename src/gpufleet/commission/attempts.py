@@ -1,0 +1,272 @@
+"""Run a stage on hosts, all at the same time, and decide it for each. Changes hosts, as stages do.
+
+Nothing here computes or judges: each stage calls what the verbs `provision`, `verify` and `fabric`
+call.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from rich.console import Console
+
+from gpufleet.errors import ConfigurationError, guarded
+from gpufleet.inventory import HostSelector, InventoryHost
+from gpufleet.model.collectives import FabricTest
+from gpufleet.model.commission import Figure, Reason
+from gpufleet.model.verdict import Verdict
+from gpufleet.nightly.history import History
+from gpufleet.provision.provision import ProvisionOptions, converge_hosts
+from gpufleet.provision.reasons import differing
+from gpufleet.report import terminal
+from gpufleet.spec.probe_settings import visible_gpus
+from gpufleet.verification import fabric_test
+from gpufleet.verification.collectives import OPERATIONS, Measure
+from gpufleet.verification.fabric_test import FabricOptions
+from gpufleet.verification.options import ProbeOptions
+from gpufleet.verification.probing import verify
+from gpufleet.verification.session import HostRun, Session
+
+from .decision import Decision, burned, decided, loads, reason, wrong_moments
+from .figures import figures_of, of_fabric
+from .stages import BURN, COLLECTIVES, COOL_DOWN, DEEP, LOAD_SHARE, PROVISION, VERIFY, Stage
+
+# The kind of a commissioning's run in the history.
+KIND = "commission"
+SIZES = (1 << 20, 64 << 20, 512 << 20)
+REPEATS = 10
+
+
+@dataclass
+class Attempt:
+    """How a stage ended on a host. `seen`: what was read of it, if it was probed."""
+
+    decision: Decision
+    seen: HostRun | None = None
+    documents: dict[str, str] = field(default_factory=dict)
+
+
+Attempts = dict[str, Attempt]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How stages are run. `siblings` are hosts that take part in the collectives alone."""
+
+    selector: HostSelector
+    probe: ProbeOptions
+    burn_in_s: float
+    siblings: Sequence[InventoryHost]
+    history: Path
+    console: Console
+    ansible_args: Sequence[str] = ()
+
+
+def run_stage(stage: Stage, hosts: list[InventoryHost], settings: Settings) -> Attempts:
+    """Run a stage after the preflight; what cannot be run at all is not judged."""
+    runners: Mapping[str, Callable[[Stage, list[InventoryHost], Settings], Attempts]] = {
+        PROVISION.name: provision,
+        VERIFY.name: verified,
+        DEEP.name: deep,
+        BURN.name: burn_in,
+        COLLECTIVES.name: collectives,
+        COOL_DOWN.name: cool_down,
+    }
+    try:
+        return runners[stage.name](stage, hosts, settings)
+    except ConfigurationError as error:
+        why = reason(stage.name, Verdict.INCONCLUSIVE, error.message, error.remedy, error.where)
+        return {host.name: Attempt(Decision([why])) for host in hosts}
+
+
+def session_of(
+    what: str, hosts: list[InventoryHost], how: ProbeOptions, console: Console
+) -> Session:
+    """A verification of hosts; `what` heads its progress."""
+    with terminal.progress(console, what, len(hosts)) as report:
+        return verify(hosts, how, report)
+
+
+def attempt_of(stage: Stage, run: HostRun) -> Attempt:
+    """What a verification decides of a stage, with its documents."""
+    return Attempt(decided(stage, run.result), run, documents_of(run))
+
+
+def documents_of(run: HostRun) -> dict[str, str]:
+    """The documents of a host that was verified, by name."""
+    found = {"plan": json.dumps(run.plan) + "\n", "verdicts": json.dumps(run.result) + "\n"}
+    if snapshot := run.snapshot_text:
+        found["snapshot"] = snapshot
+    return found
+
+
+def measured_figures(run: HostRun) -> list[Figure]:
+    """The figures of a host; none where its measurements cannot be read: its checks say so."""
+    return guarded(
+        "read the figures of this host",
+        lambda: figures_of(run.plan, run.snapshot),
+        lambda defect: [],
+    )
+
+
+def provision(stage: Stage, hosts: list[InventoryHost], settings: Settings) -> Attempts:
+    """Provision hosts. What the verification of it finds is for the next stage."""
+    selector = replace(settings.selector, limit=",".join(host.name for host in hosts))
+    how = replace(settings.probe, mode="full")
+    done = converge_hosts(
+        hosts,
+        ProvisionOptions(selector, how, args=settings.ansible_args, output=settings.console.file),
+        lambda text: settings.console.print(text, markup=False, highlight=False, soft_wrap=True),
+    )
+    return {
+        run.name: Attempt(
+            Decision(_unprovisioned(run, run.name in done.failed)), run, documents_of(run)
+        )
+        for run in done.session.hosts
+    }
+
+
+def _unprovisioned(run: HostRun, failed: bool) -> list[Reason]:
+    """Why a host is not provisioned."""
+    again = "see what Ansible and the report of ./gpufleet provision say; then commission it again"
+    if failed:
+        return [reason("provision", Verdict.FAIL, "Ansible failed on this host", again)]
+    if run.snapshot is None:
+        return decided(PROVISION, run.result).reasons
+    return [
+        reason("provision", Verdict.FAIL, f"{name} differs from its plan: {why}", again)
+        for name, why in differing(run.plan, run.snapshot).items()
+    ] + [
+        reason("provision", Verdict.FAIL, f"{each['where']}: {each['message']}", each["remedy"])
+        for each in run.plan["problems"]
+    ]
+
+
+def verified(stage: Stage, hosts: list[InventoryHost], settings: Settings) -> Attempts:
+    """Verify hosts."""
+    session = session_of("Verifying", hosts, settings.probe, settings.console)
+    return {run.name: attempt_of(stage, run) for run in session.hosts}
+
+
+def deep(stage: Stage, hosts: list[InventoryHost], settings: Settings) -> Attempts:
+    """Verify hosts deeply."""
+    how = replace(settings.probe, deep=True)
+    session = session_of("Verifying deeply", hosts, how, settings.console)
+    found = {run.name: attempt_of(stage, run) for run in session.hosts}
+    for run in session.hosts:
+        found[run.name].decision.figures += measured_figures(run)
+    return found
+
+
+def burn_in(stage: Stage, hosts: list[InventoryHost], settings: Settings) -> Attempts:
+    """Load all GPUs of all hosts at once, until the time is over."""
+    load_s = round(settings.burn_in_s * LOAD_SHARE)
+    how = replace(settings.probe, deep=True, load_s=load_s)
+    session = session_of("Burning in", hosts, how, settings.console)
+    gpus = {host.name: visible_gpus(host.spec) or 0 for host in hosts}
+    found = {run.name: attempt_of(stage, run) for run in session.hosts}
+    for run in session.hosts:
+        decision = found[run.name].decision
+        if not decision.reasons:
+            decision.reasons += burned(run.snapshot, gpus[run.name], load_s)
+        moments = wrong_moments(loads(run.snapshot))
+        for why in decision.reasons:
+            if why["check"] == "gpu.sustained":
+                why["evidence"] = "\n".join([*moments, why["evidence"]])
+        decision.notes += [
+            f"All GPUs at once ({gpus[run.name]}): {load_s:g} s of products in float32, each one"
+            " compared, beside those in the other number formats.",
+            *moments,
+        ]
+        decision.figures += measured_figures(run)
+    return found
+
+
+def cool_down(stage: Stage, hosts: list[InventoryHost], settings: Settings) -> Attempts:
+    """Verify hosts once more after all load; record the baseline of those that pass."""
+    session = session_of("Verifying after the load", hosts, settings.probe, settings.console)
+    found = {run.name: attempt_of(stage, run) for run in session.hosts}
+    passed = [run for run in session.hosts if found[run.name].decision.outcome == "passed"]
+    if passed:
+        with History(settings.history) as history:
+            history.record(replace(session, hosts=passed), kind=KIND)
+    return found
+
+
+# -- collectives -----------------------------------------------------------------------------------
+
+
+def collectives(stage: Stage, hosts: list[InventoryHost], settings: Settings) -> Attempts:
+    """Run the collectives of hosts and siblings; culprits are left out, and the rest run again."""
+    group = [*hosts, *settings.siblings]
+    found: Attempts = {}
+    tests: list[FabricTest] = []
+    if len(group) == 1 and visible_gpus(group[0].spec) == 1:
+        note = "The host has one GPU, and no sibling was named: there is no collective."
+        return {hosts[0].name: Attempt(Decision(notes=[note]))}
+    while any(host.name not in found for host in hosts):
+        members = [host for host in group if host.name not in found]
+        test = fabric_test.run(
+            members, fabric_options(len(members)), _asks(settings), _log(settings)
+        )
+        tests.append(test)
+        blamed = blamed_hosts(test)
+        for name, why in blamed.items():
+            found[name] = Attempt(Decision([why]))
+        if not blamed:
+            for host in members:
+                found[host.name] = Attempt(_of_group(test, [each.name for each in members]))
+    text = json.dumps(tests) + "\n"
+    for attempt in found.values():
+        attempt.documents["fabric"] = text
+    return {host.name: found[host.name] for host in hosts}
+
+
+def fabric_options(count: int) -> FabricOptions:
+    """The fabric test of so many hosts: all of them together."""
+    environment = {"NCCL_ALGO": "Ring"} if count > 1 else {}
+    return FabricOptions(Measure(OPERATIONS, SIZES, REPEATS, environment))
+
+
+def blamed_hosts(test: FabricTest) -> dict[str, Reason]:
+    """{host: why it is at fault} of a fabric test's culprits, and of hosts that took no part."""
+    blamed = {
+        entry["host"]: reason("collectives", Verdict.FAIL, entry["cause"], entry["remedy"])
+        for entry in test["excluded"]
+    }
+    for culprit in test["culprits"]:
+        for name in culprit["hosts"]:
+            blamed[name] = reason(
+                "collectives",
+                Verdict.FAIL,
+                culprit["statement"],
+                "check the ports, cables and switches that the statement names",
+            )
+    return blamed
+
+
+def _of_group(test: FabricTest, names: Sequence[str]) -> Decision:
+    if test["verdict"] != Verdict.PASS:
+        # Nobody knows whose fault it is.
+        cause = "; ".join(test["unknown"]) or "the group failed, and no member of it is at fault"
+        remedy = "see ./gpufleet fabric test, and declare gpu_expect.bus_bandwidth_gb_s"
+        return Decision([reason("collectives", Verdict.INCONCLUSIVE, cause, remedy)])
+    note = (
+        f"With {', '.join(names)}."
+        if len(names) > 1
+        else "Within the host alone: no sibling took part (--siblings)."
+    )
+    return Decision(notes=[note], figures=of_fabric(test))
+
+
+def _asks(settings: Settings) -> ProbeOptions:
+    return ProbeOptions("facts", settings.probe.fanout)
+
+
+def _log(settings: Settings) -> Callable[[str], None]:
+    return lambda text: settings.console.print(
+        f"  {text}", markup=False, highlight=False, soft_wrap=True
+    )

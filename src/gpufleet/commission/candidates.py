@@ -1,0 +1,103 @@
+"""The hosts of a commissioning, and what is requested for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpufleet.inventory import InventoryHost
+from gpufleet.model.clock import utc_now
+from gpufleet.model.commission import (
+    Certificate,
+    CommissionedHost,
+    CommissionRecord,
+    HostStateName,
+    Reason,
+)
+from gpufleet.model.plan import Plan
+from gpufleet.nightly import host_states
+from gpufleet.nightly.history import History
+from gpufleet.rollout.schedulers import Scheduler
+from gpufleet.verification.session import HostRun
+
+from .attempts import Settings
+from .stages import STAGES
+
+OWNER = "commission"
+# The beginning of each of our reasons in a scheduler.
+MARK = f"gpufleet {OWNER}:"
+RUNNING, PASSED, FAILED, NOT_JUDGED = "running", "passed", "failed", "not-judged"
+
+Log = Callable[..., None]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the command line asks for. `key` signs; None: nothing is signed."""
+
+    settings: Settings
+    scheduler: Scheduler
+    drain_wait_s: float
+    key: Path | None
+    by: str
+    program: str
+
+    def set_state(self, host: str, state: HostStateName, why: str) -> None:
+        """Record the state of a host in the history."""
+        with History(self.settings.history) as history:
+            host_states.set_state(
+                history, host, {"state": state, "since": utc_now(), "by": self.by, "why": why}
+            )
+
+
+@dataclass
+class Candidate:
+    """A host that is being commissioned.
+
+    `valid`: the stages that need not be repeated. `stopped`: the stage that did not pass.
+    """
+
+    host: InventoryHost
+    record: CommissionRecord
+    declared: Plan
+    seen: HostRun | None = None
+    identity: dict[str, str] = field(default_factory=dict)
+    valid: tuple[str, ...] = ()
+    stopped: str = ""
+    reasons: list[Reason] = field(default_factory=list)
+    # Its certificate or refusal, and the file.
+    document: Certificate | None = None
+    issued: Path | None = None
+    # Why it has neither, though its stages are judged.
+    error: str = ""
+
+    @property
+    def name(self) -> str:
+        """The host's name."""
+        return self.host.name
+
+    @property
+    def complete(self) -> bool:
+        """Whether no stage is left to run."""
+        return len(self.valid) == len(STAGES)
+
+    @property
+    def outcome(self) -> str:
+        """The outcome of the stage that stopped it, or `passed`."""
+        return self.record["stages"][self.stopped]["outcome"] if self.stopped else PASSED
+
+    def row(self) -> CommissionedHost:
+        """The host's row of the command's document."""
+        judged = not self.error and self.outcome != NOT_JUDGED
+        return {
+            "outcome": "not-judged"
+            if not judged
+            else "certified"
+            if self.outcome == PASSED
+            else "refused",
+            "stage": self.stopped,
+            "reasons": self.reasons,
+            "faulty": self.document["faulty"] if self.document else [],
+            "document": str(self.issued) if self.issued else None,
+        }

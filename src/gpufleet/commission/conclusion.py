@@ -1,0 +1,121 @@
+"""What follows from the stages of a host: its certificate or refusal, its state, its service."""
+
+from __future__ import annotations
+
+from gpufleet.errors import ConfigurationError
+from gpufleet.model.clock import utc_now
+from gpufleet.model.commission import Certificate
+from gpufleet.report import certificate_page
+from gpufleet.rollout.schedulers import SchedulerError
+
+from . import signing
+from .candidates import FAILED, MARK, OWNER, PASSED, Candidate, Log, Request
+from .certificate import Seen, certificate
+from .records import CERTIFICATES, REFUSALS, Store, sha256_of
+from .stages import STAGES
+
+
+def conclude(each: Candidate, request: Request, store: Store, log: Log) -> None:
+    """Issue what a host has earned. What goes wrong here is the host's own, and stops no other."""
+    try:
+        if each.outcome == PASSED:
+            certify(each, request, store, log)
+        elif each.outcome == FAILED:
+            refuse(each, request, store, log)
+        else:
+            log(f"{each.name} is not judged: {each.stopped} did not pass, and nothing failed")
+    except (ConfigurationError, OSError) as error:
+        each.error = str(error)
+        log(f"{each.name}: nothing was issued: {error}", "bold red")
+
+
+def certify(each: Candidate, request: Request, store: Store, log: Log) -> None:
+    """Issue the certificate, unless the host has it already; return the host to service."""
+    key, known = str(request.key or ""), each.record.get("certificate")
+    path = store.directory / known["file"] if known else None
+    if (
+        known
+        and path
+        and path.is_file()
+        and sha256_of(path) == known["sha256"]
+        and key in {"", known["key"]}
+    ):
+        each.issued = path
+    else:
+        store.set_aside(REFUSALS, each.name)
+        issued = issue(each, request, store, CERTIFICATES, signing.CERTIFICATE)
+        assert each.issued is not None
+        each.record["certificate"] = {
+            "file": store.relative(each.issued),
+            "sha256": sha256_of(each.issued),
+            "issued": issued["issued"],
+            "key": key,
+        }
+        store.write(each.record)
+    request.set_state(each.name, "production", "it is certified")
+    signed = f"signed by {key}" if key else "not signed: no --key was named"
+    log(f"{each.name} is certified: {each.issued} ({signed})", "green")
+    return_to_service(each, request, log)
+
+
+def refuse(each: Candidate, request: Request, store: Store, log: Log) -> None:
+    """Issue the refusal, and keep the host out of service."""
+    issued = issue(each, request, store, REFUSALS, signing.REFUSAL)
+    named = [
+        f"{entry['part']['name']}, serial number {entry['part']['serial'] or 'not reported'}"
+        for entry in issued["faulty"]
+    ]
+    why = f"{each.stopped} failed: {'; '.join(named) or each.reasons[0]['cause']}"
+    request.set_state(each.name, "quarantined", why)
+    log(f"{each.name} is refused: {why}", "bold red")
+    log(f"for the vendor: {each.issued and each.issued.with_suffix('.html')}")
+    scheduler = request.scheduler
+    if scheduler.commands:
+        state = scheduler.states([each.name])[each.name]
+        if state.ours(OWNER) or not state.unschedulable:
+            scheduler.drain(each.name, f"{MARK} {why}")
+
+
+def issue(
+    each: Candidate, request: Request, store: Store, kind: str, namespace: str
+) -> Certificate:
+    """Write and sign a certificate or refusal, by what the host's stages have recorded."""
+    found = certificate(
+        each.record,
+        last_seen(each, store),
+        by=request.by,
+        issued=utc_now(),
+        program=request.program,
+    )
+    files = store.issue(kind, each.name, found, certificate_page.render(found, namespace))
+    if request.key:
+        for path in files:
+            signing.sign(path, request.key, namespace)
+    each.issued, each.document = files[0], found
+    return found
+
+
+def last_seen(each: Candidate, store: Store) -> Seen:
+    """The host as its last stage with a verification saw it, by that stage's evidence."""
+    for stage in reversed(STAGES):
+        kept = each.record["stages"].get(stage.name)
+        if kept and (result := store.load(kept["evidence"], "verdicts")):
+            return Seen(each.declared, store.load(kept["evidence"], "snapshot"), result)
+    return Seen(each.declared, None, {"verdict": "INCONCLUSIVE", "checks": []})
+
+
+def return_to_service(each: Candidate, request: Request, log: Log) -> None:
+    """Resume a certified host, whoever has drained it: the caller has asked for it."""
+    scheduler = request.scheduler
+    if not scheduler.commands:
+        return
+    try:
+        if scheduler.states([each.name])[each.name].unschedulable:
+            scheduler.resume(each.name)
+        if missing := scheduler.not_returned([each.name]):
+            state = missing[each.name]
+            raise SchedulerError(f"It is not back in service ({state.state} {state.reason}).")
+        log(f"{each.name} is back in service")
+    except SchedulerError as error:
+        command = scheduler.resume_command(each.name)
+        log(f"{each.name} is certified, but out of service: {error} By hand: {command}", "yellow")

@@ -1,0 +1,200 @@
+"""What the verdicts of a stage mean: passed, failed or not judged; which part is at fault. Pure.
+
+A host has passed only what was run on it: a check that a declaration excuses, and that the stage
+requires, is not judged.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from gpufleet.checks import CHECKS
+from gpufleet.checks.base.registry import HARDWARE
+from gpufleet.model.commission import FaultyPart, Figure, Part, Reason
+from gpufleet.model.sections.compute import SustainedResult
+from gpufleet.model.snapshot import Snapshot
+from gpufleet.model.validator import section_data
+from gpufleet.model.verdict import HEALTHY_VERDICTS, CheckResult, HostResult, Verdict
+from gpufleet.nightly.offence_records import Finding
+from gpufleet.nightly.offenders import named_cards
+
+from .stages import Stage
+
+Outcome = Literal["passed", "failed", "not-judged"]
+FAILING = {Verdict.FAIL.value, Verdict.HUNG.value}
+
+
+@dataclass
+class Decision:
+    """How a stage ended on a host: why it did not pass, and what a reader has to know."""
+
+    reasons: list[Reason] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    figures: list[Figure] = field(default_factory=list)
+
+    @property
+    def outcome(self) -> Outcome:
+        """`failed` where anything failed, `not-judged` where anything else is not healthy."""
+        if any(reason["verdict"] in FAILING for reason in self.reasons):
+            return "failed"
+        return "not-judged" if self.reasons else "passed"
+
+
+def decided(stage: Stage, result: HostResult) -> Decision:
+    """What the checks of a host decide of a stage."""
+    checks = {check["id"]: check for check in result["checks"]}
+    # A host that was not reached has one check, which decides every stage.
+    alone = len(checks) == 1
+    reasons = [
+        reason_of(check)
+        for check in checks.values()
+        if check["verdict"] not in HEALTHY_VERDICTS
+        and (alone or stage.decides(check["id"]))
+        and not _is_consequence(check, checks, stage)
+    ]
+    found = {reason["check"] for reason in reasons}
+    if not reasons or not alone:
+        reasons += [
+            not_run(name, checks.get(name))
+            for name in stage.required
+            if name not in found
+            and (name not in checks or checks[name]["verdict"] == Verdict.NOT_DECLARED)
+        ]
+    return Decision(reasons)
+
+
+def _is_consequence(check: CheckResult, checks: Mapping[str, CheckResult], stage: Stage) -> bool:
+    """Whether the finding of another check of this stage explains it."""
+    cause = checks.get(check.get("explained_by", ""))
+    return cause is not None and stage.decides(cause["id"])
+
+
+def reason_of(check: CheckResult) -> Reason:
+    """A check's finding as a reason."""
+    return {
+        "check": check["id"],
+        "verdict": check["verdict"],
+        "cause": check["cause"],
+        "remedy": check["remedy"],
+        "evidence": check["evidence"],
+    }
+
+
+def not_run(name: str, check: CheckResult | None) -> Reason:
+    """The reason where a check that a stage requires has judged nothing."""
+    why = check["cause"] if check else "it was not judged"
+    return {
+        "check": name,
+        "verdict": Verdict.INCONCLUSIVE.value,
+        "cause": f"{name} has to pass, and was not run ({why})",
+        "remedy": "declare what the host has, and commission it again: gpu_expect, gpu_toolkits,"
+        " gpu_stacks",
+        "evidence": check["evidence"] if check else "",
+    }
+
+
+def reason(stage: str, verdict: Verdict, cause: str, remedy: str, evidence: str = "") -> Reason:
+    """A reason that no check has found."""
+    return {
+        "check": stage,
+        "verdict": verdict.value,
+        "cause": cause,
+        "remedy": remedy,
+        "evidence": evidence,
+    }
+
+
+def loads(snapshot: Snapshot | None) -> list[SustainedResult]:
+    """The sustained load of each GPU, of the run that had one; empty where none had."""
+    data = section_data(snapshot) if snapshot else {}
+    runs = data["compute"]["runs"] if "compute" in data else []
+    return next((run["sustained"] for run in reversed(runs) if run["sustained"]), None) or []
+
+
+def burned(snapshot: Snapshot | None, gpus: int, seconds: float) -> list[Reason]:
+    """What is missing of a burn-in of so many GPUs and seconds; wrong products are for checks."""
+    found = {entry["gpu"]: entry for entry in loads(snapshot)}
+    short = [
+        number
+        for number in range(gpus)
+        if number not in found
+        or (found[number]["seconds"] or 0) < seconds
+        or not found[number].get("checked")
+    ]
+    if not short:
+        return []
+    listed = ", ".join(f"GPU {number}" for number in short[:8])
+    return [
+        reason(
+            "burn-in",
+            Verdict.INCONCLUSIVE,
+            f"{listed}{' and others' if short[8:] else ''} did not compute for {seconds:.0f} s",
+            "see gpu.sustained; then commission the host again",
+        )
+    ]
+
+
+def wrong_moments(entries: Iterable[SustainedResult]) -> list[str]:
+    """For each GPU with a wrong product, between which samples the first one was computed."""
+    found = []
+    for entry in entries:
+        before = 0.0
+        for sample in entry["samples"]:
+            if sample.get("wrong"):
+                found.append(
+                    f"GPU {entry['gpu']}: the first wrong product was computed between"
+                    f" {before:g} s and {sample['at_s']:g} s of the load"
+                    f" ({sample['temperature_c']} degrees, {sample['clock_sm_mhz']} MHz)"
+                )
+                break
+            before = sample["at_s"]
+    return found
+
+
+# -- the part at fault -----------------------------------------------------------------------------
+
+
+def faulty_parts(parts: Sequence[Part], reasons: Sequence[Reason]) -> list[FaultyPart]:
+    """The parts to send back, each with what was found of it; what failed decides, nothing else.
+
+    A finding that names a GPU, an adapter or a drive blames it. One of the hardware that names
+    none blames the host as a whole. Software is no part.
+    """
+    failing = [each for each in reasons if each["verdict"] in FAILING]
+    blamed: dict[int, list[Reason]] = {}
+    for each in failing:
+        named = _named(parts, each)
+        if not named and _of_hardware(each["check"]):
+            named = [at for at, part in enumerate(parts) if part["kind"] == "host"]
+        for at in named:
+            blamed.setdefault(at, []).append(each)
+    return [{"part": parts[at], "reasons": found} for at, found in sorted(blamed.items())]
+
+
+def _of_hardware(check: str) -> bool:
+    return check in CHECKS and CHECKS[check].repair == HARDWARE
+
+
+def _named(parts: Sequence[Part], found: Reason) -> list[int]:
+    """The numbers of the parts that a reason names."""
+    cards = {part["id"]: at for at, part in enumerate(parts) if part["kind"] == "gpu"}
+    listed = "; ".join(
+        f"{(part['slot'] or '-').partition(',')[0]} {part['id'] or '-'} {part['model'] or '-'}"
+        for part in parts
+        if part["kind"] == "gpu"
+    )
+    named = {cards.get(uuid) for uuid in named_cards([_finding(found)], listed)} - {None}
+    named |= {
+        at
+        for at, part in enumerate(parts)
+        if part["kind"] in {"adapter", "drive"}
+        and re.search(rf"(?<![\w.-]){re.escape(part['name'])}(?![\w-])", found["cause"])
+    }
+    return sorted(at for at in named if at is not None)
+
+
+def _finding(found: Reason) -> Finding:
+    return Finding(found["check"], found["cause"])

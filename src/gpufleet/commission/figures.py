@@ -1,0 +1,135 @@
+"""The figures of a certificate: what was measured, each with its bound. Pure.
+
+The bounds are those of the checks that judge the same values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from gpufleet.checks.base.sections import Sections
+from gpufleet.checks.compute.speed import kept_tflops
+from gpufleet.checks.gpu.rates import measured
+from gpufleet.model.collectives import FabricTest
+from gpufleet.model.commission import Figure
+from gpufleet.model.plan import Plan
+from gpufleet.model.sections.compute import ComputeDevice, ComputeRun
+from gpufleet.model.snapshot import Snapshot
+
+# A bound and where it comes from; None: none is declared or known.
+Bound = tuple[float | None, str]
+TFLOPS, GIB_S = "TFLOP/s", "GiB/s"
+EXACT: Bound = (0, "each product is compared with the exact one")
+
+
+def figures_of(plan: Plan, snapshot: Snapshot | None) -> list[Figure]:
+    """What the newest toolkit, or a stack's own CUDA, has measured in a snapshot."""
+    if snapshot is None:
+        return []
+    observed = Sections(snapshot, ())
+    compute = observed.read_elsewhere().get("compute")
+    runs = compute["runs"] if compute else []
+    return [*_products(plan, observed, runs), *_of_run(plan, observed, runs[-1])] if runs else []
+
+
+def _products(plan: Plan, observed: Sections, runs: Sequence[ComputeRun]) -> Iterator[Figure]:
+    """The fastest of several toolkits counts, as it does for gpu.throughput."""
+    best: dict[int, tuple[float, ComputeDevice | None]] = {}
+    for run in runs:
+        devices = {device["index"]: device for device in run["devices"]}
+        for product in run["cublas"]:
+            gpu, rate = product["gpu"], product["tflops"] or 0
+            if gpu not in best or rate > best[gpu][0]:
+                best[gpu] = rate, devices.get(gpu)
+    for gpu, (rate, device) in sorted(best.items()):
+        bound = measured(observed, gpu, device, rate).least_tflops(plan)
+        yield at_least(gpu, "float32 products", rate, TFLOPS, bound)
+
+
+def _of_run(plan: Plan, observed: Sections, run: ComputeRun) -> Iterator[Figure]:
+    devices = {device["index"]: device for device in run["devices"]}
+    for entry in run["sustained"] or ():
+        each = measured(observed, entry["gpu"], devices.get(entry["gpu"]), kept_tflops(entry))
+        what = f"float32 products after {entry['seconds'] or 0:.0f} s of load"
+        yield at_least(each.gpu, what, each.rate, TFLOPS, each.least_tflops(plan))
+        hottest = [
+            sample["temperature_c"]
+            for sample in entry["samples"]
+            if sample["temperature_c"] is not None
+        ]
+        if hottest:
+            card = each.card
+            yield at_most(
+                each.gpu,
+                "temperature under load",
+                max(hottest),
+                "degrees",
+                (card["temperature_slowdown_c"] if card else None, "where it lowers its clocks"),
+            )
+        if entry["wrong"] is not None:
+            what = f"wrong of {entry.get('checked', 0)} products under load"
+            yield at_most(each.gpu, what, entry["wrong"], "", EXACT)
+    for copy in run["bandwidth"] or ():
+        each = measured(observed, copy["gpu"], devices.get(copy["gpu"]), copy["gib_s"] or 0)
+        floors = each.floors()
+        yield at_least(
+            each.gpu,
+            "copies of its memory",
+            each.rate,
+            GIB_S,
+            (floors.gib_s, floors.gib_s_because) if floors else (None, ""),
+        )
+    yield from _formats(run)
+
+
+def _formats(run: ComputeRun) -> Iterator[Figure]:
+    """For each GPU the wrong numbers in all formats together."""
+    computed = [
+        entry
+        for entry in run.get("formats", [])
+        if not entry["not_applicable"] and entry["wrong"] is not None
+    ]
+    for gpu in dict.fromkeys(entry["gpu"] for entry in computed):
+        own = [entry for entry in computed if entry["gpu"] == gpu]
+        names = ", ".join(entry["format"] for entry in own)
+        count = sum(entry["checked"] for entry in own)
+        wrong = sum(entry["wrong"] or 0 for entry in own)
+        yield at_most(gpu, f"wrong numbers in {count} products in {names}", wrong, "", EXACT)
+
+
+def of_fabric(found: FabricTest) -> list[Figure]:
+    """The bus bandwidth of the last test of each group."""
+    last = {tuple(test["hosts"]): test for test in found["tests"] if test["gb_per_s"] is not None}
+    return [
+        _figure(
+            f"{len(hosts)} hosts" if len(hosts) > 1 else hosts[0],
+            f"bus bandwidth of {found['compared']['operation']},"
+            f" {found['compared']['bytes'] >> 20} MiB, with {', '.join(hosts)}",
+            test["gb_per_s"] or 0,
+            "GB/s",
+            (test["least_gb_per_s"], f"slow means {found['slow']}"),
+        )
+        for hosts, test in last.items()
+    ]
+
+
+def at_least(gpu: int, what: str, value: float, unit: str, bound: Bound) -> Figure:
+    """A value of a GPU that may not be below its bound."""
+    return _figure(f"GPU {gpu}", what, value, unit, bound)
+
+
+def at_most(gpu: int, what: str, value: float, unit: str, bound: Bound) -> Figure:
+    """A value of a GPU that may not be above its bound."""
+    return {**_figure(f"GPU {gpu}", what, value, unit, bound), "side": "at most"}
+
+
+def _figure(part: str, what: str, value: float, unit: str, bound: Bound) -> Figure:
+    return {
+        "part": part,
+        "what": what,
+        "value": value,
+        "unit": unit,
+        "bound": bound[0],
+        "side": "at least",
+        "because": bound[1],
+    }

@@ -1,0 +1,182 @@
+"""What makes a host the one that was proven: its plan, its parts by serial number, its software.
+
+Pure. Each part of the identity is a digest: a record is compared with the host of today.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
+
+from gpufleet.model.commission import Part
+from gpufleet.model.plan import Plan
+from gpufleet.model.sections.gpu import SmiDevice
+from gpufleet.model.sections.host import Hardware
+from gpufleet.model.sections.network import Network
+from gpufleet.model.snapshot import SectionData, Snapshot
+from gpufleet.model.validator import section_data
+
+# The parts of an identity, and how messages name them.
+PLAN, MACHINE, SLOTS, PORTS, DISKS = "plan", "machine", "slots", "ports", "disks"
+CARDS, DRIVER, INSTALLED, BURN_IN = "cards", "driver", "installed", "burn-in"
+NAMES = {
+    PLAN: "its declaration",
+    MACHINE: "the machine",
+    SLOTS: "the cards on its PCI bus",
+    PORTS: "its network adapters",
+    DISKS: "its disks",
+    CARDS: "its GPUs",
+    DRIVER: "its driver",
+    INSTALLED: "what is installed",
+    BURN_IN: "the time of the burn-in",
+}
+# The keys of a plan that are no declaration.
+OF_STATE = ("changes", "notes", "problems")
+
+
+def digest(value: object) -> str:
+    """A digest of a document's value, the same for equal values."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), default=str)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def plan_digest(declared: Plan) -> str:
+    """The digest of what a plan declares; the plan is made without a snapshot."""
+    return digest({key: value for key, value in declared.items() if key not in OF_STATE})
+
+
+def identity_of(declared: Plan, snapshot: Snapshot | None) -> dict[str, str]:
+    """The digest of each part of a host's identity; none of what was not read.
+
+    `declared`: its plan, made without a snapshot: what was found on the host changes no digest.
+    """
+    found = {PLAN: plan_digest(declared)}
+    if snapshot is None:
+        return found
+    data = section_data(snapshot)
+    found |= {name: digest(value) for name, value in _read(data)}
+    return found
+
+
+def _read(data: SectionData) -> Iterator[tuple[str, object]]:
+    if hardware := _hardware(data):
+        yield MACHINE, [hardware["product"], hardware["serial"], hardware["serial_board"]]
+        yield DISKS, sorted(str(drive["serial"] or drive["name"]) for drive in hardware["drives"])
+    if "gpus" in data:
+        yield SLOTS, sorted((card["address"], card["device"]) for card in data["gpus"]["pci"])
+    if (network := data.get("network")) and network["devices"] is not None:
+        yield PORTS, sorted(part["id"] or part["name"] for part in adapters(network))
+    if "driver" in data:
+        yield DRIVER, data["driver"]["loaded"] or data["driver"]["library"]
+    if "receipts" in data:
+        yield (
+            INSTALLED,
+            sorted(
+                (receipt["kind"], receipt["id"], receipt["version"])
+                for receipt in data["receipts"]["receipts"]
+            ),
+        )
+    if cards := gpus(data):
+        yield CARDS, sorted([part["serial"] or part["id"], part["slot"]] for part in cards)
+
+
+def _hardware(data: SectionData) -> Hardware | None:
+    """What identifies the machine; None where the probe is of an earlier release."""
+    return data["os"].get("hardware") if "os" in data else None
+
+
+# -- parts -----------------------------------------------------------------------------------------
+
+
+def parts_of(name: str, snapshot: Snapshot | None) -> list[Part]:
+    """The host itself, then its GPUs, adapters and drives, each as its vendor identifies it."""
+    data: SectionData = section_data(snapshot) if snapshot else {}
+    network = data.get("network")
+    return [
+        host_part(name, data),
+        *gpus(data),
+        *(adapters(network) if network else ()),
+        *drives(data),
+    ]
+
+
+def host_part(name: str, data: SectionData) -> Part:
+    """The host as a whole."""
+    known = _hardware(data)
+    names = (known["vendor"], known["product"]) if known else ()
+    return {
+        "kind": "host",
+        "name": name,
+        "model": " ".join(filter(None, names)) or None,
+        "serial": known and (known["serial"] or known["serial_board"]),
+        "id": None,
+        "slot": None,
+        "firmware": known and known["firmware"],
+    }
+
+
+def drives(data: SectionData) -> list[Part]:
+    """The NVMe drives."""
+    known = _hardware(data)
+    return [
+        {
+            "kind": "drive",
+            "name": drive["name"],
+            "model": drive["model"],
+            "serial": drive["serial"],
+            "id": None,
+            "slot": drive["address"],
+            "firmware": drive["firmware"],
+        }
+        for drive in (known["drives"] if known else ())
+    ]
+
+
+def gpus(data: SectionData) -> list[Part]:
+    """The GPUs that nvidia-smi lists, in the order of their numbers."""
+    smi = data.get("smi")
+    above = {
+        card["address"]: port["address"]
+        for card in (data["gpus"]["pci"] if "gpus" in data else ())
+        if (port := card.get("port"))
+    }
+    devices = smi["devices"] if smi and smi["status"] == 0 else []
+    return [_gpu(device, above) for device in sorted(devices, key=lambda each: each["index"])]
+
+
+def _gpu(device: SmiDevice, above: Mapping[str, str]) -> Part:
+    elements = device.get("elements") or {}
+    port = above.get(device["address"])
+    return {
+        "kind": "gpu",
+        "name": f"GPU {device['index']}",
+        "model": device["name"],
+        "serial": _known(elements.get("serial")),
+        "id": device["uuid"],
+        "slot": f"{device['address']}, below {port}" if port else device["address"],
+        "firmware": _known(elements.get("vbios_version")),
+    }
+
+
+def _known(text: str | None) -> str | None:
+    """A text of nvidia-smi, if it is one."""
+    return text if text and text not in {"N/A", "[N/A]", "0"} else None
+
+
+def adapters(network: Network) -> list[Part]:
+    """The RDMA adapters, in the order of their names; a bridge to the NVSwitches is none."""
+    return [
+        {
+            "kind": "adapter",
+            "name": device["name"],
+            "model": device["type"],
+            "serial": _known(cast(Mapping[str, Any], device).get("serial")),
+            "id": device["guid"],
+            "slot": device["address"],
+            "firmware": device["firmware"],
+        }
+        for device in sorted(network["devices"] or (), key=lambda each: each["name"])
+        if device["bridge"] is not True
+    ]

@@ -1,0 +1,168 @@
+"""The directory of the commissionings: a record of each host, its evidence, its certificate.
+
+    DIR/HOST.json                     the record, written by rename after each step
+    DIR/evidence/HOST/STAGE-NAME.json what a stage has found: snapshot, plan, verdicts
+    DIR/certificates/HOST.json, .html and a signature of each
+    DIR/refusals/HOST.json, .html     of a host that did not pass, with the parts to send back
+
+A run may be killed at any moment: a stage that its record calls running is repeated.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpufleet.errors import ConfigurationError
+from gpufleet.files import open_lock, write_file
+from gpufleet.model.commission import CommissionRecord, EvidenceFile
+from gpufleet.model.validator import faults
+from gpufleet.paths import host_file_name
+
+SCHEMA = 1
+CERTIFICATES, REFUSALS, EVIDENCE, LOCKS = "certificates", "refusals", "evidence", "locks"
+SIGNATURE = ".sig"
+
+
+@dataclass(frozen=True)
+class Store:
+    """The directory."""
+
+    directory: Path
+
+    def record_path(self, host: str) -> Path:
+        """The file of a host's record."""
+        return self.directory / f"{host_file_name(host)}.json"
+
+    def read(self, host: str) -> CommissionRecord:
+        """A host's record, an empty one if it has none. Raises `ConfigurationError` if damaged."""
+        path = self.record_path(host)
+        try:
+            document = json.loads(path.read_text(encoding="utf-8"))
+            if found := faults(CommissionRecord, document, "record"):
+                raise ValueError(str(found[0]))
+            if document["schema"] != SCHEMA:
+                raise ValueError("another release wrote it")
+        except FileNotFoundError:
+            return {"schema": SCHEMA, "host": host, "stages": {}}
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            raise ConfigurationError(
+                f"The record of {host} cannot be read ({error}).",
+                str(path),
+                "Move the file away: the host is then commissioned from the beginning.",
+            ) from error
+        record: CommissionRecord = document
+        return record
+
+    def write(self, record: CommissionRecord) -> None:
+        """Write a record, all or nothing."""
+        self._write(self.record_path(record["host"]), _pretty(record))
+
+    def keep(self, host: str, stage: str, documents: Mapping[str, str]) -> list[EvidenceFile]:
+        """Write what a stage has found, {name: JSON}; the files with their checksums."""
+        kept: list[EvidenceFile] = []
+        for name, text in documents.items():
+            path = self.directory / EVIDENCE / host_file_name(host) / f"{stage}-{name}.json"
+            self._write(path, text)
+            kept.append({"file": self.relative(path), "sha256": sha256_of(path)})
+        return kept
+
+    def load(self, files: Sequence[EvidenceFile], name: str) -> Any:
+        """A document among a stage's evidence, None if there is none that can be read."""
+        for each in files:
+            if each["file"].endswith(f"-{name}.json"):
+                with suppress(OSError, ValueError):
+                    return json.loads((self.directory / each["file"]).read_text(encoding="utf-8"))
+        return None
+
+    def issue(self, kind: str, host: str, document: object, page: str) -> tuple[Path, Path]:
+        """Write a certificate or refusal and its page; what was issued before is kept by its time.
+
+        `kind`: `CERTIFICATES` or `REFUSALS`. A signature goes with its file.
+        """
+        path = self.directory / kind / f"{host_file_name(host)}.json"
+        self.set_aside(kind, host)
+        self._write(path, _pretty(document))
+        self._write(path.with_suffix(".html"), page)
+        return path, path.with_suffix(".html")
+
+    def set_aside(self, kind: str, host: str) -> None:
+        """Rename a host's certificate or refusal, if it has one, by the time of its issue."""
+        name = host_file_name(host)
+        path = self.directory / kind / f"{name}.json"
+        try:
+            issued = str(json.loads(path.read_text(encoding="utf-8"))["issued"]).replace(":", "-")
+        except FileNotFoundError:
+            return
+        except (OSError, ValueError, KeyError, TypeError):
+            issued = "damaged"
+        # The document comes last: killed before, the next run renames what is left.
+        for ending in (f".html{SIGNATURE}", f".json{SIGNATURE}", ".html", ".json"):
+            old = path.with_name(f"{name}{ending}")
+            if old.exists():
+                old.replace(path.with_name(f"{name}-{host_file_name(issued)}{ending}"))
+
+    def relative(self, path: Path) -> str:
+        """A path below the directory, as documents have it."""
+        return str(path.relative_to(self.directory))
+
+    def intact(self, files: Sequence[EvidenceFile]) -> bool:
+        """Whether these files are still what they were."""
+        return all(
+            (self.directory / each["file"]).is_file()
+            and sha256_of(self.directory / each["file"]) == each["sha256"]
+            for each in files
+        )
+
+    @contextmanager
+    def alone(self, hosts: Sequence[str]) -> Iterator[None]:
+        """Hold the locks of these hosts; `ConfigurationError` where one is being commissioned."""
+        self._make(self.directory / LOCKS)
+        with ExitStack() as held:
+            for host in hosts:
+                lock = held.enter_context(
+                    open_lock(self.directory / LOCKS / f"{host_file_name(host)}.lock")
+                )
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    raise ConfigurationError(
+                        "This host is being commissioned.", host, "Wait until that run ends."
+                    ) from None
+            yield
+
+    def _write(self, path: Path, text: str) -> None:
+        self._make(path.parent)
+        try:
+            write_file(path, text, 0o644)
+        except OSError as error:
+            raise self._refused(error) from error
+
+    def _make(self, directory: Path) -> None:
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise self._refused(error) from error
+
+    def _refused(self, error: OSError) -> ConfigurationError:
+        return ConfigurationError(
+            f"The commissioning cannot be recorded: {error.strerror or error}.",
+            str(self.directory),
+            "Use another directory: --state DIR.",
+        )
+
+
+def sha256_of(path: Path) -> str:
+    """The checksum of a file."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _pretty(document: object) -> str:
+    """JSON for people and programs, the same text for equal documents."""
+    return json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False) + "\n"

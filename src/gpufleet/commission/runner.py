@@ -1,0 +1,250 @@
+"""Commission hosts side by side: each stage on all hosts that have come to it, then certificates.
+
+Changes hosts (through `provision`), their scheduler's states, the history's states of hosts, and
+the directory of the commissionings. A host that a stage stops stays there; the others go on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+from rich.console import Console
+from rich.text import Text
+
+from gpufleet.checks.base.holders import holders
+from gpufleet.checks.base.sections import Sections
+from gpufleet.errors import ConfigurationError
+from gpufleet.inventory import InventoryHost
+from gpufleet.model.clock import utc_now
+from gpufleet.model.commission import CommissionedHost, StageRecord
+from gpufleet.model.verdict import SYMBOLS, Verdict
+from gpufleet.nightly import host_states
+from gpufleet.nightly.history import History
+from gpufleet.verification.judging import plan_of
+
+from .attempts import Attempt, attempt_of, run_stage, session_of
+from .candidates import FAILED, MARK, PASSED, RUNNING, Candidate, Request
+from .conclusion import conclude
+from .decision import reason
+from .identity import BURN_IN, NAMES, identity_of
+from .records import CERTIFICATES, Store
+from .stages import PREFLIGHT, STAGES, Stage, changed_inputs, duration, still_valid
+
+# The most reasons of a host that the terminal shows.
+MOST_SHOWN = 4
+
+
+class Commission:
+    """One run; the caller holds the locks of the hosts."""
+
+    def __init__(self, hosts: Sequence[InventoryHost], request: Request, store: Store) -> None:
+        self.request, self.settings, self.store = request, request.settings, store
+        self.console: Console = request.settings.console
+        self.candidates = [
+            Candidate(host, store.read(host.name), plan_of(host, None)) for host in hosts
+        ]
+
+    def run(self) -> dict[str, CommissionedHost]:
+        """Run every stage that is due, and conclude; the outcome of each host."""
+        self.identify()
+        self.refuse_production()
+        self.show_begin()
+        self.take_out_of_service()
+        for number, stage in enumerate(STAGES, 1):
+            due = [
+                each
+                for each in self.candidates
+                if not each.stopped
+                # The preflight costs nothing: the host was read anyway.
+                and (stage.name not in each.valid or (stage is PREFLIGHT and not each.complete))
+            ]
+            if due:
+                self.run_stage(number, stage, due)
+        self.console.print()
+        for each in self.candidates:
+            conclude(each, self.request, self.store, self.log)
+        return {each.name: each.row() for each in self.candidates}
+
+    # -- before the first stage --------------------------------------------------------------------
+
+    def identify(self) -> None:
+        """Read what each host is; nothing computes, and nothing changes."""
+        how = replace(self.settings.probe, mode="full", computes=False)
+        session = session_of("Reading", [each.host for each in self.candidates], how, self.console)
+        runs = {run.name: run for run in session.hosts}
+        for each in self.candidates:
+            each.seen = runs[each.name]
+            each.identity = identity_of(each.declared, each.seen.snapshot)
+            passed = {
+                name: stage["inputs"]
+                for name, stage in each.record["stages"].items()
+                if stage["outcome"] == PASSED and self.store.intact(stage["evidence"])
+            }
+            each.valid = still_valid(passed, each.identity, self.settings.burn_in_s)
+
+    def refuse_production(self) -> None:
+        """Raise `ConfigurationError` where a host in production would be loaded."""
+        names = [each.name for each in self.candidates if not each.complete]
+        with History(self.settings.history) as history:
+            known = {row["host"]: row for row in host_states.fleet(history, names)}
+        used = [
+            f"{name}: since {known[name]['since']}, by {known[name]['by']}"
+            for name in names
+            if known[name]["state"] == "production"
+        ]
+        if used:
+            raise ConfigurationError(
+                "Hosts in production are not commissioned: it loads all of their GPUs.\n"
+                + "\n".join(used)
+                + "\nNothing was changed on any host.",
+                "",
+                "Drain the host, then: gpufleet fleet HOST --set new --why TEXT.",
+            )
+
+    def show_begin(self) -> None:
+        """Print the stages with their estimates, and where each host begins."""
+        burn_in_s = self.settings.burn_in_s
+        due = [stage for stage in STAGES if any(stage.name not in c.valid for c in self.candidates)]
+        if due:
+            estimates = [f"{s.name} ({duration(s.estimate(burn_in_s))})" for s in due]
+            total = sum(stage.estimate(burn_in_s) for stage in due)
+            self.log(f"Stages: {', '.join(estimates)}; about {duration(total)} in all.")
+        for each in self.candidates:
+            if each.complete:
+                self.log(f"{each.name}: every stage is still valid")
+            elif why := self.why_again(each):
+                self.log(f"{each.name} {why}")
+
+    def why_again(self, each: Candidate) -> str:
+        """Where a host resumes, and why not later; empty for one that has begun nothing."""
+        stage = next(stage for stage in STAGES if stage.name not in each.valid)
+        known: StageRecord | None = each.record["stages"].get(stage.name)
+        if not known:
+            return f"resumes with {stage.name}" if each.valid else ""
+        if known["outcome"] == RUNNING:
+            return f"resumes with {stage.name}, which was interrupted"
+        if known["outcome"] != PASSED:
+            return f"resumes with {stage.name}, which did not pass"
+        changed = [NAMES.get(name, name) for name in changed_inputs(known["inputs"], each.identity)]
+        why = f"{', '.join(changed)} changed" if changed else "it was shorter, or has lost evidence"
+        return f"resumes with {stage.name}: {why}"
+
+    def take_out_of_service(self) -> None:
+        """Drain the hosts with a stage to run, if a scheduler is named, and record their state."""
+        begin = [each for each in self.candidates if not each.complete]
+        scheduler, names = self.request.scheduler, [each.name for each in begin]
+        for name, state in scheduler.states(names).items():
+            if not state.unschedulable:
+                scheduler.drain(name, f"{MARK} under way since {utc_now()}")
+        scheduler.wait_until_idle(names, self.request.drain_wait_s, self.log)
+        for each in begin:
+            self.request.set_state(each.name, "commissioning", "its stages run")
+            self.store.set_aside(CERTIFICATES, each.name)
+            each.record.pop("certificate", None)
+
+    # -- stages ------------------------------------------------------------------------------------
+
+    def run_stage(self, number: int, stage: Stage, due: list[Candidate]) -> None:
+        """Run a stage on hosts; each outcome is recorded when all have ended."""
+        began, begin = utc_now(), time.monotonic()
+        self.head(number, stage, due)
+        for each in due:
+            known = each.record["stages"]
+            each.record["stages"] = {name: known[name] for name in each.valid if name in known}
+            self.record(each, stage, began, None)
+        if stage is PREFLIGHT:
+            found = {each.name: preflight(each) for each in due}
+        else:
+            found = run_stage(stage, [each.host for each in due], self.settings)
+        for each in due:
+            attempt = found[each.name]
+            if attempt.seen:
+                each.seen = attempt.seen
+                each.identity = identity_of(each.declared, attempt.seen.snapshot)
+            self.record(each, stage, began, attempt)
+            self.show_end(each, attempt, time.monotonic() - begin)
+
+    def head(self, number: int, stage: Stage, due: list[Candidate]) -> None:
+        """Print what begins, and about when it ends."""
+        estimate = stage.estimate(self.settings.burn_in_s)
+        end = datetime.now(UTC) + timedelta(seconds=estimate)
+        text = (
+            f"\n[{number}/{len(STAGES)}] {stage.name} on {', '.join(c.name for c in due)}:"
+            f" {stage.title}; about {duration(estimate)}, until {end:%H:%M} UTC"
+        )
+        self.console.print(Text(text, style="bold"), soft_wrap=True)
+
+    def record(self, each: Candidate, stage: Stage, began: str, attempt: Attempt | None) -> None:
+        """Write the record of a host with a stage that runs, or that has ended."""
+        decision = attempt.decision if attempt else None
+        each.record["stages"][stage.name] = {
+            "outcome": decision.outcome if decision else "running",
+            "inputs": self.inputs(each, stage),
+            "started": began,
+            "finished": utc_now() if decision else None,
+            "by": self.request.by,
+            "reasons": decision.reasons if decision else [],
+            "notes": decision.notes if decision else [],
+            "figures": decision.figures if decision else [],
+            "evidence": self.store.keep(each.name, stage.name, attempt.documents)
+            if attempt
+            else [],
+        }
+        self.store.write(each.record)
+        if decision and decision.outcome == PASSED:
+            each.valid = tuple(dict.fromkeys((*each.valid, stage.name)))
+        elif decision:
+            each.stopped, each.reasons = stage.name, decision.reasons
+
+    def inputs(self, each: Candidate, stage: Stage) -> dict[str, str]:
+        """What a stage depends on, by the host as it was seen last."""
+        found = {name: each.identity[name] for name in stage.inputs if name in each.identity}
+        if BURN_IN in stage.inputs:
+            found[BURN_IN] = f"{self.settings.burn_in_s:g}"
+        return found
+
+    def show_end(self, each: Candidate, attempt: Attempt, seconds: float) -> None:
+        """Print how a stage ended on a host."""
+        decision = attempt.decision
+        if decision.outcome == PASSED:
+            self.log(f"{SYMBOLS[Verdict.PASS]} {each.name} passed in {duration(seconds)}", "green")
+            return
+        failed = decision.outcome == FAILED
+        symbol = SYMBOLS[Verdict.FAIL if failed else Verdict.INCONCLUSIVE]
+        for why in decision.reasons[:MOST_SHOWN]:
+            style = "bold red" if failed else "yellow"
+            self.log(f"{symbol} {each.name}: {why['check']}: {why['cause']}", style)
+            self.log(f"  {why['remedy']}", "cyan")
+        if (more := len(decision.reasons) - MOST_SHOWN) > 0:
+            self.log(f"  and {more} more")
+
+    def log(self, text: str, style: str = "") -> None:
+        """Print a line for the person who watches."""
+        self.console.print(Text(f"  {text}", style=style), soft_wrap=True)
+
+
+def preflight(each: Candidate) -> Attempt:
+    """What the first reading of a host decides: nothing was computed yet."""
+    assert each.seen is not None
+    found = attempt_of(PREFLIGHT, each.seen)
+    if each.seen.snapshot is None:
+        return found
+    checks = {check["id"]: check["verdict"] for check in each.seen.result["checks"]}
+    if checks.get("network.setup") not in {Verdict.PASS, Verdict.NOT_DECLARED, None}:
+        # Provisioning installs the drivers of the ports first.
+        found.decision.reasons = [
+            why for why in found.decision.reasons if why["check"] != "network.ports"
+        ]
+    if used := holders(Sections(each.seen.snapshot, ())):
+        found.decision.reasons.append(
+            reason(
+                PREFLIGHT.name,
+                Verdict.INCONCLUSIVE,
+                f"others compute on its GPUs: {', '.join(used[:4])}",
+                "drain the host, and wait until these processes end",
+            )
+        )
+    return found

@@ -1,0 +1,164 @@
+"""The stages of a commissioning, in their order: what each depends on, judges and takes. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from gpufleet.errors import ConfigurationError
+from gpufleet.workload.consensus import NAMES
+from gpufleet.workload.formats import FORMATS
+from gpufleet.workload.toolkit_run import FORMAT_SHARE
+
+from .identity import BURN_IN, CARDS, DISKS, DRIVER, INSTALLED, MACHINE, PLAN, PORTS, SLOTS
+
+# What can be judged before anything is installed. The ports are judged where their own software
+# needs no provisioning.
+BEFORE_PROVISIONING = (
+    "host.probe",
+    "host.plan",
+    "host.disk",
+    "host.temporary",
+    "host.manifest",
+    "gpu.count",
+    "network.ports",
+)
+# What has to have computed: a host that declares none of it would pass with nothing proven.
+COMPUTED = ("gpu.visible", "gpu.formats", "gpu.throughput")
+LOADED = ("gpu.sustained", "gpu.bandwidth", "gpu.after-load", "kernel.after-load")
+HARDWARE = (MACHINE, SLOTS, PORTS, DISKS)
+SOFTWARE = (PLAN, DRIVER, INSTALLED)
+
+# The seconds of a deep verification's load and of all that comes with it.
+DEEP_S, VERIFY_S = 480, 120
+MINUTE, HOUR = 60, 3600
+LEAST_BURN_IN_S, MOST_BURN_IN_S = 1, 7 * 24 * HOUR
+# Of a burn-in this part is for products in float32; each other format, and each format's sums, take
+# a fixed share of it in addition.
+LOAD_SHARE = 1 / (1 + FORMAT_SHARE * (len(FORMATS) + len(NAMES)))
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage. `inputs`: the parts of a host's identity whose change makes it invalid.
+
+    `judges`: the checks that decide it; empty: all. `required`: those of them that have to pass: a
+    declaration does not excuse them. `estimate`: its seconds, by those of the burn-in.
+    """
+
+    name: str
+    title: str
+    inputs: tuple[str, ...]
+    estimate: Callable[[float], float]
+    judges: tuple[str, ...] = ()
+    required: tuple[str, ...] = ()
+
+    def decides(self, check: str) -> bool:
+        """Whether a check decides this stage."""
+        return not self.judges or check in self.judges
+
+
+PREFLIGHT = Stage(
+    "preflight",
+    "cards, ports, memory and disks as declared, before anything is installed",
+    (PLAN, *HARDWARE),
+    lambda burn_in_s: 30,
+    BEFORE_PROVISIONING,
+    ("gpu.count",),
+)
+PROVISION = Stage(
+    "provision",
+    "driver, CUDA and stacks",
+    (*SOFTWARE, *HARDWARE),
+    lambda burn_in_s: 15 * MINUTE,
+)
+VERIFY = Stage(
+    "verify",
+    "all checks, each GPU computes",
+    (*SOFTWARE, *HARDWARE, CARDS),
+    lambda burn_in_s: VERIFY_S,
+    required=COMPUTED,
+)
+DEEP = Stage(
+    "deep",
+    "minutes of load, memory, copies between GPUs, contents of files",
+    (*SOFTWARE, *HARDWARE, CARDS),
+    lambda burn_in_s: DEEP_S,
+    required=(*COMPUTED, *LOADED),
+)
+BURN = Stage(
+    "burn-in",
+    "all GPUs at once, in all formats",
+    (*SOFTWARE, *HARDWARE, CARDS, BURN_IN),
+    lambda burn_in_s: burn_in_s + DEEP_S,
+    required=(*COMPUTED, *LOADED),
+)
+COLLECTIVES = Stage(
+    "collectives",
+    "NCCL's collectives with the other hosts",
+    (*SOFTWARE, *HARDWARE, CARDS),
+    lambda burn_in_s: 3 * MINUTE,
+)
+COOL_DOWN = Stage(
+    "cool-down",
+    "all checks once more; the baseline of the history",
+    (*SOFTWARE, *HARDWARE, CARDS),
+    lambda burn_in_s: VERIFY_S,
+    required=COMPUTED,
+)
+STAGES: Sequence[Stage] = (PREFLIGHT, PROVISION, VERIFY, DEEP, BURN, COLLECTIVES, COOL_DOWN)
+
+
+def seconds_of(text: str, option: str = "--burn-in") -> float:
+    """The seconds of `90s`, `30m` or `4h`. Raises `ConfigurationError`."""
+    found = re.fullmatch(r"(\d{1,7})(s|m|h)", text.strip())
+    seconds = int(found[1]) * {"s": 1, "m": MINUTE, "h": HOUR}[found[2]] if found else 0
+    if not LEAST_BURN_IN_S <= seconds <= MOST_BURN_IN_S:
+        raise ConfigurationError(
+            f"{text!r} is no time for a burn-in.",
+            option,
+            "Write a number with s, m or h, up to a week: 30m, 4h.",
+        )
+    return float(seconds)
+
+
+def duration(seconds: float) -> str:
+    """A time as people write it: 40 s, 12 min, 4 h 5 min."""
+    minutes = round(seconds / MINUTE)
+    if minutes < 2:
+        return f"{seconds:.0f} s"
+    hours, minutes = divmod(minutes, 60)
+    return " ".join(filter(None, (f"{hours} h" * bool(hours), f"{minutes} min" * bool(minutes))))
+
+
+def still_valid(
+    passed: dict[str, dict[str, str]], identity: dict[str, str], burn_in_s: float
+) -> tuple[str, ...]:
+    """The names of the stages that need not be repeated, in their order.
+
+    `passed`: the inputs of each stage that has passed. A stage is valid if all earlier ones are,
+    and nothing that it depends on is another. A burn-in that was longer than requested is valid.
+    """
+    valid: list[str] = []
+    for stage in STAGES:
+        inputs = passed.get(stage.name)
+        if inputs is None or _changed(stage, inputs, identity, burn_in_s):
+            break
+        valid.append(stage.name)
+    return tuple(valid)
+
+
+def _changed(
+    stage: Stage, inputs: dict[str, str], identity: dict[str, str], burn_in_s: float
+) -> bool:
+    if any(inputs.get(name) != identity.get(name) for name in stage.inputs if name != BURN_IN):
+        return True
+    return BURN_IN in stage.inputs and float(inputs.get(BURN_IN) or 0) < burn_in_s
+
+
+def changed_inputs(inputs: dict[str, str], identity: dict[str, str]) -> list[str]:
+    """The inputs of a stage that are others now, by their names."""
+    return [
+        name for name, digest in inputs.items() if name != BURN_IN and identity.get(name) != digest
+    ]

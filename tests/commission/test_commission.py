@@ -1,0 +1,428 @@
+"""Whole commissionings of hosts that answer with recorded snapshots: everything else is real."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpufleet.cli.main import main
+from gpufleet.commission import conclusion
+from gpufleet.commission.records import Store
+from gpufleet.errors import ConfigurationError
+from gpufleet.nightly.history import History
+from tests.support.command_line import ROOT
+from tests.support.healthy_host import data
+from tests.support.nightly_sessions import host, session
+from tests.support.recorded_hosts import (
+    BURN_IN,
+    READ,
+    RecordedHosts,
+    slow_card,
+    wrong_sample,
+)
+
+ALL = ["preflight", "provision", "verify", "deep", "burn-in", "collectives", "cool-down"]
+# The probe that each stage begins with, by its number; the first one reads.
+PROBES = ["read", "full", "full", "deep", "burn-in", "full"]
+NAMESPACE = "gpufleet-certificate"
+
+
+class Site:
+    """Hosts, a key, and what the command has left."""
+
+    def __init__(self, place: Path, names: list[str], gpus: int = 1) -> None:
+        self.place = place
+        self.hosts = RecordedHosts(place / "hosts", names, gpus)
+        self.state, self.database = place / "state", place / "history.sqlite"
+        self.key = place / "key"
+        subprocess.run(
+            ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "site", "-f", self.key],
+            check=True,
+        )
+        self.signers = place / "signers"
+        self.signers.write_text(f"site@example.org {self.key.with_suffix('.pub').read_text()}")
+
+    def words(self, *more: str) -> list[str]:
+        return [
+            "commission",
+            *("-i", str(self.hosts.inventory), "--state", str(self.state)),
+            *("--database", str(self.database), "--key", str(self.key)),
+            *("--burn-in", "60s", "--by", "ann", *more),
+        ]
+
+    def run(self, *more: str) -> int:
+        return main(self.words(*more))
+
+    def record(self, name: str) -> Any:
+        return Store(self.state).read(name)
+
+    def stopped(self, name: str) -> dict[str, str]:
+        """What did not pass on a host."""
+        return {stage: end for stage, end in self.outcomes(name).items() if end != "passed"}
+
+    def outcomes(self, name: str) -> dict[str, str]:
+        return {stage: row["outcome"] for stage, row in self.record(name)["stages"].items()}
+
+    def issued(self, kind: str, name: str) -> Any:
+        return json.loads((self.state / kind / f"{name}.json").read_text())
+
+    def states(self, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+        capsys.readouterr()
+        words = ("fleet", "-i", str(self.hosts.inventory), "--database", str(self.database))
+        assert main([*words, "--json"]) == 0
+        return {row["host"]: row for row in json.loads(capsys.readouterr().out)["hosts"]}
+
+    def verifies(self, path: Path, namespace: str = NAMESPACE) -> bool:
+        """Whether the standard tool accepts the signature of a file."""
+        done = subprocess.run(
+            [
+                *("ssh-keygen", "-Y", "verify", "-f", self.signers, "-I", "site@example.org"),
+                *("-n", namespace, "-s", f"{path}.sig"),
+            ],
+            input=path.read_bytes(),
+            capture_output=True,
+            check=False,
+        )
+        return done.returncode == 0
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path, ["gpu01"])
+
+
+def test_one_is_certified_and_two_are_refused_with_the_part(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The slow card and the wrong sample stop their hosts at their stage, and the third goes on."""
+    site = Site(tmp_path, ["gpu01", "gpu02", "gpu03"])
+    site.hosts.change("gpu02", slow_card(0))
+    site.hosts.change("gpu03", wrong_sample(0), BURN_IN)
+    assert site.run() == 1
+    assert site.outcomes("gpu01") == dict.fromkeys(ALL, "passed")
+    assert site.stopped("gpu01") == {}
+    assert site.stopped("gpu02") == {"verify": "failed"}
+    assert site.stopped("gpu03") == {"burn-in": "failed"}
+
+    certificate = site.issued("certificates", "gpu01")
+    assert (certificate["outcome"], certificate["by"]) == ("certified", "ann")
+    assert certificate["faulty"] == certificate["reasons"] == []
+    assert [stage["name"] for stage in certificate["stages"]] == ALL
+    bounded = [figure for figure in certificate["figures"] if figure["bound"] is not None]
+    assert {figure["what"] for figure in bounded} >= {"float32 products", "copies of its memory"}
+    assert certificate["parts"][1]["serial"] == "165002300000"
+    for stage in certificate["stages"]:
+        for file in stage["evidence"]:
+            assert (site.state / file["file"]).is_file()
+
+    slow, wrong = (site.issued("refusals", name) for name in ("gpu02", "gpu03"))
+    [entry] = slow["faulty"]
+    assert (entry["part"]["name"], entry["part"]["serial"]) == ("GPU 0", "165002300100")
+    assert entry["part"]["slot"] == "0000:00:00.0, below 0000:80:01.0"
+    assert "11.2 TFLOP/s" in entry["reasons"][0]["cause"]
+    [entry] = wrong["faulty"]
+    assert (entry["part"]["name"], entry["part"]["serial"]) == ("GPU 0", "165002300200")
+    assert [each["check"] for each in entry["reasons"]] == ["gpu.sustained"]
+    [burned] = [stage for stage in wrong["stages"] if stage["name"] == "burn-in"]
+    assert any("the first wrong product was computed between" in note for note in burned["notes"])
+
+    assert site.verifies(site.state / "certificates/gpu01.json")
+    assert site.verifies(site.state / "certificates/gpu01.html")
+    for name in ("gpu02", "gpu03"):
+        assert site.verifies(site.state / f"refusals/{name}.html", "gpufleet-refusal")
+        # A refusal is never taken for a certificate.
+        assert not site.verifies(site.state / f"refusals/{name}.json")
+        assert not (site.state / f"certificates/{name}.json").exists()
+
+    states = site.states(capsys)
+    assert {name: row["state"] for name, row in states.items()} == {
+        "gpu01": "production",
+        "gpu02": "quarantined",
+        "gpu03": "quarantined",
+    }
+    assert states["gpu02"]["by"] == "ann"
+    assert states["gpu02"]["why"] == "verify failed: GPU 0, serial number 165002300100"
+
+
+def test_a_certificate_with_one_changed_byte_is_not_verified(site: Site) -> None:
+    assert site.run() == 0
+    for ending in ("json", "html"):
+        path = site.state / f"certificates/gpu01.{ending}"
+        assert site.verifies(path)
+        raw = bytearray(path.read_bytes())
+        at = raw.index(b"165002300000")
+        raw[at] ^= 1
+        path.write_bytes(raw)
+        assert not site.verifies(path)
+
+
+def test_a_repaired_host_repeats_what_the_part_changed_and_nothing_else(
+    site: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site.hosts.change("gpu01", wrong_sample(0), BURN_IN)
+    assert site.run() == 1
+    site.hosts.forget()
+    # Nothing was repaired: the stage that failed is repeated, and no other.
+    assert site.run() == 1
+    assert site.hosts.probes("gpu01") == ["read", "burn-in"]
+    site.hosts.forget()
+    healthy = site.hosts.healthy("gpu01", 0)
+    for kind in (READ, "full", "deep", BURN_IN):
+        site.hosts.record("gpu01", kind, healthy)
+    site.hosts.replace_card("gpu01", 0, "1660000000001")
+    capsys.readouterr()
+    assert site.run() == 0
+    # The card is another one: what was computed on the old one proves nothing.
+    assert site.hosts.probes("gpu01") == ["read", "full", "deep", "burn-in", "full"]
+    assert "gpu01 resumes with verify: its GPUs changed" in capsys.readouterr().out
+    assert site.issued("certificates", "gpu01")["parts"][1]["serial"] == "1660000000001"
+    assert not (site.state / "refusals/gpu01.json").exists()
+    assert len(list((site.state / "refusals").glob("gpu01-*.json"))) == 2
+
+
+def test_a_certified_host_is_left_alone(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    assert site.run() == 0
+    files = {path: path.read_bytes() for path in site.state.rglob("*") if path.is_file()}
+    site.hosts.forget()
+    assert site.run() == 0
+    assert site.hosts.probes("gpu01") == ["read"]
+    assert files == {path: path.read_bytes() for path in site.state.rglob("*") if path.is_file()}
+    assert "every stage is still valid" in capsys.readouterr().out
+
+
+def test_a_host_in_production_is_not_loaded(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    assert site.run() == 0
+    site.hosts.replace_card("gpu01", 0, "1660000000001")
+    site.hosts.forget()
+    assert site.run() == 4
+    assert "Hosts in production are not commissioned" in capsys.readouterr().err
+    assert site.hosts.probes("gpu01") == ["read"]
+    words = ("fleet", "-i", str(site.hosts.inventory), "--database", str(site.database))
+    assert main([*words, "--limit", "gpu01", "--set", "new", "--why", "another card"]) == 0
+    assert site.run() == 0
+    assert len(list((site.state / "certificates").glob("gpu01-*.json"))) == 1
+
+
+def test_a_host_of_the_nightly_run_is_in_production(
+    site: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with History(site.database) as history:
+        history.record(session(0, host("gpu01", gpu__count="PASS")), measure=lambda *_: {})
+    assert site.run() == 4
+    assert "2026-11-01T03:00:00Z, by nightly" in capsys.readouterr().err
+
+
+def test_the_baseline_is_in_the_history_and_no_nightly_run(site: Site) -> None:
+    assert site.run() == 0
+    with History(site.database) as history:
+        [run] = history.nights(kind="commission")
+        assert history.latest() is None
+        numbers = history.numbers([run], "*.tflops")
+    assert {value for line in numbers.values() for value in line} == {34.4}
+
+
+def test_a_longer_burn_in_is_run_and_a_shorter_one_is_not(site: Site) -> None:
+    assert site.run() == 0
+    words = ("fleet", "-i", str(site.hosts.inventory), "--database", str(site.database))
+    assert main([*words, "--limit", "gpu01", "--set", "new", "--why", "longer"]) == 0
+    site.hosts.forget()
+    assert site.run("--burn-in", "30s") == 0
+    assert site.hosts.probes("gpu01") == ["read"]
+    assert main([*words, "--limit", "gpu01", "--set", "new", "--why", "longer"]) == 0
+    site.hosts.forget()
+    assert site.run("--burn-in", "2m") == 0
+    assert site.hosts.probes("gpu01") == ["read", "burn-in", "full"]
+
+
+def test_evidence_that_was_changed_is_gathered_again(site: Site) -> None:
+    site.hosts.change("gpu01", wrong_sample(0), BURN_IN)
+    assert site.run() == 1
+    (site.state / "evidence/gpu01/deep-snapshot.json").write_text("{}")
+    site.hosts.forget()
+    assert site.run() == 1
+    assert site.hosts.probes("gpu01") == ["read", "deep", "burn-in"]
+
+
+def test_what_was_not_judged_neither_certifies_nor_quarantines(
+    site: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def silent(snapshot: Any) -> None:
+        data(snapshot, "compute")["deep"] = False
+
+    site.hosts.change("gpu01", silent, BURN_IN)
+    assert site.run() == 3
+    assert site.outcomes("gpu01")["burn-in"] == "not-judged"
+    assert not list(site.state.glob("*/gpu01.json"))
+    assert site.states(capsys)["gpu01"]["state"] == "commissioning"
+
+
+def test_a_host_that_others_use_is_not_judged(site: Site) -> None:
+    def held(snapshot: Any) -> None:
+        data(snapshot, "driver")["holders"] = [
+            {"pid": 4711, "user": "ann", "command": "python3", "nodes": ["/dev/nvidia0"]}
+        ]
+
+    site.hosts.change("gpu01", held)
+    assert site.run() == 3
+    assert site.hosts.probes("gpu01") == ["read"]
+    assert (
+        "pid 4711 (ann, python3)"
+        in site.record("gpu01")["stages"]["preflight"]["reasons"][0]["cause"]
+    )
+
+
+def test_several_gpus_alone_need_nccl_for_their_collectives(tmp_path: Path) -> None:
+    site = Site(tmp_path, ["gpu01"], gpus=2)
+    assert site.run() == 3
+    why = site.record("gpu01")["stages"]["collectives"]
+    assert why["outcome"] == "not-judged"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--burn-in", "soon"], "'soon' is no time for a burn-in"),
+        (["--siblings", "gpu09"], "gpu09: no host of this inventory"),
+        (["--key", "/nowhere"], "ssh-keygen does not sign with this key"),
+        (["-e", '{"gpu_expect": {}}'], "no number of GPUs is declared"),
+        (["-e", '{"gpu_expect": {"count": 0}}'], "no number of GPUs is declared"),
+        (["--limit", "gpu09"], "No host matches"),
+    ],
+)
+def test_a_wrong_request_changes_nothing(
+    site: Site, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
+    assert site.run(*words) == 4
+    assert message in capsys.readouterr().err
+    assert site.hosts.probes("gpu01") == []
+    assert not site.state.exists()
+
+
+def test_a_host_is_commissioned_by_one_run_at_a_time(
+    site: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Store(site.state).alone(["gpu01"]):
+        assert site.run() == 4
+    assert "gpu01: This host is being commissioned." in capsys.readouterr().err
+
+
+def test_a_damaged_record_is_named_before_anything_runs(
+    site: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site.state.mkdir()
+    (site.state / "gpu01.json").write_text('{"schema": 1, "host": "gpu01", "stages": 7}')
+    assert site.run() == 4
+    assert "The record of gpu01 cannot be read" in capsys.readouterr().err
+    assert site.hosts.probes("gpu01") == []
+
+
+def test_json_is_one_document_and_nothing_else(
+    site: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site.hosts.change("gpu01", slow_card(0))
+    assert site.run("--json") == 1
+    found = json.loads(capsys.readouterr().out)["hosts"]["gpu01"]
+    assert (found["outcome"], found["stage"]) == ("refused", "verify")
+    assert found["faulty"][0]["part"]["name"] == "GPU 0"
+    assert found["document"] == str(site.state / "refusals/gpu01.json")
+
+
+def test_the_pages_escape_what_a_host_says(site: Site) -> None:
+    def hostile(snapshot: Any) -> None:
+        data(snapshot, "smi")["devices"][0]["elements"]["serial"] = "<script>alert(1)</script>"
+        slow_card(0)(snapshot)
+
+    site.hosts.change("gpu01", hostile)
+    assert site.run() == 1
+    page = (site.state / "refusals/gpu01.html").read_text()
+    assert "<script>" not in page
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+
+
+# -- killed ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("probe", "stage", "again"),
+    [
+        pytest.param(1, "", PROBES, marks=pytest.mark.slow),
+        pytest.param(2, "provision", PROBES, marks=pytest.mark.slow),
+        pytest.param(3, "verify", ["read", *PROBES[2:]], marks=pytest.mark.slow),
+        pytest.param(4, "deep", ["read", *PROBES[3:]], marks=pytest.mark.slow),
+        (5, "burn-in", ["read", *PROBES[4:]]),
+        pytest.param(6, "cool-down", ["read", *PROBES[5:]], marks=pytest.mark.slow),
+    ],
+)
+def test_a_killed_run_repeats_the_stage_and_nothing_before_it(
+    site: Site, probe: int, stage: str, again: list[str]
+) -> None:
+    (site.hosts.place / f"gpu01/hang-{probe}").touch()
+    with subprocess.Popen(
+        [sys.executable, "-m", "gpufleet", *site.words()],
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as running:
+        wait_until(lambda: len(site.hosts.probes("gpu01")) == probe)
+        running.send_signal(signal.SIGKILL)
+    if stage:
+        assert site.outcomes("gpu01")[stage] == "running"
+    assert not list(site.state.glob("certificates/*"))
+    (site.hosts.place / f"gpu01/hang-{probe}").unlink()
+    site.hosts.forget()
+    assert site.run() == 0
+    assert site.hosts.probes("gpu01") == again
+    assert site.verifies(site.state / "certificates/gpu01.json")
+
+
+@pytest.mark.parametrize("step", ["issue", "return_to_service"])
+def test_a_run_that_ends_before_its_conclusion_concludes_next_time(
+    site: Site, step: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def killed(*_: object) -> None:
+        raise SystemExit(137)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(conclusion, step, killed)
+        assert site.run() == 137
+    site.hosts.forget()
+    assert site.run() == 0
+    assert site.hosts.probes("gpu01") == ["read"]
+    # The certificate shows the checks that computed, not those of the first reading.
+    checks = {check["check"] for check in site.issued("certificates", "gpu01")["checks"]}
+    assert {"gpu.throughput", "gpu.formats"} <= checks
+    assert site.verifies(site.state / "certificates/gpu01.json")
+    assert site.states(capsys)["gpu01"]["state"] == "production"
+
+
+def test_what_cannot_be_signed_is_not_certified(
+    site: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuses(*_: object) -> None:
+        raise ConfigurationError("The agent has no such key.")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(conclusion.signing, "sign", refuses)
+        patched.setattr("gpufleet.commission.signing.check_key", lambda key: None)
+        assert site.run() == 3
+    assert re.search("nothing was issued: .*no such key", capsys.readouterr().out)
+    assert site.states(capsys)["gpu01"]["state"] == "commissioning"
+    assert site.run() == 0
+    assert site.verifies(site.state / "certificates/gpu01.json")
+
+
+def wait_until(holds: Callable[[], bool], seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, "never seen"
+        time.sleep(0.02)

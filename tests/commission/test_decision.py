@@ -1,0 +1,193 @@
+"""What verdicts mean for a stage, and which part of a host is at fault."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpufleet.commission.decision import (
+    burned,
+    decided,
+    faulty_parts,
+    reason,
+    wrong_moments,
+)
+from gpufleet.commission.identity import parts_of
+from gpufleet.commission.stages import BURN, PREFLIGHT, VERIFY
+from gpufleet.judge import judge
+from gpufleet.model.verdict import Verdict
+from tests.support.healthy_host import Document, data, document, with_cards
+
+
+@pytest.fixture
+def host() -> tuple[Document, Document]:
+    """A whole host with two GPUs."""
+    plan, snapshot = document("plan.json"), document("snapshot.json")
+    plan["stacks"] = []
+    with_cards(plan, snapshot, 2)
+    return plan, snapshot
+
+
+def decision(stage: Any, host: tuple[Document, Document]) -> Any:
+    return decided(stage, judge.judge(*host))  # type: ignore[arg-type]
+
+
+def checks(found: Any) -> list[str]:
+    return [each["check"] for each in found.reasons]
+
+
+@pytest.mark.parametrize("stage", [PREFLIGHT, VERIFY, BURN])
+def test_a_whole_host_passes(stage: Any, host: tuple[Document, Document]) -> None:
+    found = decision(stage, host)
+    assert (found.outcome, found.reasons) == ("passed", [])
+
+
+def test_a_slow_card_fails_and_the_preflight_does_not_judge_it(
+    host: tuple[Document, Document],
+) -> None:
+    data(host[1], "compute")["runs"][0]["cublas"][1]["tflops"] = 11.2
+    found = decision(VERIFY, host)
+    assert (found.outcome, checks(found)) == ("failed", ["gpu.throughput"])
+    assert decision(PREFLIGHT, host).outcome == "passed"
+
+
+def test_a_load_that_was_not_run_is_not_judged(host: tuple[Document, Document]) -> None:
+    data(host[1], "compute")["deep"] = False
+    found = decision(BURN, host)
+    assert found.outcome == "not-judged"
+    assert checks(found) == ["gpu.sustained", "gpu.bandwidth"]
+    assert "was not run" in found.reasons[0]["cause"]
+
+
+def test_a_host_without_a_declared_gpu_proves_nothing() -> None:
+    found = decision(VERIFY, (document("plan.json"), document("snapshot.json")))
+    assert found.outcome == "not-judged"
+    assert set(checks(found)) == set(VERIFY.required)
+
+
+def test_an_unreachable_host_is_not_judged_in_any_stage() -> None:
+    result = judge.unreachable("No route to host", "see the cable")
+    for stage in (PREFLIGHT, VERIFY, BURN):
+        found = decided(stage, result)
+        assert found.outcome == "not-judged"
+        assert checks(found) == ["host.reachable"]
+
+
+@pytest.mark.parametrize(
+    "change", [{"seconds": 119.0}, {"checked": 0}, {"gpu": 7}, {"seconds": None}]
+)
+def test_a_burn_in_is_of_every_gpu_and_of_all_its_time(
+    host: tuple[Document, Document], change: Document
+) -> None:
+    snapshot: Any = host[1]
+    entries = data(snapshot, "compute")["runs"][0]["sustained"]
+    for entry in entries:
+        entry["seconds"] = 120.0
+    assert burned(snapshot, 2, 120) == []
+    entries[1].update(change)
+    [why] = burned(snapshot, 2, 120)
+    assert why["cause"] == "GPU 1 did not compute for 120 s"
+    assert why["verdict"] == "INCONCLUSIVE"
+
+
+def test_no_load_at_all_is_no_burn_in() -> None:
+    assert burned(None, 1, 60)
+    assert burned(document("snapshot.json"), 1, 60)  # type: ignore[arg-type]
+
+
+def test_the_moment_of_the_first_wrong_product_is_named() -> None:
+    sample = {"temperature_c": 71, "clock_sm_mhz": 1755}
+    entries: Any = [
+        {"gpu": 0, "samples": [{**sample, "at_s": 1.0}, {**sample, "at_s": 2.0, "wrong": 0}]},
+        {
+            "gpu": 1,
+            "samples": [{**sample, "at_s": at, "wrong": int(at > 5)} for at in (5.0, 10.0, 15.0)],
+        },
+    ]
+    assert wrong_moments(entries) == [
+        "GPU 1: the first wrong product was computed between 5 s and 10 s of the load"
+        " (71 degrees, 1755 MHz)"
+    ]
+
+
+# -- the part at fault -----------------------------------------------------------------------------
+
+
+def blamed(host: tuple[Document, Document], *reasons: Any) -> list[tuple[str, list[str]]]:
+    snapshot: Any = host[1]
+    return [
+        (entry["part"]["name"], [each["check"] for each in entry["reasons"]])
+        for entry in faulty_parts(parts_of("gpu01", snapshot), reasons)
+    ]
+
+
+def failing(check: str, cause: str, verdict: Verdict = Verdict.FAIL) -> Any:
+    return reason(check, verdict, cause, "replace it")
+
+
+def test_a_card_is_named_by_its_number_uuid_or_address(host: tuple[Document, Document]) -> None:
+    uuid = data(host[1], "smi")["devices"][1]["uuid"]
+    address = data(host[1], "smi")["devices"][0]["address"]
+    assert blamed(host, failing("gpu.sustained", "GPU 1 is slow")) == [("GPU 1", ["gpu.sustained"])]
+    assert blamed(host, failing("kernel.log", f"Xid 79 of {address}: off the bus")) == [
+        ("GPU 0", ["kernel.log"])
+    ]
+    assert blamed(
+        host, failing("gpu.recovery", f"{uuid} needs a reset"), failing("gpu.pcie", "GPU 1: x8")
+    ) == [("GPU 1", ["gpu.recovery", "gpu.pcie"])]
+
+
+def test_an_adapter_is_named_by_its_device(host: tuple[Document, Document]) -> None:
+    name = data(host[1], "network")["devices"][1]["name"]
+    assert blamed(host, failing("network.ports", f"{name} port 1 is down")) == [
+        (name, ["network.ports"])
+    ]
+    assert blamed(host, failing("network.ports", f"{name}0 port 1 is down")) == [
+        ("gpu01", ["network.ports"])
+    ]
+
+
+def test_hardware_that_no_finding_names_is_the_host_and_software_is_no_part(
+    host: tuple[Document, Document],
+) -> None:
+    assert blamed(host, failing("gpu.count", "1 of 2 cards is on the bus")) == [
+        ("gpu01", ["gpu.count"])
+    ]
+    assert blamed(host, failing("toolkit.files", "bin/nvcc is missing")) == []
+    assert blamed(host, failing("provision", "Ansible failed on this host")) == []
+
+
+def test_a_pair_blames_no_card_and_what_was_not_judged_blames_nobody(
+    host: tuple[Document, Document],
+) -> None:
+    assert blamed(host, failing("gpu.sustained", "GPU 0 to GPU 1 is slow")) == [
+        ("gpu01", ["gpu.sustained"])
+    ]
+    assert blamed(host, failing("gpu.sustained", "GPU 1 is busy", Verdict.INCONCLUSIVE)) == []
+
+
+def test_parts_have_what_a_vendor_asks_for(host: tuple[Document, Document]) -> None:
+    snapshot: Any = host[1]
+    data(snapshot, "smi")["devices"][1]["elements"] = {
+        "serial": "1650023000101",
+        "vbios_version": "96.00.74.00.01",
+    }
+    parts = {part["name"]: part for part in parts_of("gpu01", snapshot)}
+    assert parts["GPU 1"] == {
+        "kind": "gpu",
+        "name": "GPU 1",
+        "model": data(snapshot, "smi")["devices"][1]["name"],
+        "serial": "1650023000101",
+        "id": data(snapshot, "smi")["devices"][1]["uuid"],
+        "slot": "0000:01:00.0, below 0000:81:01.0",
+        "firmware": "96.00.74.00.01",
+    }
+    assert [part["kind"] for part in parts_of("gpu01", snapshot)] == [
+        "host",
+        "gpu",
+        "gpu",
+        "adapter",
+        "adapter",
+    ]
+    assert [part["kind"] for part in parts_of("gpu01", None)] == ["host"]

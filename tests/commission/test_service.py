@@ -1,0 +1,158 @@
+"""Hosts together: their collectives, and the scheduler that drains them and takes them back.
+
+NCCL is the lab's stand-in, which computes over TCP; the scheduler is a stand-in of Slurm.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpufleet.cli import commission
+from gpufleet.cli.main import main
+from gpufleet.commission import attempts
+from gpufleet.commission.attempts import blamed_hosts
+from gpufleet.inventory import HostSelector
+from gpufleet.rollout import schedulers
+from gpufleet.rollout.schedulers import PROMISE, SLURM, Scheduler
+from lab import collectives
+from tests.support.fleet_stand_ins import Slurm
+from tests.support.healthy_host import Document
+from tests.support.nightly_sessions import fabric_test, group_test
+from tests.support.recorded_hosts import RecordedHosts, slow_card
+
+NAMES = ["gpu01", "gpu02", "gpu03"]
+
+
+def run(hosts: RecordedHosts, place: Path, *words: str) -> int:
+    return main(
+        [
+            *("commission", "-i", str(hosts.inventory), "--state", str(place / "state")),
+            *("--database", str(place / "history.sqlite"), "--burn-in", "60s", *words),
+        ]
+    )
+
+
+def record(place: Path, name: str) -> Any:
+    return json.loads((place / f"state/{name}.json").read_text())
+
+
+# -- collectives -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return collectives.build(tmp_path_factory.mktemp("nccl") / "stand-in")
+
+
+@pytest.fixture
+def group(tmp_path: Path, libraries: Path, monkeypatch: pytest.MonkeyPatch) -> RecordedHosts:
+    """Three hosts that have a stand-in of NCCL, whose byte takes 60 ns."""
+    monkeypatch.setattr(attempts, "SIZES", (1 << 20,))
+    monkeypatch.setattr(attempts, "REPEATS", 2)
+    hosts = RecordedHosts(tmp_path / "hosts", NAMES, 1)
+    own: dict[str, Document] = {}
+    for name in NAMES:
+        shutil.copytree(libraries, tmp_path / name)
+        (tmp_path / name / "lib64/faults").write_text(f"name {name}\n")
+        expect = {**hosts.variables["gpu_expect"], "bus_bandwidth_gb_s": 0.004}
+        own[name] = {"gpu_nccl_dir": str(tmp_path / name), "gpu_expect": expect}
+    hosts.write_inventory(**own)
+    return hosts
+
+
+def test_hosts_run_their_collectives_together(group: RecordedHosts, tmp_path: Path) -> None:
+    assert run(group, tmp_path, "--limit", "gpu01,gpu02", "--siblings", "gpu03,gpu01") == 0
+    stage = record(tmp_path, "gpu01")["stages"]["collectives"]
+    assert stage["notes"] == ["With gpu01, gpu02, gpu03."]
+    [figure] = stage["figures"]
+    assert (figure["part"], round(figure["bound"], 4), figure["unit"]) == (
+        *("3 hosts", 0.0036),
+        "GB/s",
+    )
+    assert figure["value"] > figure["bound"]
+    # A sibling has nothing to prove.
+    assert not (tmp_path / "state/gpu03.json").exists()
+
+
+def test_who_is_wrong_is_refused_and_the_others_are_tested_without_it(
+    group: RecordedHosts, tmp_path: Path
+) -> None:
+    (tmp_path / "gpu03/lib64/faults").write_text("name gpu03\nwrong 1\n")
+    assert run(group, tmp_path) == 1
+    assert record(tmp_path, "gpu03")["stages"]["collectives"]["outcome"] == "failed"
+    for name in ("gpu01", "gpu02"):
+        stage = record(tmp_path, name)["stages"]["collectives"]
+        assert stage["notes"] == ["With gpu01, gpu02."]
+        assert (tmp_path / f"state/certificates/{name}.json").exists()
+    evidence = json.loads((tmp_path / "state/evidence/gpu01/collectives-fabric.json").read_text())
+    assert [test["verdict"] for test in evidence] == ["FAIL", "PASS"]
+
+
+def test_a_culprit_and_a_host_that_took_no_part_are_blamed() -> None:
+    found = blamed_hosts(
+        fabric_test(
+            1,
+            "all",
+            group_test(1, "slow", 1.0, "a", "b", "c"),
+            culprits=[{"kind": "pair", "hosts": ["a", "b"], "rails": [0], "statement": "slow"}],
+            excluded=[{"host": "d", "cause": "no NCCL", "remedy": "install it"}],
+        )
+    )
+    assert {name: why["cause"] for name, why in found.items()} == {
+        "a": "slow",
+        "b": "slow",
+        "d": "no NCCL",
+    }
+
+
+# -- the scheduler ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def slurm(monkeypatch: pytest.MonkeyPatch) -> Slurm:
+    made = Slurm({name: ["", ""] for name in NAMES})
+
+    def scheduler_of(kind: str, hosts: Sequence[Any], selector: HostSelector) -> Scheduler:
+        return Scheduler(SLURM, {host.name: host.name for host in hosts}, runner=made)
+
+    monkeypatch.setattr(commission, "scheduler_of", scheduler_of)
+    monkeypatch.setattr(schedulers, "BACK_S", 0)
+    monkeypatch.setattr(schedulers, "POLL_S", 0)
+    return made
+
+
+def test_a_certified_host_returns_to_service_and_a_refused_one_does_not(
+    slurm: Slurm, tmp_path: Path
+) -> None:
+    hosts = RecordedHosts(tmp_path / "hosts", NAMES[:2], 1)
+    # Somebody else has drained the new host.
+    slurm.nodes["gpu01"] = ["DRAIN", "not yet commissioned"]
+    slurm.busy = {"gpu02": 2}
+    hosts.change("gpu02", slow_card(0))
+    assert run(hosts, tmp_path, "--hook", "slurm") == 1
+    assert slurm.nodes["gpu01"] == ["", ""]
+    flag, reason = slurm.nodes["gpu02"]
+    serial = "165002300100"
+    assert (flag, reason) == (
+        "DRAIN",
+        f"gpufleet commission: verify failed: GPU 0, serial number {serial}{PROMISE}",
+    )
+    # It was probed when its jobs had ended.
+    assert slurm.busy["gpu02"] <= 0
+
+
+def test_a_host_that_does_not_come_back_is_certified_all_the_same(
+    slurm: Slurm, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hosts = RecordedHosts(tmp_path / "hosts", NAMES[:1], 1)
+    slurm.stuck = {"gpu01"}
+    assert run(hosts, tmp_path, "--hook", "slurm") == 0
+    output = capsys.readouterr().out
+    assert "gpu01 is certified, but out of service" in output
+    assert "scontrol update" in output

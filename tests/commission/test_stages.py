@@ -1,0 +1,73 @@
+"""Which stages are still valid, and what a burn-in's time may be."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpufleet.commission.identity import BURN_IN, CARDS, DRIVER, MACHINE, PLAN
+from gpufleet.commission.stages import STAGES, duration, seconds_of, still_valid
+from gpufleet.errors import ConfigurationError
+
+NAMES = [stage.name for stage in STAGES]
+IDENTITY = {PLAN: "p", MACHINE: "m", CARDS: "c", DRIVER: "d"}
+BURNED_S = 1800.0
+
+
+def passed(*names: str) -> dict[str, dict[str, str]]:
+    """These stages have passed on this host."""
+    return {
+        stage.name: {
+            **{key: IDENTITY[key] for key in stage.inputs if key in IDENTITY},
+            **({BURN_IN: f"{BURNED_S:g}"} if BURN_IN in stage.inputs else {}),
+        }
+        for stage in STAGES
+        if stage.name in names
+    }
+
+
+def test_all_stages_are_valid_where_nothing_changed() -> None:
+    assert list(still_valid(passed(*NAMES), IDENTITY, BURNED_S)) == NAMES
+
+
+@pytest.mark.parametrize("gone", NAMES)
+def test_a_stage_that_has_not_passed_takes_all_later_ones_with_it(gone: str) -> None:
+    known = passed(*(name for name in NAMES if name != gone))
+    assert list(still_valid(known, IDENTITY, BURNED_S)) == NAMES[: NAMES.index(gone)]
+
+
+@pytest.mark.parametrize(
+    ("changed", "first"),
+    [(PLAN, "preflight"), (MACHINE, "preflight"), (DRIVER, "provision"), (CARDS, "verify")],
+)
+def test_what_changed_is_repeated_with_all_that_follows(changed: str, first: str) -> None:
+    found = still_valid(passed(*NAMES), {**IDENTITY, changed: "other"}, BURNED_S)
+    assert list(found) == NAMES[: NAMES.index(first)]
+
+
+def test_a_card_that_is_no_longer_read_is_no_longer_proven() -> None:
+    without = {name: value for name, value in IDENTITY.items() if name != CARDS}
+    assert list(still_valid(passed(*NAMES), without, BURNED_S)) == ["preflight", "provision"]
+
+
+def test_a_burn_in_that_was_shorter_is_repeated_and_a_longer_one_is_not() -> None:
+    assert "burn-in" not in still_valid(passed(*NAMES), IDENTITY, BURNED_S + 1)
+    assert list(still_valid(passed(*NAMES), IDENTITY, BURNED_S - 1)) == NAMES
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("30m", 1800), (" 4h ", 14400)])
+def test_a_time_has_a_unit(text: str, seconds: float) -> None:
+    assert seconds_of(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "30", "0m", "4 h", "-1h", "1d", "169h", "9" * 20 + "s"])
+def test_what_is_no_time_is_refused(text: str) -> None:
+    with pytest.raises(ConfigurationError, match="is no time for a burn-in"):
+        seconds_of(text)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(40, "40 s"), (90, "2 min"), (600, "10 min"), (14700, "4 h 5 min"), (7200, "2 h")],
+)
+def test_times_are_written_for_people(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
