@@ -18,6 +18,14 @@ def with_manifest(plan: Document, snapshot: Document) -> None:
     plan["manifest"] = {name: [value] for name, value in manifest_of(sections).values.items()}
 
 
+def with_machine_manifest(plan: Document, snapshot: Document) -> None:
+    """The same with those names alone that only the section `machine` has."""
+    with_manifest(plan, snapshot)
+    for name in ("memory.total", "cpu.governor", "kernel.release", "network.interfaces"):
+        del plan["manifest"][name]
+    del data(snapshot, "kernel")["frequency"]
+
+
 fault, harmless = faults_on(with_manifest)
 
 
