@@ -78,7 +78,7 @@ def another_microcode(plan: Document, snapshot: Document) -> None:
     data(snapshot, "machine")["cpus"]["microcode"] = {"0xa101144": 384}
 
 
-@fault("host.manifest", cause="cpu.topology is 2 sockets, 192 cores, 192 threads", remedy="SMT")
+@fault("host.manifest", cause="cpu.topology is sockets 2, cores 192, threads 192", remedy="SMT")
 def without_smt(plan: Document, snapshot: Document) -> None:
     for key in ("models", "microcode"):
         cpus = data(snapshot, "machine")["cpus"][key]
