@@ -84,6 +84,16 @@ def test_without_a_clear_majority_nothing_is_proposed(
     assert '  #   "Example BIOS 2.1 (03/05/2025)": gpu03, gpu04\n' in out
 
 
+def test_a_majority_of_clocks_that_nothing_sets_is_not_proposed(
+    fleet: dict[str, Document], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in HOSTS[:3]:
+        machine(fleet[name])["clock"].update(unsynchronised=True, max_error_us=16_000_000)
+    _, out, _ = propose(fleet, tmp_path, capsys)
+    assert "clock.synchronised" not in yaml.safe_load(out)["gpu_manifest"]
+    assert '  # clock.synchronised: most hosts (3) have "no": not proposed\n' in out
+
+
 def test_text_that_ansible_would_evaluate_is_not_proposed(
     fleet: dict[str, Document], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

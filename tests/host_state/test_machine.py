@@ -31,7 +31,7 @@ def test_the_lines_of_the_healthy_host(sections: Any) -> None:
         "bios": "Example BIOS 2.4 (03/05/2025)",
         "bmc": "1.74 0x00 0x00 0x00 0x0b",
         "cpu.model": "2 x Example CPU 9654 96-Core Processor",
-        "cpu.topology": "2 sockets, 192 cores, 384 threads",
+        "cpu.topology": "sockets 2, cores 192, threads 384",
         "cpu.microcode": "0xa10113e",
         "cpu.governor": "performance",
         "memory.modules": "2 x 512GiB 4800 MT/s Example EX128X72R",

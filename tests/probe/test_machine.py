@@ -139,13 +139,23 @@ def test_smartctl_is_used_only_where_the_kernel_refuses_the_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     refused = OSError(25, "Inappropriate ioctl for device")
-    values, error = health(monkeypatch, refused, "/usr/sbin/smartctl")
-    assert (values["media_errors"], error) == (1, None)
-    assert health(monkeypatch, refused, None) == (None, "Inappropriate ioctl for device")
+    values, error, status = health(monkeypatch, refused, "/usr/sbin/smartctl")
+    assert (values["media_errors"], error, status) == (1, None, None)
+    assert health(monkeypatch, refused, None) == (None, "Inappropriate ioctl for device", None)
     denied = PermissionError(13, "Permission denied")
-    assert health(monkeypatch, denied, "/usr/sbin/smartctl") == (None, "this account cannot ask it")
+    found = health(monkeypatch, denied, "/usr/sbin/smartctl")
+    assert found == (None, "this account cannot ask it", None)
     absent = FileNotFoundError(2, "No such file or directory")
-    assert health(monkeypatch, absent, "/usr/sbin/smartctl") == (None, "No such file or directory")
+    found = health(monkeypatch, absent, "/usr/sbin/smartctl")
+    assert found == (None, "No such file or directory", None)
+
+
+def test_a_drive_that_refuses_its_log_has_no_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvme, "read_log", lambda node: (0x4002, bytes(512)))
+    refusal = (None, "it refuses its health log (status 0x4002)", 0x4002)
+    assert nvme.health(Host({}), "nvme0") == refusal
+    monkeypatch.setattr(nvme, "read_log", lambda node: (0, bytes(512)))
+    assert nvme.health(Host({}), "nvme0") == (LOG, None, None)
 
 
 def test_the_request_is_the_kernel_s() -> None:

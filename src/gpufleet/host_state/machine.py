@@ -124,7 +124,7 @@ def _machine(found: Manifest, machine: Machine) -> None:
     if not threads:
         _unread(found, "cpu.model", "no CPU is listed in /proc/cpuinfo")
     if packages and cores:
-        found.values["cpu.topology"] = f"{packages} sockets, {cores} cores, {threads} threads"
+        found.values["cpu.topology"] = f"sockets {packages}, cores {cores}, threads {threads}"
     else:
         found.unread["cpu.topology"] = "/sys has no topology of the CPUs"
     found.values["cpu.microcode"] = ", ".join(sorted(cpus["microcode"])) or NONE

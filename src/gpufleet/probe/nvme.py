@@ -51,35 +51,41 @@ def nvme_drives(host):
                 "gb": round(sum(filter(None, blocks)) * 512 / 1e9),
                 "health": None,
                 "error": None,
+                "refused": None,
             }
         )
     logs = [Child(health, (host, row["name"]), host.inner_s / 2) for row in found]
     for row, (state, answer, error, _) in zip(found, await_all(logs)):  # noqa: B905 (Python 3.10)
-        row["health"], row["error"] = answer if state == "ok" else (None, error)
+        row["health"], row["error"], row["refused"] = (
+            answer if state == "ok" else (None, error, None)
+        )
     return found
 
 
 def health(host, name):
-    """(values of a drive's health log, why there are none)."""
+    """(values of a drive's health log, why there are none, the status of its refusal)."""
     if not host.real:
-        return None, "it is not this machine's drive"
+        return None, "it is not this machine's drive", None
     node = "/dev/" + name
     try:
-        return log_values(read_log(node)), None
+        status, log = read_log(node)
+        if status:
+            return None, "it refuses its health log (status 0x%x)" % status, status
+        return log_values(log), None, None
     except PermissionError:
-        return None, "this account cannot ask it"
+        return None, "this account cannot ask it", None
     except OSError as error:
         # No such device file (in a container), or a driver without this request.
         program = find_program(host, "smartctl") if error.errno != errno.ENOENT else None
         if program is None:
-            return None, error.strerror
+            return None, error.strerror, None
     _, out, _ = run_command([program, "--json", "--all", node], host.inner_s / 3)
     values = smartctl_values(out)
-    return values, None if values else "smartctl has no health log of it"
+    return values, None if values else "smartctl has no health log of it", None
 
 
 def read_log(node):
-    """The health log of a drive. Raises `OSError`."""
+    """(the status of a drive's answer, 0: success; its health log). Raises `OSError`."""
     data = ctypes.create_string_buffer(LOG_BYTES)
     kind = HEALTH_LOG | (LOG_BYTES // 4 - 1) << 16
     place = ctypes.addressof(data)
@@ -89,9 +95,7 @@ def read_log(node):
         status = fcntl.ioctl(opened, ADMIN_COMMAND, bytearray(COMMAND.pack(*fields, *[0] * 7)))
     finally:
         os.close(opened)
-    if status:
-        raise OSError(errno.EIO, "it refuses its health log (status 0x%x)" % status)
-    return data.raw
+    return status, data.raw
 
 
 def log_values(log):

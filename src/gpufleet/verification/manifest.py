@@ -19,6 +19,8 @@ from gpufleet.model.text import one_line
 # A majority of fewer hosts says nothing, and less than this share of them is none.
 LEAST_HOSTS, MAJORITY = 3, 2 / 3
 MOST_SHOWN = 8
+# What no group should be held to, however many hosts have it.
+UNWANTED = {"clock.synchronised": "no"}
 # Text that Ansible evaluates in a variable.
 _TEMPLATE = re.compile(r"\{[{%#]")
 _PLAIN_KEY = re.compile(r"[a-z_.]+")
@@ -81,6 +83,8 @@ def _lines(row: Proposed) -> list[str]:
     elif row.value == NONE:
         if row.others:
             found.append(f"  # {key}: most hosts ({row.hosts}) have none")
+    elif UNWANTED.get(row.name) == row.value:
+        found.append(f"  # {key}: most hosts ({row.hosts}) have {_text(row.value)}: not proposed")
     elif _TEMPLATE.search(row.name + row.value):
         found.append(
             f"  # {key}: not proposed, since Ansible would evaluate it: {_text(row.value)}"

@@ -18,6 +18,14 @@ def with_manifest(plan: Document, snapshot: Document) -> None:
     plan["manifest"] = {name: [value] for name, value in manifest_of(sections).values.items()}
 
 
+def with_machine_manifest(plan: Document, snapshot: Document) -> None:
+    """The same with those names alone that only the section `machine` has."""
+    with_manifest(plan, snapshot)
+    for name in ("memory.total", "cpu.governor", "kernel.release", "network.interfaces"):
+        del plan["manifest"][name]
+    del data(snapshot, "kernel")["frequency"]
+
+
 fault, harmless = faults_on(with_manifest)
 
 
@@ -70,7 +78,7 @@ def another_microcode(plan: Document, snapshot: Document) -> None:
     data(snapshot, "machine")["cpus"]["microcode"] = {"0xa101144": 384}
 
 
-@fault("host.manifest", cause="cpu.topology is 2 sockets, 192 cores, 192 threads", remedy="SMT")
+@fault("host.manifest", cause="cpu.topology is sockets 2, cores 192, threads 192", remedy="SMT")
 def without_smt(plan: Document, snapshot: Document) -> None:
     for key in ("models", "microcode"):
         cpus = data(snapshot, "machine")["cpus"][key]

@@ -58,7 +58,21 @@ def a_log_that_contradicts_itself(plan: Document, snapshot: Document) -> None:
 )
 def a_drive_that_refuses_its_log(plan: Document, snapshot: Document) -> None:
     data(snapshot, "machine")["drives"][0].update(
-        health=None, error="it refuses its health log (status 0x4002)"
+        health=None, error="it refuses its health log (status 0x4002)", refused=0x4002
+    )
+
+
+@harmless
+def an_emulated_drive_that_knows_no_log(plan: Document, snapshot: Document) -> None:
+    a_drive_that_refuses_its_log(plan, snapshot)
+    data(snapshot, "gpus")["hypervisor"] = True
+
+
+@fault("host.nvme", verdict="INCONCLUSIVE", cause="(status 0x4006)", remedy="smartctl -x")
+def an_emulated_drive_with_an_internal_error(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "gpus")["hypervisor"] = True
+    data(snapshot, "machine")["drives"][0].update(
+        health=None, error="it refuses its health log (status 0x4006)", refused=0x4006
     )
 
 

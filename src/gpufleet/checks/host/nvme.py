@@ -29,6 +29,9 @@ WARNINGS = {
 # The kernel's state of a controller that it has given up.
 DEAD = "dead"
 USED_UP = 100
+# The statuses of a drive that does not know the log: invalid opcode, field or log page. Each has a
+# bit that says whether a repetition may succeed. Emulated drives need not keep one.
+UNKNOWN_LOG, STATUS_CODE = {0x001, 0x002, 0x109}, 0x7FF
 
 
 @check("host.nvme", reads=("machine", "kernel"), repair=HARDWARE, severity="major")
@@ -38,6 +41,8 @@ def sound(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     if observed.data["kernel"]["container"]:
         yield Evidence("a container: its drives are the machine's")
         return
+    gpus = observed.read_elsewhere().get("gpus")
+    emulated = bool(gpus and gpus.get("hypervisor"))
     for drive in drives:
         health = drive["health"]
         if drive["state"] == DEAD:
@@ -45,6 +50,8 @@ def sound(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
                 f"{_named(drive)} is dead: the kernel has given it up",
                 "on the host: see dmesg; seat the drive and reboot, or replace it",
             )
+        elif emulated and drive["refused"] and drive["refused"] & STATUS_CODE in UNKNOWN_LOG:
+            yield Evidence(f"{_named(drive)}: emulated, it keeps no health log")
         elif health is None:
             yield Finding(
                 f"The health of {_named(drive)} cannot be read: {drive['error'] or 'no answer'}",

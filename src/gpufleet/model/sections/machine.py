@@ -81,6 +81,7 @@ class Drive(TypedDict):
     gb: Annotated[int, "the size of its namespaces, 0 where it has none"]
     health: Annotated[DriveHealth | None, "null: not read"]
     error: Annotated[str | None, "why it was not read"]
+    refused: Annotated[int | None, "the status with which the drive refused its health log"]
 
 
 class DriverGpu(TypedDict):
