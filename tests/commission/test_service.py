@@ -143,8 +143,9 @@ def test_a_certified_host_returns_to_service_and_a_refused_one_does_not(
         "DRAIN",
         f"gpufleet commission: verify failed: GPU 0, serial number {serial}{PROMISE}",
     )
-    # It was probed when its jobs had ended.
     assert slurm.busy["gpu02"] <= 0
+    # It was read again when its jobs had ended, and so was its neighbour.
+    assert hosts.probes("gpu02")[:3] == ["read", "read", "full"]
 
 
 def test_a_host_that_does_not_come_back_is_certified_all_the_same(

@@ -225,6 +225,60 @@ class TestDeep:
         )
         assert reported[asked[2] - 2 : asked[2]] == ["cudaSetDevice", "cudaDeviceReset"]
 
+    def test_a_long_load_has_a_bounded_number_of_samples_with_what_was_wrong(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Hours of load: a sample a second of each GPU would be more than a snapshot holds."""
+        clock = [0.0]
+        monkeypatch.setattr(
+            sustained, "time", SimpleNamespace(time=lambda: clock[0], sleep=lambda _: None)
+        )
+
+        class Slow:
+            """A GPU of which each helping takes 30 s, and a product is wrong after an hour."""
+
+            def __init__(self, *given: Any) -> None:
+                self.found, self.products, self.took = given[3], 1, 30.0
+                self.wrong, self.checked = 0, 0
+                self.reading = {"temperature_c": 70}
+
+            def round(self, due: bool) -> None:
+                clock[0] += 30
+                self.checked += 1
+                self.wrong = int(clock[0] > 3600)
+
+            def tflops(self) -> float:
+                return 40.0
+
+            def settled(self) -> bool:
+                return True
+
+        class Told:
+            """A runtime that does as it is asked."""
+
+            def __init__(self, *_: object) -> None:
+                self.right = None
+
+            def __call__(self, *_: object) -> None:
+                """A call of CUDA's."""
+
+        def each(name: str, entries: list[Document], report: Any, runtime: Any, work: Any) -> None:
+            for entry in entries:
+                work(entry)
+
+        for name in ("Runtime", "Blas", "ExactProduct"):
+            monkeypatch.setattr(sustained, name, Told)
+        monkeypatch.setattr(sustained, "for_each_gpu", each)
+        monkeypatch.setattr(sustained, "Load", Slow)
+        found: Document = {}
+        options = {"toolkit": "", "size": 8, "gpus": 1, "gpu": None, "budget": 1, "places": "0"}
+        sustain(SimpleNamespace(**options, sustained=4 * 3600, settle=5), found.update)
+        [row] = found["sustained"]
+        assert sustained.MOST_SAMPLES * 0.9 < len(row["samples"]) <= sustained.MOST_SAMPLES
+        assert (row["seconds"], row["wrong"]) == (4 * 3600, 1)
+        first = next(sample["at_s"] for sample in row["samples"] if sample["wrong"])
+        assert 3600 < first <= 3600 + 60
+
     def test_a_gpu_that_stays_hot_is_not_settled(self, libraries: tuple[Path, Path]) -> None:
         (row,) = run_stage(libraries, "sustained", *self.WORDS, "--settle", "1", heat=30, gpus=1)
         assert (row["wrong"], row["settled_s"], row["error"]) == (0, None, None)

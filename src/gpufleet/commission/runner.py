@@ -136,14 +136,19 @@ class Commission:
         """Drain the hosts with a stage to run, if a scheduler is named, and record their state."""
         begin = [each for each in self.candidates if not each.complete]
         scheduler, names = self.request.scheduler, [each.name for each in begin]
-        for name, state in scheduler.states(names).items():
-            if not state.unschedulable:
-                scheduler.drain(name, f"{MARK} under way since {utc_now()}")
-        scheduler.wait_until_idle(names, self.request.drain_wait_s, self.log)
+        states = scheduler.states(names)
+        # What cannot be recorded stops the run before anything changes.
         for each in begin:
             self.request.set_state(each.name, "commissioning", "its stages run")
             self.store.set_aside(CERTIFICATES, each.name)
             each.record.pop("certificate", None)
+        served = [name for name, state in states.items() if not state.unschedulable]
+        for name in served:
+            scheduler.drain(name, f"{MARK} under way since {utc_now()}")
+        scheduler.wait_until_idle(names, self.request.drain_wait_s, self.log)
+        if scheduler.commands and served:
+            # Jobs may have used them when they were read.
+            self.identify()
 
     # -- stages ------------------------------------------------------------------------------------
 
