@@ -24,15 +24,25 @@ Numbers = Mapping[tuple[str, str], Sequence[float | None]]
 
 
 def compare(
-    history: History, runs: Sequence[RecordedRun], alerts_per_month: float
+    history: History,
+    runs: Sequence[RecordedRun],
+    alerts_per_month: float,
+    known: Mapping[str, Numbers] | None = None,
 ) -> tuple[Analysis, Analysis]:
-    """Compare the cards in the run before the last one, and in the last one."""
+    """Compare the cards in the run before the last one, and in the last one.
+
+    `runs`: at most `WINDOW` of them count. `known`: numbers of these runs that were read already,
+    by the pattern of their names.
+    """
     last = list(runs[-WINDOW:])
     nights = len(last)
     kinds = facts.kinds()
     groups = _Groups(history, last)
     found = Analysis(), Analysis()
-    read = {pattern: _lines(history.numbers(last, pattern), groups, nights) for pattern in kinds}
+    read = {
+        pattern: _lines((known or {}).get(pattern) or history.numbers(last, pattern), groups, nights)
+        for pattern in kinds
+    }
     lines = [line for each in read.values() for line in each]
     budget = Budget(
         alerts_per_month,

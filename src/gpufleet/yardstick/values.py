@@ -33,12 +33,17 @@ class Kind:
     least: float
     resolution: float
 
-    def oriented(self, value: float | None) -> float | None:
-        """The value on the scale of the comparison, where lower is worse."""
-        if value is None or not math.isfinite(value) or (self.relative and value <= 0):
-            return None
-        scaled = math.log(value) if self.relative else value
-        return scaled if self.worse == "lower" else -scaled
+    def oriented(self, values: Sequence[float | None]) -> list[float | None]:
+        """The values on the scale of the comparison, where lower is worse."""
+        least = 0.0 if self.relative else -math.inf
+        known = [
+            value if value is not None and least < value < math.inf else None for value in values
+        ]
+        if self.relative:
+            known = [None if value is None else math.log(value) for value in known]
+        if self.worse == "lower":
+            return known
+        return [None if value is None else -value for value in known]
 
     @property
     def least_loss(self) -> float:
