@@ -35,6 +35,13 @@ class ChangeEntry(TypedDict):
     silenced: NotRequired[Annotated[Silenced, "nobody is notified of it"]]
 
 
+class SlowCard(TypedDict):
+    """A GPU that is slower than its siblings or than it was."""
+
+    gpu: Annotated[Text, "its UUID, or its index"]
+    nights: Annotated[int, "for how many measured nights in a row"]
+
+
 class Standing(TypedDict):
     """Something that is bad in this run, changed or not."""
 
@@ -50,6 +57,7 @@ class Standing(TypedDict):
         Annotated[Text, "the check of the same host whose finding explains this one"]
     ]
     silenced: NotRequired[Silenced]
+    slow_card: NotRequired[SlowCard]
 
 
 class Changes(TypedDict):

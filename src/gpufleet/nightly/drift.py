@@ -139,7 +139,7 @@ def _standing(window: Window) -> Iterator[Standing]:
             if silenced := window.silenced.get((host, check)):
                 row["silenced"] = silenced
             yield row
-    yield from outliers.standing(window.outliers.tonight)
+    yield from outliers.standing(window.outliers.tonight, len(window.nights))
     for speeds in _by_host(window.own_past).values():
         # Where it fails, that is among the host's changes.
         yield from guarded(

@@ -32,6 +32,7 @@ from gpufleet.model.plan import Plan
 from gpufleet.model.sections.cuda import ContentsRead
 from gpufleet.model.snapshot import Snapshot
 from gpufleet.model.verdict import LETTERS, Verdict
+from gpufleet.yardstick.shifts import WINDOW as COMPARED
 
 from . import database, drift, fabric_history, outliers, siblings, silences, versions
 from .database import HistoryError
@@ -254,7 +255,7 @@ class History:
                 f"There is no nightly run {night}." if night else "No nightly run is recorded yet.",
                 str(self.path),
             )
-        recent = nights[-siblings.WINDOW :]
+        recent = nights[-COMPARED:]
         speeds = self.numbers(recent, SPEEDS)
         window = self.window(nights[-WINDOW:], speeds)
         window.outliers = outliers.compared(

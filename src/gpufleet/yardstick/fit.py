@@ -48,8 +48,7 @@ def _without(
         own = by_history.get(line.groups)
         if own is None:
             own = by_history[line.groups] = [
-                level.get(group)
-                for level, group in zip(levels, line.groups[begin:], strict=False)
+                level.get(group) for level, group in zip(levels, line.groups[begin:], strict=False)
             ]
         found.append(
             [

@@ -11,6 +11,9 @@ from typing import Literal
 LEAST_SIBLINGS = 8
 NIGHTS_PER_MONTH = 30
 
+# The kind of findings that are counts of errors, which are no `Kind` of values.
+ERRORS = "errors"
+
 Method = Literal["shift", "level", "rise", "group"]
 # How the budget is divided.
 SHARES: dict[Method, float] = {"shift": 0.4, "level": 0.2, "rise": 0.2, "group": 0.2}
