@@ -58,6 +58,11 @@ def is_speed(kind: str) -> bool:
     return bool(_rows().get(kind, {}).get("speed"))
 
 
+def is_relative(kind: str) -> bool:
+    """Whether changes in this kind of values are shares."""
+    return bool(_rows()[kind]["relative"])
+
+
 def amount(kind: str, change: float, sign: str = "") -> str:
     """A change as text, such as `4.2%`, `6.1 °C` or `12 errors`; `sign`: `+` shows it always."""
     if kind == ERRORS:

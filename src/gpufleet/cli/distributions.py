@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gpufleet.catalog import yardstick as facts
-from gpufleet.nightly import siblings
+from gpufleet.nightly import siblings, strips
 from gpufleet.nightly.history import NIGHTLY, History
 from gpufleet.yardstick.analysis import Analysis
 from gpufleet.yardstick.shifts import WINDOW
@@ -111,10 +111,7 @@ def show(console: Console, found: Document) -> None:
 
 def strip(offsets: list[float]) -> str:
     """How many cards have each offset, from the least to the most."""
-    least, span = min(offsets), max(offsets) - min(offsets)
-    counts = [0] * COLUMNS
-    for offset in offsets:
-        counts[round((offset - least) / span * (COLUMNS - 1)) if span else COLUMNS // 2] += 1
+    counts = strips.columns(offsets, min(offsets), max(offsets), COLUMNS)
     most = max(counts)
     # A column with a single card is seen, too.
     return "".join(_BARS[-(-count * (len(_BARS) - 1) // most)] for count in counts)
