@@ -17,6 +17,7 @@ from gpufleet import resolver
 from gpufleet.catalog import container_toolkit
 from gpufleet.catalog.network import read_requests
 from gpufleet.frameworks import FRAMEWORKS
+from gpufleet.model import manifest
 from gpufleet.model.json_schema import DRAFT
 from gpufleet.model.spec import KEYS, LOCAL, MODULES, PIP
 from gpufleet.spec import network, parse_network
@@ -33,6 +34,7 @@ Schema = dict[str, Any]
 VERSION = {"type": "string", "pattern": r"^\s*[0-9]+(\.[0-9]+)*\s*$"}
 PATH = {"type": "string", "pattern": r"^/[A-Za-z0-9._+-](?!.*/\.\.(/|$))[A-Za-z0-9._+/-]*$"}
 TEXT = {"type": "string", "minLength": 1}
+MANIFEST_VALUE = {**TEXT, "maxLength": manifest.MOST_TEXT}
 LOCATION = {"type": "string", "pattern": r"^(|(~?/|https?://[^\s/@]+(/|$))[^\s@]*)$"}
 FLAG = {
     "anyOf": [
@@ -181,6 +183,19 @@ SHAPES: dict[str, Schema] = {
     **{
         f"gpu_expect.network.{key}": {"enum": list(values)}
         for key, values in network.CHOICES.items()
+    },
+    "gpu_manifest": {
+        "type": "object",
+        "propertyNames": {
+            "anyOf": [{"enum": list(manifest.NAMES)}, {"pattern": f"^{manifest.MOUNT}/"}]
+        },
+        "additionalProperties": {
+            "anyOf": [
+                MANIFEST_VALUE,
+                {"type": "array", "items": MANIFEST_VALUE},
+                {"type": "null"},
+            ]
+        },
     },
     "gpu_artifacts": {
         "type": "object",

@@ -3,7 +3,8 @@
 Slow (half a minute to boot), so they serve the few tests that need a kernel of their own. They are
 made of the same packages as a lab host, with a kernel of Debian: its cloud kernel, and in it the
 stand-ins for NVIDIA's kernel modules, which are built where building is fast; or its generic
-kernel, which has the modules of RDMA. Several machines share a network of their own.
+kernel, which has the modules of RDMA. Several machines share a network of their own. With Secure
+Boot a machine boots as servers do: UEFI firmware with Microsoft's keys, shim, GRUB, the kernel.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from lab import secure_boot
 from lab.command import run
 from lab.errors import LabError
 from lab.files import lock, scratch
@@ -41,6 +43,7 @@ class Kind:
     kernel_options: str = ""
     processors: int = 2
     memory_mib: int = 1024
+    secure_boot: bool = False
 
 
 PLAIN = Kind(
@@ -67,14 +70,24 @@ RDMA = Kind(
     processors=1,
     memory_mib=768,
 )
+# A machine with Secure Boot on, which refuses modules without a signature that it knows.
+SECURE_BOOT = Kind(
+    "secure-boot-vm",
+    (*PLAIN.packages, "grub-efi-amd64-signed", "mokutil", "openssl", "shim-signed"),
+    secure_boot=True,
+)
 CONTEXTS = "etc/selinux/default/contexts/files/file_contexts"
-# What this module needs beside the lab's own programs: {program: Debian package}.
+# What this module needs beside the lab's own programs: {program or file: Debian package}.
 PROGRAMS = {
     "qemu-system-x86_64": "qemu-system-x86",
     "qemu-img": "qemu-utils",
     "mke2fs": "e2fsprogs",
+    "mkfs.vfat": "dosfstools",
+    "mcopy": "mtools",
+    str(secure_boot.FIRMWARE): "ovmf",
 }
 ALIAS = "gpufleet-vm"
+OPTIONS = "root=/dev/vda rw quiet console=ttyS0"
 DISK_MIB = 3072
 # The interface that a machine has on the network of machines that run together.
 LINK = "enp0s16"
@@ -84,7 +97,11 @@ BOOT_LIMIT_S, COMMAND_LIMIT_S = 900.0, 600.0
 
 def missing() -> list[str]:
     """The Debian packages that this machine lacks."""
-    return [package for program, package in PROGRAMS.items() if not shutil.which(program)]
+    return [
+        package
+        for program, package in PROGRAMS.items()
+        if not (shutil.which(program) or Path(program).exists())
+    ]
 
 
 @dataclass(frozen=True)
@@ -93,6 +110,8 @@ class Machine:
 
     port: int
     image: Path
+    # The socket of its serial console.
+    console: Path
 
     @property
     def variables(self) -> dict[str, str | int]:
@@ -182,6 +201,8 @@ def _build(recipe: Recipe, kind: Kind, work: Path) -> None:
     for name in ("vmlinuz", "initrd.img"):
         (found,) = root.glob(f"boot/{name}-*")
         shutil.copy(found, made / name)
+    if kind.secure_boot:
+        secure_boot.system_partition(root, made, OPTIONS)
     if (root / CONTEXTS).exists():
         # Labels are extended attributes, which any kernel can write, so that no boot relabels.
         # setfiles needs /proc; mmdebstrap and the lines above write files after the hooks.
@@ -211,7 +232,8 @@ def together(lab: Lab, progress: Progress, kind: Kind, count: int) -> Iterator[l
     ):
         machines, started = [], []
         for number in range(1, count + 1):
-            machine, disk = Machine(_free_port(), made), work / f"disk{number}.qcow2"
+            machine = Machine(_free_port(), made, work / f"console{number}.socket")
+            disk = work / f"disk{number}.qcow2"
             run("qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw", "-b", made / "disk.img",
                 disk)  # fmt: skip
             link = _link(work, number) if count > 1 else []
@@ -248,18 +270,21 @@ def _link(work: Path, number: int) -> list[str]:
 def _command(
     machine: Machine, kind: Kind, disk: Path, console: Path, link: list[str]
 ) -> list[str | Path]:
+    kernel: list[str | Path] = ["-kernel", machine.image / "vmlinuz"]
+    kernel += ["-initrd", machine.image / "initrd.img"]
+    kernel += ["-append", f"{OPTIONS} {kind.kernel_options}"]
     return [
         # Not even a test that is killed leaves it behind.
         *("setpriv", "--pdeathsig", "KILL"),
         *("qemu-system-x86_64", "-machine", "q35,accel=tcg", "-smp", str(kind.processors)),
         *("-m", str(kind.memory_mib)),
-        *("-kernel", machine.image / "vmlinuz", "-initrd", machine.image / "initrd.img"),
-        *("-append", f"root=/dev/vda rw quiet console=ttyS0 {kind.kernel_options}"),
         *("-drive", f"file={disk},if=virtio,format=qcow2,cache=unsafe"),
+        *(secure_boot.options(machine.image, disk.parent) if kind.secure_boot else kernel),
         *("-netdev", f"user,id=net,hostfwd=tcp:127.0.0.1:{machine.port}-:22"),
         *("-device", "virtio-net-pci,netdev=net", "-device", "virtio-rng-pci"),
         *link,
-        *("-display", "none", "-monitor", "none", "-serial", f"file:{console}"),
+        *("-display", "none", "-monitor", "none", "-serial", "chardev:console", "-chardev"),
+        f"socket,id=console,path={machine.console},server=on,wait=off,logfile={console}",
     ]
 
 

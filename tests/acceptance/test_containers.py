@@ -75,10 +75,16 @@ def test_check_mode_says_all_of_it_and_changes_nothing(
 @pytest.mark.parametrize(
     ("damage", "words_said"),
     [
-        ("echo '{\"a\": 1,}' >/etc/docker/daemon.json", "daemon.json is not valid JSON"),
-        ("true", "accepted is 0000000000000000000000000000000000000000"),
+        pytest.param(
+            *("echo '{\"a\": 1,}' >/etc/docker/daemon.json", "daemon.json is not valid JSON"),
+            id="daemon.json damaged",
+        ),
+        pytest.param(
+            *("true", "accepted is 0000000000000000000000000000000000000000"),
+            id="key rotated",
+            marks=pytest.mark.slow,
+        ),
     ],
-    ids=["daemon.json damaged", "key rotated"],
 )
 def test_what_cannot_be_done_is_refused_and_docker_is_as_it_was(
     fleet: Fleet, declared: dict[str, Any], theirs: str, damage: str, words_said: str
@@ -214,6 +220,7 @@ def test_the_command_of_old_gives_all_cards(fleet: Fleet, declared: dict[str, An
     fleet.on("lab1", NO_CARDS)
 
 
+@pytest.mark.slow
 def test_an_option_beside_which_docker_would_not_start_is_refused(
     fleet: Fleet, declared: dict[str, Any], theirs: str
 ) -> None:

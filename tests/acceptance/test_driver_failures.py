@@ -132,6 +132,7 @@ def test_a_driver_is_installed_upgraded_rolled_back_and_removed(bare: Host) -> N
     assert bare.on("dpkg-query -W -f '${Package}\\n' | grep nvidia; apt-mark showhold", None) == ""
 
 
+@pytest.mark.slow
 def test_a_half_configured_package_of_ours_is_finished(host: Host) -> None:
     host.on("dpkg --unpack --force-confold /var/lib/gpufleet/driver/*/libcuda1_*.deb >/dev/null")
     assert "libcuda1" in host.on("dpkg --audit")
@@ -152,6 +153,7 @@ def test_a_broken_package_of_others_is_named(host: Host) -> None:
     host.works(OLD)
 
 
+@pytest.mark.slow
 def test_packages_that_others_hold_are_no_obstacle(host: Host) -> None:
     host.on("apt-mark hold dkms libcuda1")
     host.install(NEW)
@@ -168,6 +170,7 @@ def test_missing_headers_are_brought_back(host: Host) -> None:
     host.works(OLD)
 
 
+@pytest.mark.slow
 def test_headers_that_nobody_offers_are_named(host: Host) -> None:
     host.on("cp -a /boot/vmlinuz-* /boot/vmlinuz-5.0.0-gone; mkdir -p /lib/modules/5.0.0-gone")
     output = "kernel 5.0.0-gone: its headers are not installed"
@@ -176,6 +179,7 @@ def test_headers_that_nobody_offers_are_named(host: Host) -> None:
     host.works(OLD)
 
 
+@pytest.mark.slow
 def test_a_rotated_key_is_reported(host: Host) -> None:
     other = host.deliver(PLACE)
     host.refused(NEW, "is not signed by the key in", "Nothing was installed from it")

@@ -32,7 +32,6 @@ MOMENTS = {
 }
 
 USUAL = (
-    "the tree is being written",
     "the tree stands, its receipt does not",
     "cuDNN is being unpacked",
 )

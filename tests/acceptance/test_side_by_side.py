@@ -163,6 +163,7 @@ def test_the_classic_failures_are_named_all_at_once(fleet: Fleet) -> None:
         assert failed[check]["remedy"]
 
 
+@pytest.mark.slow
 def test_provision_repairs_them_and_leaves_what_is_a_person_s_own(fleet: Fleet) -> None:
     output = " ".join(fleet.gpufleet("provision", *WHERE, status=1).stdout.split())
     assert "1 FAIL" in output

@@ -10,6 +10,7 @@ from gpufleet.checks import CHECKS
 from gpufleet.judge import judge
 from tests.checks.faults.grace import with_tray
 from tests.checks.faults.lossless import with_lossless
+from tests.checks.faults.manifest import with_manifest
 from tests.checks.faults.network_setup import with_setup
 from tests.checks.faults.rack import with_rack
 from tests.support.check_faults import Fault, faults, no_gpus
@@ -36,6 +37,7 @@ HEALTHY: dict[Break, set[str]] = {
     with_tray: {"PASS"},
     with_gpus: {"PASS"},
     with_setup: {"PASS"},
+    with_manifest: UNUSED,
     with_frameworks_on_gpus: {"PASS"},
 }
 # TensorFlow and containers do not use the GPUs of the first; both have TensorFlow alone.
@@ -45,9 +47,10 @@ CARDS = {
         ("containers.cdi", "containers.gpus", "containers.reload", *OF_OTHERS), "NOT-DECLARED"
     ),
 }
-# What only hosts of racks, with Grace, with a lossless class, or with a set-up network declare.
+# What only hosts of racks, with Grace, with a lossless class, with a set-up network, or with a
+# manifest declare.
 RACK, GRACE, LOSSLESS = ("gpu.rack",), ("driver.imex", "driver.memory-mode"), ("network.lossless",)
-NETWORK = ("network.setup",)
+NETWORK, MANIFEST = ("network.setup",), ("host.manifest",)
 
 
 def not_declared(*names: tuple[str, ...]) -> dict[str, str]:
@@ -55,13 +58,13 @@ def not_declared(*names: tuple[str, ...]) -> dict[str, str]:
 
 
 DIFFER: dict[Break, dict[str, str]] = {
-    with_cards: {**CARDS, **not_declared(RACK, GRACE, LOSSLESS, NETWORK)},
-    with_rack: {**CARDS, **not_declared(GRACE, LOSSLESS, NETWORK)},
-    with_lossless: {**CARDS, **not_declared(RACK, GRACE, NETWORK)},
-    with_tray: {**CARDS, **not_declared(RACK, LOSSLESS, NETWORK)},
-    with_setup: {**CARDS, **not_declared(RACK, GRACE, LOSSLESS)},
-    with_gpus: not_declared(RACK, GRACE, LOSSLESS, NETWORK, OF_OTHERS),
-    with_frameworks_on_gpus: not_declared(RACK, GRACE, LOSSLESS, NETWORK),
+    with_cards: {**CARDS, **not_declared(RACK, GRACE, LOSSLESS, NETWORK, MANIFEST)},
+    with_rack: {**CARDS, **not_declared(GRACE, LOSSLESS, NETWORK, MANIFEST)},
+    with_lossless: {**CARDS, **not_declared(RACK, GRACE, NETWORK, MANIFEST)},
+    with_tray: {**CARDS, **not_declared(RACK, LOSSLESS, NETWORK, MANIFEST)},
+    with_setup: {**CARDS, **not_declared(RACK, GRACE, LOSSLESS, MANIFEST)},
+    with_gpus: not_declared(RACK, GRACE, LOSSLESS, NETWORK, MANIFEST, OF_OTHERS),
+    with_frameworks_on_gpus: not_declared(RACK, GRACE, LOSSLESS, NETWORK, MANIFEST),
 }
 # Breaks that are more than one fault: each is a cause of its own.
 SEVERAL = {

@@ -17,6 +17,7 @@ import pytest
 from gpufleet.checks.host.host import SECTIONS
 from gpufleet.judge import judge
 from gpufleet.model.verdict import Verdict
+from tests.checks.faults.manifest import with_machine_manifest
 from tests.support.healthy_host import Document, document, with_driver
 from tests.support.host_parts import with_gpus
 
@@ -29,6 +30,7 @@ VARIANTS: dict[str, Callable[[Document, Document], None]] = {
     "gpus": with_gpus,
     "driver": with_driver,
     "no-gpu": lambda plan, snapshot: None,
+    "manifest": with_machine_manifest,
 }
 
 # `place` or `place: how how`, `*` standing for anything: why no verdict changes by it.
@@ -91,6 +93,24 @@ HARMLESS: dict[str, str] = {
     "network/interfaces*": "none is declared",
     "network/modules*": "the device files are judged, and named with their module",
     "network/nodes/*/path: other": "another number of a device file",
+    # The machine: most of it is compared with a manifest, in one variant.
+    "machine/clock/max_error_us: null other": "the kernel's flag says that it is synchronised",
+    "machine/clock/unsynchronised: other": "its greatest error is low",
+    "machine/cpus/microcode/*: other": "how many threads have the one version",
+    "machine/drives/*/address: null other": "reported",
+    "machine/drives/*/error: other": "a word on a drive that was read",
+    "machine/drives/*/name: other": "what the kernel calls a drive differs by the boot",
+    "machine/drives/*/refused: other": "the drive has answered",
+    "machine/drives/*/state: null other": "the drive has answered; `dead` is judged",
+    "machine/drives/*/health/spare_percent: other": "more than before",
+    "machine/drives/*/health/power_*: other": "a drive may be old",
+    "machine/drives/*/health/reads: other": "a drive may be busy",
+    "machine/drives/*/health/writes: other": "the same",
+    "machine/drives/*/health/units_*: other": "the same",
+    "machine/memory/*/bank: null other": "reported",
+    "machine/memory/*/slot: null other": "reported",
+    "machine/memory/2/*: other": "the slot is empty",
+    "machine/pci/links/*/address: other": "reported",
     # The driver: of several words for the same thing one is judged.
     "driver/cuda_version": "reported; the driver's own version is compared with the plan",
     "driver/on_disk: null": "each kernel's module is judged where it stands",

@@ -158,8 +158,19 @@ def stopped(site: Site, process: subprocess.Popen[bytes], number: signal.Signals
     return output.decode()
 
 
-@pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize(
+    ("verb", "number"),
+    [
+        # Each verb with two signals, each signal with four verbs; the others are slow tests.
+        pytest.param(
+            *(verb, number),
+            id=f"{verb}-{number.name}",
+            marks=[pytest.mark.slow] * ((row + column) % 2),
+        )
+        for row, verb in enumerate(VERBS)
+        for column, number in enumerate(SIGNALS)
+    ],
+)
 def test_a_stopped_verb_leaves_no_process(site: Site, verb: str, number: signal.Signals) -> None:
     process = site.start(verb)
     site.await_running(process)

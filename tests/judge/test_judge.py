@@ -88,6 +88,7 @@ def test_a_host_without_gpus_is_not_judged_by_its_contents(
         "host.plan",
         "host.disk",
         "host.temporary",
+        "host.nvme",
         "install.complete",
         "install.owned",
         "install.contents",

@@ -566,18 +566,6 @@ def test_a_slow_card_stands_until_slow_becomes_the_baseline() -> None:
     )
 
 
-def test_slow_nights_are_counted_over_those_that_measured_nothing() -> None:
-    past: list[float | None] = [50.0] * 10
-    assert baselines.slow_nights(
-        {
-            ("gpu01", SPEED): [*past, 40.0, None, 40.0, None],
-            ("gpu01", "gpu.GPU-bbbb.toolkit.12.3.tflops"): [*past, 40.0, 50.0],
-            ("gpu01", "cpu.stack.tensorflow-2.13.1.tflops"): [*past, 40.0, 40.0],
-            ("gpu02", SPEED): [None],
-        }
-    ) == {("gpu01", "GPU-aaaa"): 2}
-
-
 def test_a_card_that_is_as_fast_again_is_reported_and_one_noisy_night_is_not() -> None:
     past: list[float | None] = [50.0] * 10
     (good,) = morning([*past, 40.0, 40.0, 40.0, 50.0])

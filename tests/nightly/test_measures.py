@@ -219,3 +219,86 @@ def test_every_section_may_be_missing(cards: tuple[Document, Document]) -> None:
         rest = {key: it for key, it in snapshot["sections"].items() if key != name}
         found = measures({**snapshot, "sections": rest}, plan)
         assert len(found) <= len(whole)
+
+
+def counted(cards: tuple[Document, Document], **elements: str) -> dict[str, float | str]:
+    """What is counted on a card that prints these elements; `__` stands for `/`."""
+    card = data(cards[1], "smi")["devices"][0]
+    card["elements"] = {name.replace("__", "/"): text for name, text in elements.items()}
+    found = measures(cards[1], cards[0])
+    return {
+        name.removeprefix("gpu.GPU-0.").removesuffix(".errors"): value
+        for name, value in found.items()
+        if name.startswith("gpu.GPU-0.") and name.endswith(".errors")
+    }
+
+
+def test_corrected_errors_are_counted_as_each_generation_prints_them(
+    cards: tuple[Document, Document],
+) -> None:
+    assert counted(
+        cards,
+        ecc_errors__volatile__dram_correctable="3",
+        ecc_errors__volatile__sram_correctable="4",
+        ecc_errors__aggregate__single_bit__total="11",
+        remapped_rows__remapped_row_corr="1",
+        remapped_rows__remapped_row_unc="0",
+        pci__replay_counter="174",
+    ) == {
+        "ecc_corrected_volatile": 7,
+        "ecc_corrected_aggregate": 11,
+        "remapped_rows": 1,
+        "pcie_replays": 174,
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("N/A", {"ecc_corrected_volatile": 3}),
+        ("[Unknown Error]", {}),
+        ("4294967295", {}),
+        ("9" * 5000, {}),
+    ],
+)
+def test_a_counter_that_was_not_read_is_not_counted(
+    cards: tuple[Document, Document], text: str, count: dict[str, float]
+) -> None:
+    assert (
+        counted(
+            cards,
+            ecc_errors__volatile__dram_correctable="3",
+            ecc_errors__volatile__sram_correctable=text,
+        )
+        == count
+    )
+
+
+def test_sensors_are_read_under_load_and_copies_by_card(cards: tuple[Document, Document]) -> None:
+    run = data(cards[1], "compute")["runs"][-1]
+    run["peer"][0]["gib_s"] = 10.0
+    found = measures(cards[1], cards[0])
+    assert found["gpu.GPU-0.load.temperature_c"] == 67
+    assert found["gpu.GPU-0.load.clock_mhz"] == 1700
+    assert found["gpu.GPU-0.load.power_w"] == 340
+    assert found["gpu.GPU-0.to_device_gib_s"] == 51.2
+    assert found["gpu.GPU-0.from_device_gib_s"] == 50.9
+    assert found["gpu.GPU-0.peer_gib_s"] == 15
+
+
+def test_a_load_that_failed_or_was_short_tells_no_temperature(
+    cards: tuple[Document, Document],
+) -> None:
+    first, second = data(cards[1], "compute")["runs"][-1]["sustained"][:2]
+    first["error"] = "it failed"
+    second["samples"] = second["samples"][:12]
+    found = measures(cards[1], cards[0])
+    assert not [name for name in found if name.startswith("gpu.") and ".load." in name]
+
+
+def test_the_time_of_an_import_is_one_of_the_host(cards: tuple[Document, Document]) -> None:
+    framework = data(cards[1], "stacks")["stacks"][0]["framework"]
+    framework["seconds"] = {"import": 3.5, "total": 9.0}
+    assert measures(cards[1], cards[0])["stack.tensorflow-2.13.1.import_s"] == 3.5
+    framework["seconds"] = {"import": "long"}
+    assert "stack.tensorflow-2.13.1.import_s" not in measures(cards[1], cards[0])

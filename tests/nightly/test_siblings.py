@@ -22,8 +22,19 @@ SPEED = "toolkit.12.3.tflops"
 Change = Callable[[str, int], float]
 
 
-def fleet(history: History, hosts: int, nights: int, change: Change, per_host: int = 3) -> None:
-    """Record nights in which cards differ by 2 % and nights by 0.8 %."""
+def fleet(
+    history: History,
+    hosts: int,
+    nights: int,
+    change: Change,
+    *,
+    per_host: int = 3,
+    more: Callable[[str, int, list[str]], dict[str, float]] | None = None,
+) -> None:
+    """Record nights in which cards differ by 2 % and nights by 0.8 %.
+
+    `more`: further measures of a host, by its name, the night and its cards.
+    """
     chance = random.Random(4)
     names = [f"gpu{number:02}" for number in range(hosts)]
     usual = {
@@ -46,7 +57,7 @@ def fleet(history: History, hosts: int, nights: int, change: Change, per_host: i
             )
             found["skus"] = "; ".join(f"{uuid} 132 SMs, 81559 MiB" for uuid in own)
             found["driver.version"] = "550.54.15"
-            return found
+            return found | (more(plan["host"], night, own) if more else {})
 
         started = (datetime(2026, 3, 1, 3, tzinfo=UTC) + timedelta(days=night)).strftime(
             "%Y-%m-%dT%H:%M:%SZ"
@@ -163,3 +174,92 @@ def test_a_comparison_that_fails_is_one_note_and_costs_nothing_else(
     assert (change["host"], change["check"], change["weight"]) == ("fleet", None, "note")
     assert "gpufleet failed while it compared the cards with their siblings" in change["text"]
     assert "a defect" in change["text"]
+
+
+def errors(rising: dict[str, list[float]]) -> Callable[[str, int, list[str]], dict[str, float]]:
+    """Counters of cards without errors, but for these, whose last readings are given."""
+
+    def more(_: str, night: int, cards: list[str]) -> dict[str, float]:
+        found = {}
+        for card in cards:
+            late = rising.get(card, [])
+            at = night - (40 - len(late))
+            found[f"gpu.{card}.ecc_corrected_volatile.errors"] = late[at] if at >= 0 else 3.0
+        return found
+
+    return more
+
+
+def test_a_rise_of_corrected_errors_is_a_change_in_the_same_night(history: History) -> None:
+    fleet(history, 6, 40, lambda *_: 1, more=errors({"GPU-gpu03-1": [403]}))
+    changes = history.changes()
+    (change,) = changes["changes"]
+    assert (change["host"], change["check"], change["weight"]) == ("gpu03", "fleet.outlier", "bad")
+    assert (
+        "GPU-gpu03-1: ecc_corrected_volatile is 400 errors higher than before for one night;"
+        " the bound is" in change["text"]
+    )
+    assert "gpu.memory-errors" in change["remedy"]
+    (row,) = changes["standing"]
+    assert "slow_card" not in row
+
+
+def test_a_driver_that_was_loaded_again_is_no_rise(history: History) -> None:
+    fleet(history, 6, 40, lambda *_: 1, more=errors({"GPU-gpu03-1": [50_000.0] * 36 + [0.0, 1.0]}))
+    assert history.changes()["changes"] == []
+
+
+def test_a_rise_that_is_over_is_a_good_change(history: History) -> None:
+    fleet(history, 6, 40, lambda *_: 1, more=errors({"GPU-gpu03-1": [403, 403]}))
+    (change,) = history.changes()["changes"]
+    assert (change["host"], change["check"], change["weight"]) == ("gpu03", "fleet.outlier", "good")
+
+
+def test_a_hot_card_is_named_in_degrees_and_is_not_slow(history: History) -> None:
+    def more(_: str, night: int, cards: list[str]) -> dict[str, float]:
+        return {
+            f"gpu.{card}.load.temperature_c": 60
+            + (night * 7 + number) % 3
+            + 15 * (card == "GPU-gpu03-1" and night >= 37)
+            for number, card in enumerate(cards)
+        }
+
+    fleet(history, 6, 40, lambda *_: 1, more=more)
+    changes = history.changes()
+    (change,) = changes["changes"]
+    assert "GPU-gpu03-1: load.temperature_c is 15" in change["text"]
+    assert "°C higher than before for 3 nights" in change["text"]
+    assert "slow_card" not in changes["standing"][0]
+    found = distributions.document(history, None, "*temperature_c", 1.0)
+    console = Console(width=160, record=True, file=io.StringIO())
+    distributions.show(console, found)
+    assert "°C for 3 nights, bound" in console.export_text()
+
+
+def test_a_temperature_without_load_is_not_compared(history: History) -> None:
+    def more(_: str, night: int, cards: list[str]) -> dict[str, float]:
+        return {
+            f"gpu.{card}.temperature_c": 40.0 + 30 * (card == "GPU-gpu03-1" and night >= 37)
+            for card in cards
+        }
+
+    fleet(history, 6, 40, lambda *_: 1, more=more)
+    assert history.changes()["changes"] == []
+
+
+def test_a_host_whose_imports_take_longer_is_named(history: History) -> None:
+    def more(host: str, night: int, _: list[str]) -> dict[str, float]:
+        usual = 4 + (night * 5 + int(host[-2:]) * 3) % 7 / 10
+        return {"stack.tf.import_s": usual * (8 if host == "gpu03" and night >= 37 else 1)}
+
+    fleet(history, 12, 40, lambda *_: 1, per_host=1, more=more)
+    (change,) = history.changes()["changes"]
+    assert (change["host"], change["check"]) == ("gpu03", "fleet.outlier")
+    assert "The host: stack.tf.import_s is" in change["text"]
+    assert "compared with 11 siblings" in change["text"]
+
+
+def test_a_slow_card_has_its_nights_for_the_metrics(history: History) -> None:
+    fleet(history, 6, 41, slow("GPU-gpu03-1", 37))
+    (row,) = history.changes()["standing"]
+    assert row["slow_card"] == {"gpu": "GPU-gpu03-1", "nights": 4}

@@ -283,16 +283,97 @@ def test_a_container_says_that_it_is_one(
     assert probe_tree(root)["kernel"]["container"] == kind
 
 
+EFIVARS = "sys/firmware/efi/efivars"
+SHIM, FIRMWARE = "605dab50-e046-4300-abb6-3dd810dd8b23", "8be4df61-93ca-11d2-aa0d-00e098032b8c"
+DATABASE = "d719b2cb-3d3a-4596-a3bc-dad00e67656f"
+DKMS_KEY, UBUNTU_KEY = "var/lib/dkms/mok.pub", "var/lib/shim-signed/mok/MOK.der"
+UNKNOWN = {"enabled": None, "refuses": None, "key": None, "enrolled": None, "pending": None}
+
+
+def variable(root: Path, name: str, data: bytes) -> None:
+    """A variable as efivarfs shows it: four bytes of attributes before it."""
+    write(root, f"{EFIVARS}/{name}", b"\6\0\0\0" + data)
+
+
+def write(root: Path, name: str, data: bytes) -> None:
+    (root / name).parent.mkdir(parents=True, exist_ok=True)
+    (root / name).write_bytes(data)
+
+
+def secure_boot(root: Path) -> dict[str, Any]:
+    return dict(probe_tree(root)["kernel"]["secure_boot"])
+
+
 def test_secure_boot_is_read_from_the_firmware(root: Path) -> None:
-    assert probe_tree(root)["kernel"]["secure_boot"] == {"enabled": False, "enrolled": None}
-    place = root / "sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
-    place.parent.mkdir(parents=True)
-    assert probe_tree(root)["kernel"]["secure_boot"]["enabled"] is None
+    assert secure_boot(root) == {**UNKNOWN, "enabled": False}
+    (root / EFIVARS).mkdir(parents=True)
+    assert secure_boot(root)["enabled"] is None
     for state in (0, 1):
-        place.write_bytes(bytes([6, 0, 0, 0, state]))
-        assert probe_tree(root)["kernel"]["secure_boot"]["enabled"] is bool(state)
+        variable(root, f"SecureBoot-{FIRMWARE}", bytes([state]))
+        assert secure_boot(root)["enabled"] is bool(state)
     put(root, "run/systemd/container", "podman\n")
-    assert probe_tree(root)["kernel"]["secure_boot"]["enabled"] is None
+    assert secure_boot(root) == UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("enforced", "lockdown", "refuses"),
+    [
+        ("Y\n", "none [integrity] confidentiality\n", True),
+        ("N\n", "none integrity [confidentiality]\n", True),
+        ("Y\n", "[none] integrity confidentiality\n", True),
+        ("N\n", "[none] integrity confidentiality\n", False),
+        # Secure Boot whose checks somebody switched off in shim.
+        ("N\n", None, None),
+        (None, "[none] integrity confidentiality\n", None),
+    ],
+)
+def test_the_kernel_tells_whether_it_refuses_unsigned_modules(
+    root: Path, enforced: str | None, lockdown: str | None, refuses: bool | None
+) -> None:
+    for name, text in (
+        ("sys/module/module/parameters/sig_enforce", enforced),
+        ("sys/kernel/security/lockdown", lockdown),
+    ):
+        if text:
+            put(root, name, text)
+    assert secure_boot(root)["refuses"] is refuses
+
+
+def key_states(root: Path) -> tuple[Any, ...]:
+    found = secure_boot(root)
+    return found["key"], found["enrolled"], found["pending"]
+
+
+def test_a_key_is_enrolled_where_a_list_of_the_firmware_has_its_certificate(root: Path) -> None:
+    own, other = b"0\x82\3\1own certificate", b"0\x82\3\1certificate of somebody"
+    variable(root, f"MokListRT-{SHIM}", b"head" + other)
+    assert key_states(root) == (None, None, None)
+    write(root, DKMS_KEY, own)
+    assert key_states(root) == (f"/{DKMS_KEY}", False, False)
+    variable(root, f"MokNew-{SHIM}", b"head" + own)
+    assert key_states(root) == (f"/{DKMS_KEY}", False, True)
+    for name in (f"MokListRT1-{SHIM}", f"db-{DATABASE}"):
+        variable(root, name, b"head" + own + b"tail")
+        assert key_states(root) == (f"/{DKMS_KEY}", True, True)
+        (root / EFIVARS / name).unlink()
+    write(root, "sys/firmware/efi/mok-variables/MokListRT", other + own)
+    assert key_states(root)[:2] == (f"/{DKMS_KEY}", True)
+
+
+def test_of_two_keys_the_enrolled_one_counts(root: Path) -> None:
+    variable(root, f"MokListRT-{SHIM}", b"head" + b"certificate of Ubuntu")
+    write(root, DKMS_KEY, b"certificate of DKMS")
+    write(root, UBUNTU_KEY, b"certificate of Ubuntu")
+    assert key_states(root) == (f"/{UBUNTU_KEY}", True, False)
+
+
+def test_an_empty_certificate_or_no_list_leaves_it_unknown(root: Path) -> None:
+    write(root, DKMS_KEY, b"")
+    variable(root, f"MokListRT-{SHIM}", b"head")
+    assert key_states(root) == (f"/{DKMS_KEY}", None, None)
+    write(root, DKMS_KEY, b"certificate")
+    (root / EFIVARS / f"MokListRT-{SHIM}").unlink()
+    assert key_states(root) == (f"/{DKMS_KEY}", None, False)
 
 
 # -- nouveau, services, holders, DKMS -------------------------------------------------------------

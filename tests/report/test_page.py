@@ -29,7 +29,7 @@ from gpufleet.verification.session import HostRun, Session
 from tests.support.fleet_documents import Fleet, all_broken, fleet
 
 CHROMIUM, DRIVER = "/usr/bin/chromium", "/usr/bin/chromedriver"
-MOST_BYTES, MOST_MS = 3_000_000, 1000
+MOST_BYTES, MOST_MS = 2_000_000, 1000
 STYLE = rendering.source("report.css")
 Open = Callable[..., webdriver.Chrome]
 
@@ -395,6 +395,24 @@ def test_a_lost_link_is_seen_in_the_ports_of_its_host_and_among_the_rails(
     assert row == f"{name} ✓ up ✓ up ✓ up ✗ down ✓ up ✓ up ✓ up ✓ up"
     [count] = shown(browser, ".rails tfoot tr")
     assert count.split() == ["Hosts", "with", "a", "fault", "1"]
+
+
+def test_a_card_that_is_worse_than_its_siblings_is_marked_in_their_strip(show: Open) -> None:
+    browser = show("thousand", "#siblings", scripts=False)
+    first = browser.find_element(By.CSS_SELECTOR, ".strips tbody tr")
+    assert "toolkit.11.8.tflops" in first.text
+    # A sign and not the colour alone tells a fault from a note.
+    assert re.search(r"✗ gpu-a01-01\s+GPU-00000005\S+\s+-1\d\.\d%", first.text)
+    assert re.search(r"◇ gpu-\S+", first.text)
+    drawing = first.find_element(By.CSS_SELECTOR, "svg")
+    assert drawing.accessible_name.startswith("toolkit.11.8.tflops of 8000 cards")
+    assert "2 beyond a bound, 1 of those shown as faults" in drawing.accessible_name
+    fails, noted = (
+        drawing.find_element(By.CSS_SELECTOR, f"path.{kind}") for kind in ("fails", "noted")
+    )
+    rule = drawing.find_element(By.CSS_SELECTOR, ".rule")
+    assert fails.rect["x"] < noted.rect["x"] < rule.rect["x"]
+    assert len(drawing.find_elements(By.CSS_SELECTOR, "circle")) <= 60
 
 
 def test_what_changed_is_on_top_and_said_once(show: Open, fleets: dict[str, Fleet]) -> None:

@@ -27,7 +27,12 @@ def text(document: Document, number: int, host: Document) -> str:
 
 
 def evidence(document: Document, kind: str) -> list[int]:
-    return [row[-1] for host in document["hosts"] for row in host[kind] if row[-1]]
+    return [
+        row[-1]
+        for host in document["hosts"]
+        for row in (document["seen"][host[kind]] if kind == "seen" else host[kind])
+        if row[-1]
+    ]
 
 
 def test_each_text_is_printed_once_and_means_what_was_judged(eight: Fleet) -> None:

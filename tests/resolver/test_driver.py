@@ -271,8 +271,8 @@ def test_boards_whose_nvswitches_no_pci_bus_shows() -> None:
     assert plan("ubuntu-24.04", "2330")["driver"]["fabric_manager"] is False
 
 
-def secured(enabled: bool | None, enrolled: bool | None) -> dict[str, Any]:
-    return {"kernel": {"secure_boot": {"enabled": enabled, "enrolled": enrolled}}}
+def secured(enabled: bool | None, enrolled: bool | None, **more: object) -> dict[str, Any]:
+    return {"kernel": {"secure_boot": {"enabled": enabled, "enrolled": enrolled, **more}}}
 
 
 def test_secure_boot_without_an_enrolled_key() -> None:
@@ -280,12 +280,42 @@ def test_secure_boot_without_an_enrolled_key() -> None:
         (problem,) = plan("debian-12", "20b0", sections=secured(True, enrolled))["problems"]
         assert (problem["code"], problem["where"]) == ("secure-boot", "gpu_driver")
         for step in (
+            "unless /var/lib/dkms/mok.pub exists, openssl req -new -x509",
             "mokutil --import /var/lib/dkms/mok.pub",
             "reboot",
             "Enroll MOK",
             "provision again",
         ):
             assert step in problem["remedy"]
+
+
+def test_the_key_of_secure_boot_is_that_of_the_host() -> None:
+    ubuntu = "/var/lib/shim-signed/mok/MOK.der"
+    (problem,) = plan("ubuntu-24.04", "20b0", sections=secured(True, False))["problems"]
+    assert (
+        f"update-secureboot-policy --new-key; then mokutil --import {ubuntu}" in problem["remedy"]
+    )
+    own = secured(True, False, key="/var/lib/dkms/mok.pub")
+    (problem,) = plan("ubuntu-24.04", "20b0", sections=own)["problems"]
+    assert "as root: mokutil --import /var/lib/dkms/mok.pub" in problem["remedy"]
+    # A path that nobody knows comes from the host alone, and into no command.
+    (problem,) = plan("debian-12", "20b0", sections=secured(True, False, key="/x; y"))["problems"]
+    assert "/x" not in problem["remedy"]
+
+
+def test_an_enrolment_that_awaits_its_confirmation() -> None:
+    asked = secured(True, False, key="/var/lib/dkms/mok.pub", pending=True)
+    (problem,) = plan("debian-12", "20b0", sections=asked)["problems"]
+    assert "awaits its enrolment" in problem["message"]
+    assert problem["remedy"].startswith("on the host, reboot, and on the console choose Enroll MOK")
+
+
+def test_the_kernel_decides_what_it_refuses() -> None:
+    """Somebody may switch shim's checks off, or ask for signatures without Secure Boot."""
+    assert plan("debian-12", "20b0", sections=secured(True, False, refuses=False))["problems"] == []
+    (problem,) = plan("debian-12", "20b0", sections=secured(False, False, refuses=True))["problems"]
+    assert "lockdown or module.sig_enforce" in problem["message"]
+    assert "remove lockdown and module.sig_enforce" in problem["remedy"]
 
 
 @pytest.mark.parametrize("state", [(True, True), (False, False), (None, None), (False, None)])

@@ -15,7 +15,10 @@ from typing import Any
 
 from gpufleet.judge import judge
 from gpufleet.model.verdict import Verdict, consequences
+from gpufleet.nightly.strips import strips
 from gpufleet.verification.session import HostRun, Session
+from gpufleet.yardstick.analysis import Analysis
+from gpufleet.yardstick.values import LEAST_SIBLINGS, Finding, Spread
 from tests.support.healthy_host import data, document, with_cards
 from tests.support.rdma_host import DOWN
 
@@ -349,6 +352,9 @@ def _changes(session: Session, past: Document, times: list[str], older: set[str]
                 }
             )
     order = ["bad", "good", "note"]
+    cards = [
+        (host.name, uuid) for number, host in enumerate(session.hosts) for uuid in _uuids(number)
+    ]
     return {
         "schema": 1,
         "since": times[-2],
@@ -357,7 +363,34 @@ def _changes(session: Session, past: Document, times: list[str], older: set[str]
         "standing": standing,
         "hosts": _count(past, -1),
         "hosts_before": _count(past, -2),
+        "strips": strips(compared(cards)),
     }
+
+
+def compared(cards: list[tuple[str, str]]) -> Analysis:
+    """Some measures of these cards, of one group; one card is slow, one is noted."""
+    chance = random.Random(3)
+    group = "NVIDIA H100 80GB HBM3, 132 SMs, 81559 MiB, driver 535.261.03"
+    found = Analysis()
+    if len(cards) <= LEAST_SIBLINGS:
+        return found
+    for kind, measure, centre, spread in (
+        ("throughput", f"{TOOLKIT}.tflops", 41.5, 0.02),
+        ("throughput", f"{STACK}.tflops", 40.9, 0.025),
+        ("start-up time", f"{STACK}.first_op_s", 0.52, 0.1),
+        ("bandwidth", "to_device_gib_s", 51.2, 0.01),
+        ("temperature", "load.temperature_c", 63.0, 3.0),
+    ):
+        offsets = {card: round(chance.gauss(0, spread), 5) for card in cards}
+        found.spreads.append(Spread(kind, measure, group, centre, offsets))
+    for (host, card), change, fails in ((cards[5], -0.12, True), (cards[-3], -0.05, False)):
+        found.findings.append(
+            Finding(
+                *("shift", "throughput", f"{TOOLKIT}.tflops", group),
+                *(change, -0.06, 3, len(cards) - 1, fails, host, card),
+            )
+        )
+    return found
 
 
 def _count(past: Document, night: int) -> dict[str, int]:

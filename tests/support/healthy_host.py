@@ -40,13 +40,15 @@ OF_OTHERS = tuple(
     name for name, reason in EXCUSED.items() if reason.startswith("gpu_stacks: none is ")
 )
 
-# Checks of what only some hosts with GPUs declare: a rack, IMEX, a lossless class, drivers of adapters.
+# Checks of what only some hosts with GPUs declare: a rack, IMEX, a lossless class, drivers of
+# adapters, a manifest.
 OF_SITES = (
     "gpu.rack",
     "driver.imex",
     "driver.memory-mode",
     "network.lossless",
     "network.setup",
+    "host.manifest",
 )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from gpufleet.yardstick.counts import rises
+from gpufleet.yardstick.counts import growths, rises, rises_both
 from gpufleet.yardstick.values import Budget, Line
 
 BUDGET = Budget(1, 20, 4, 160, 4)
@@ -27,6 +27,20 @@ def lines(rises_by: dict[int, list[float]] | None = None, cards: int = 80) -> li
 
 def named(known: list[Line]) -> list[tuple[str, int]]:
     return [(each.card, each.nights) for each in rises(known, BUDGET) if each.fails]
+
+
+def test_new_errors_are_counted_between_readings() -> None:
+    assert growths([None, 5, 5, 8, None, None, 14]) == [None, None, 0, 3, None, None, 2]
+
+
+def test_a_smaller_counter_began_again_at_zero() -> None:
+    assert growths([5, 2, 2, 0]) == [None, 2, 0, 0]
+
+
+def test_the_night_before_is_judged_by_the_same_limits() -> None:
+    before, tonight = rises_both(lines({7: [0, 100]}), BUDGET)
+    assert [each.card for each in before if each.fails] == ["card7"]
+    assert tonight == []
 
 
 def test_background_is_no_finding() -> None:

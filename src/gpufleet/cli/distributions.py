@@ -10,7 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from gpufleet.nightly import siblings
+from gpufleet.catalog import yardstick as facts
+from gpufleet.nightly import siblings, strips
 from gpufleet.nightly.history import NIGHTLY, History
 from gpufleet.yardstick.analysis import Analysis
 from gpufleet.yardstick.shifts import WINDOW
@@ -28,7 +29,7 @@ def document(history: History, host: str | None, measure: str | None, alerts: fl
     """The distribution of each group and measure in the newest nightly run, and its outliers.
 
     Only those of a host's cards, or of a measure, if one is given. Offsets are shares of the
-    group's centre.
+    group's centre, or in the unit of their kind.
     """
     nights = history.nights(WINDOW, NIGHTLY)
     tonight = siblings.compare(history, nights, alerts)[1] if nights else Analysis()
@@ -98,34 +99,34 @@ def show(console: Console, found: Document) -> None:
                 each["measure"],
                 str(len(offsets)),
                 f"{each['centre']:.4g}",
-                f"{offsets[0]:+.1%}",
+                facts.amount(each["kind"], offsets[0], "+"),
                 strip(offsets),
-                f"{offsets[-1]:+.1%}",
+                facts.amount(each["kind"], offsets[-1], "+"),
             )
         console.print(table)
         for each in members:
             for finding in each["findings"]:
-                console.print(_outlier(each["measure"], finding), soft_wrap=True)
+                console.print(_outlier(each, finding), soft_wrap=True)
 
 
 def strip(offsets: list[float]) -> str:
     """How many cards have each offset, from the least to the most."""
-    least, span = min(offsets), max(offsets) - min(offsets)
-    counts = [0] * COLUMNS
-    for offset in offsets:
-        counts[round((offset - least) / span * (COLUMNS - 1)) if span else COLUMNS // 2] += 1
+    counts = strips.columns(offsets, min(offsets), max(offsets), COLUMNS)
     most = max(counts)
     # A column with a single card is seen, too.
     return "".join(_BARS[-(-count * (len(_BARS) - 1) // most)] for count in counts)
 
 
-def _outlier(measure: str, finding: Document) -> Text:
+def _outlier(distribution: Document, finding: Document) -> Text:
     who = " ".join(filter(None, (finding["host"], finding["card"]))) or "the group"
     if finding["hosts"]:
         who = f"{len(finding['hosts'])} hosts together"
     since = f" for {finding['nights']} nights" if finding["nights"] else ""
+    change, bound = (
+        facts.amount(distribution["kind"], finding[each], "+") for each in ("change", "bound")
+    )
     return Text(
-        f"  {'✗' if finding['fails'] else '!'} {who}: {measure} {finding['change']:+.1%}{since},"
-        f" bound {finding['bound']:+.1%}",
+        f"  {'✗' if finding['fails'] else '!'} {who}: {distribution['measure']} {change}{since},"
+        f" bound {bound}",
         style="bold red" if finding["fails"] else "yellow",
     )

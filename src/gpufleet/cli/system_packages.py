@@ -38,7 +38,13 @@ BROWSER = {"chromium": "chromium", "chromedriver": "chromium-driver"}
 # The tests of the alert rules run promtool.
 ALERTS = {"promtool": "prometheus"}
 # The slow tests alone start a virtual machine.
-VM = {"qemu-system-x86_64": "qemu-system-x86", "qemu-img": "qemu-utils"}
+VM = {
+    "qemu-system-x86_64": "qemu-system-x86",
+    "qemu-img": "qemu-utils",
+    "mkfs.vfat": "dosfstools",
+    "mcopy": "mtools",
+    "/usr/share/OVMF/OVMF_CODE_4M.ms.fd": "ovmf",
+}
 
 
 def require(programs: Mapping[str, str]) -> None:

@@ -44,6 +44,7 @@ GROUPS: dict[str, tuple[Verb, ...]] = {
         Verb("fleet", "Show the hosts with their states, or set a state"),
         Verb("silence", "Notify nobody of a known fault until a day"),
         Verb("report", "Show the latest report"),
+        Verb("manifest", "Propose a group's manifest: what most of its hosts have"),
     ),
     "Offline": (Verb("artifacts", "Mirror everything that the hosts of an inventory install"),),
     "Lab": (Verb("lab", "Manage throwaway hosts on this machine", "lab"),),

@@ -8,6 +8,7 @@ from gpufleet.model.plan import Plan
 from gpufleet.model.text import quoted, shell
 from gpufleet.model.types import Row
 
+from . import secure_boot
 from .driver_state import Fault, installed, part, provision, without_card
 from .host import Host, mapping, mappings
 
@@ -116,14 +117,8 @@ def _initramfs(kernel: str) -> str:
     return shell(f"update-initramfs -u -k {kernel}, or dracut -f --kver", kernel, instead=made)
 
 
-def secure_boot(plan: Plan, host: Host) -> Iterator[Fault]:
-    """Where the firmware refuses unsigned modules, the key that signs ours is enrolled."""
-    if host.rejects_modules and host.driver is None:
-        yield Fault(
-            "Secure Boot is on, and the key that signs the driver's modules is not enrolled: the"
-            " kernel refuses them",
-            f"on {plan['host']}: mokutil --import /var/lib/dkms/mok.pub (Ubuntu:"
-            " /var/lib/shim-signed/mok/MOK.der), reboot, and enrol the key at the console; or"
-            " switch Secure Boot off in the firmware",
-            "",
-        )
+def key_enrolled(plan: Plan, host: Host) -> Iterator[Fault]:
+    """Where the kernel refuses unsigned modules, the key that signs ours is enrolled."""
+    if secure_boot.refuses_modules(host) and host.driver is None:
+        cause, remedy = secure_boot.problem(host)
+        yield Fault(cause, f"on {plan['host']}, {remedy}", "")

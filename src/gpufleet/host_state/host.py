@@ -126,10 +126,9 @@ class Host:
         return [str(each) for each in found] if isinstance(found, list) else []
 
     @property
-    def rejects_modules(self) -> bool:
-        """Whether Secure Boot keeps modules from loading that DKMS has built and signed."""
-        state = mapping(self._value("kernel", "secure_boot"))
-        return state.get("enabled") is True and state.get("enrolled") is not True
+    def secure_boot(self) -> Row:
+        """Secure Boot, and what the kernel refuses; empty where it is not known."""
+        return mapping(self._value("kernel", "secure_boot"))
 
     @property
     def driver(self) -> str | None:

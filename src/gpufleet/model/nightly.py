@@ -35,6 +35,13 @@ class ChangeEntry(TypedDict):
     silenced: NotRequired[Annotated[Silenced, "nobody is notified of it"]]
 
 
+class SlowCard(TypedDict):
+    """A GPU that is slower than its siblings or than it was."""
+
+    gpu: Annotated[Text, "its UUID, or its index"]
+    nights: Annotated[int, "for how many measured nights in a row"]
+
+
 class Standing(TypedDict):
     """Something that is bad in this run, changed or not."""
 
@@ -50,6 +57,33 @@ class Standing(TypedDict):
         Annotated[Text, "the check of the same host whose finding explains this one"]
     ]
     silenced: NotRequired[Silenced]
+    slow_card: NotRequired[SlowCard]
+
+
+class StripOutlier(TypedDict):
+    """A card that is beyond a bound; of a host as a whole, `card` is empty."""
+
+    host: Text
+    card: Text
+    offset: Annotated[float, "where it is tonight, as `least`"]
+    fails: Annotated[bool, "false: a note"]
+
+
+class Strip(TypedDict):
+    """How the cards of one group are distributed in one measure."""
+
+    group: Annotated[Text, "model, SKU and driver"]
+    measure: Text
+    kind: Annotated[Text, "the kind of values, such as throughput"]
+    centre: Annotated[float, "the median"]
+    cards: int
+    least: Annotated[
+        float, "the least card's distance from the centre, as a share; of temperatures in °C"
+    ]
+    most: Annotated[float, "that of the card with the most"]
+    counts: Annotated[list[int], "the cards in each of equal steps from the least to the most"]
+    outliers: list[StripOutlier]
+    more_outliers: Annotated[int, "how many are not listed"]
 
 
 class Changes(TypedDict):
@@ -62,6 +96,9 @@ class Changes(TypedDict):
     standing: list[Standing]
     hosts: Annotated[dict[str, int], "how many hosts have each verdict"]
     hosts_before: Annotated[dict[str, int] | None, "the same for the run before"]
+    strips: NotRequired[
+        Annotated[list[Strip], "of groups with enough cards to be compared; outliers first"]
+    ]
 
 
 class PastCheck(TypedDict):

@@ -394,6 +394,13 @@ class Plan(TypedDict):
     host: str
     arch: Annotated[Text, "x86_64"]
     expect: Expectation
+    manifest: NotRequired[
+        Annotated[
+            dict[str, list[Text]] | None,
+            "the permitted values of what the host consists of and how it is set; null: not"
+            " declared",
+        ]
+    ]
     service_user: Annotated[Text | None, "the account that must be able to use the GPUs"]
     os: Annotated[PlannedOs | None, "null: the host was not probed"]
     driver: Annotated[PlannedDriver | None, "null: nothing is declared and nothing needs it"]

@@ -31,7 +31,7 @@ MOST_SECTIONS = 64
 # Lists of sections with rows of GPUs or of pairs of them, or of what a stack maps and computes:
 # rows are compared with each other, so a thousand times as many take a million times as long.
 MOST_ROWS = {
-    **dict.fromkeys(("gpus", "smi", "smi_after", "compute", "network"), 512),
+    **dict.fromkeys(("gpus", "smi", "smi_after", "compute", "network", "machine"), 512),
     **dict.fromkeys(("stacks", "containers"), 5000),
 }
 LEAST_INTEGER, MOST_INTEGER = -(1 << 63), (1 << 64) - 1

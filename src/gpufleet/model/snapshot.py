@@ -15,6 +15,7 @@ from .sections.compute import Compute
 from .sections.cuda import Cudnn, Linker, Receipts, Toolkits
 from .sections.gpu import Driver, Gpus, Smi
 from .sections.host import Disks, Environment, Kernel, KernelLog, Os, Packages
+from .sections.machine import Machine
 from .sections.network import Network
 from .sections.stacks import Containers, Stacks
 from .types import Text, Time
@@ -51,6 +52,7 @@ class Sections(TypedDict, total=False):
     gpus: Section[Gpus]
     driver: Section[Driver]
     network: Section[Network]
+    machine: Section[Machine]
     packages: Section[Packages]
     receipts: Section[Receipts]
     toolkits: Section[Toolkits]
@@ -75,6 +77,7 @@ class SectionData(TypedDict, total=False):
     gpus: Gpus
     driver: Driver
     network: Network
+    machine: Machine
     packages: Packages
     receipts: Receipts
     toolkits: Toolkits

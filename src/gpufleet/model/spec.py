@@ -25,6 +25,7 @@ KEYS = (
     "gpu_network",
     "gpu_containers",
     "gpu_expect",
+    "gpu_manifest",
     "gpu_gpus",
     "gpu_pair_address",
     "gpu_nccl_dir",
@@ -166,6 +167,7 @@ class Spec:
     network: NetworkSpec | None = None
     containers: ContainersSpec | None = None
     expect: dict[str, Any] = field(default_factory=dict)  # spec.expectation
+    manifest: dict[str, list[str]] = field(default_factory=dict)  # the permitted values by name
     gpus: list[str] = field(default_factory=list)
     arch: str | None = None  # as uname -m prints it; None: the probed one
     service_user: str | None = None

@@ -12,6 +12,7 @@ from gpufleet.model.nightly import Standing
 from .change import Change, count_nights
 
 THROUGHPUT = "gpu.throughput"
+PROCESSOR = "The processor"
 
 # A baseline needs this many nights. A value is low if it is this many deviations below the median;
 # the deviation counts as at least this part of the median, since clocks vary between nights.
@@ -84,20 +85,6 @@ def slowdown(speeds: Sequence[float | None]) -> Slowdown | None:
     )
 
 
-def slow_nights(
-    speeds: Mapping[tuple[str, str], Sequence[float | None]],
-) -> dict[tuple[str, str], int]:
-    """By host and card, how many measured nights in a row it was low, up to the last measured."""
-    found: dict[tuple[str, str], int] = {}
-    for (host, name), line in speeds.items():
-        known = [value for value in line if value is not None]
-        slow = slowdown(known) if known and name.startswith("gpu.") else None
-        if slow and slow.row:
-            card = host, _device(name)[0]
-            found[card] = max(found.get(card, 0), slow.row)
-    return found
-
-
 def _device(name: str) -> tuple[str, str]:
     """(card or `cpu`, environment: toolkit or stack) of a measure's name."""
     device, kind, where = name.removesuffix(".tflops").partition(
@@ -166,7 +153,7 @@ def standing(speeds: Mapping[tuple[str, str], Sequence[float | None]]) -> Iterat
     for (host, title), each in _slow(speeds).items():
         worst, how = max(each, key=lambda it: (it[0].row, it[0].drop))
         if worst.row >= STRIKES:
-            yield {
+            row: Standing = {
                 "host": host,
                 "check": THROUGHPUT,
                 "verdict": "SLOW",
@@ -174,6 +161,9 @@ def standing(speeds: Mapping[tuple[str, str], Sequence[float | None]]) -> Iterat
                 "remedy": REMEDY,
                 "strikes": worst.row,
             }
+            if title != PROCESSOR:
+                row["slow_card"] = {"gpu": title.removeprefix("GPU "), "nights": worst.row}
+            yield row
 
 
 def _lower(title: str, slow: Slowdown, how: str) -> str:
@@ -193,8 +183,6 @@ def _slow(
         if slow:
             device, where = _device(name)
             # Without a UUID a card has its number.
-            title = {"cpu": "The processor"}.get(
-                device, device if "-" in device else f"GPU {device}"
-            )
+            title = {"cpu": PROCESSOR}.get(device, device if "-" in device else f"GPU {device}")
             found[host, title].append((slow, f"in {where}"))
     return found

@@ -26,6 +26,7 @@ from .change import WEIGHTS, Change, count_nights, without_numbers
 from .outliers import Outliers
 from .port_errors import error_changes
 from .retention import read_time
+from .strips import strips
 from .versions import card_hosts, version_changes
 
 T = TypeVar("T")
@@ -104,7 +105,7 @@ def document(window: Window) -> Changes:
             key=lambda it: (WEIGHTS.index(it.weight), it.host, it.check or ""),
         )
     )
-    return {
+    found: Changes = {
         "schema": SCHEMA,
         "since": None if first else window.nights[-2],
         "night": window.nights[-1],
@@ -113,6 +114,9 @@ def document(window: Window) -> Changes:
         "hosts": _counts(window, -1),
         "hosts_before": None if first else _counts(window, -2),
     }
+    if window.outliers.tonight.spreads:
+        found["strips"] = strips(window.outliers.tonight)
+    return found
 
 
 def _counts(window: Window, night: int) -> dict[str, int]:
@@ -139,7 +143,7 @@ def _standing(window: Window) -> Iterator[Standing]:
             if silenced := window.silenced.get((host, check)):
                 row["silenced"] = silenced
             yield row
-    yield from outliers.standing(window.outliers.tonight)
+    yield from outliers.standing(window.outliers.tonight, len(window.nights))
     for speeds in _by_host(window.own_past).values():
         # Where it fails, that is among the host's changes.
         yield from guarded(

@@ -20,9 +20,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from fnmatch import fnmatchcase
+from itertools import chain
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpufleet.host_state.contents import scrub_of, sound_states
 from gpufleet.model.clock import utc_now
@@ -31,6 +32,7 @@ from gpufleet.model.plan import Plan
 from gpufleet.model.sections.cuda import ContentsRead
 from gpufleet.model.snapshot import Snapshot
 from gpufleet.model.verdict import LETTERS, Verdict
+from gpufleet.yardstick.shifts import WINDOW as COMPARED
 
 from . import database, drift, fabric_history, outliers, siblings, silences, versions
 from .database import HistoryError
@@ -55,6 +57,12 @@ _LETTER = {code: LETTERS[verdict] for code, verdict in enumerate(CODES)}
 # The letter of a code that no release has written.
 _UNKNOWN = LETTERS[Verdict.INCONCLUSIVE]
 
+# The bits of a device's id, where a card is one number of 64 bits.
+_DEVICE_BITS = 32
+# Numbers are less than this; in a damaged file other values are not, and are not read.
+_BEYOND = "9e999"
+
+T = TypeVar("T")
 Measure = Callable[[Snapshot | None, Plan], Mapping[str, float | str]]
 
 
@@ -247,19 +255,35 @@ class History:
                 f"There is no nightly run {night}." if night else "No nightly run is recorded yet.",
                 str(self.path),
             )
-        window = self.window(nights[-WINDOW:])
-        window.outliers = outliers.compared(siblings.compare, self, nights, alerts_per_month)
+        recent = nights[-COMPARED:]
+        speeds = self.numbers(recent, SPEEDS)
+        window = self.window(nights[-WINDOW:], speeds)
+        window.outliers = outliers.compared(
+            siblings.compare, self, recent, alerts_per_month, {SPEEDS: speeds}
+        )
         return drift.document(window)
 
-    def window(self, nights: list[RecordedRun]) -> drift.Window:
-        """Return what `drift` needs of these runs."""
+    def window(
+        self,
+        nights: list[RecordedRun],
+        speeds: Mapping[tuple[str, str], list[float | None]] | None = None,
+    ) -> drift.Window:
+        """Return what `drift` needs of these runs.
+
+        `speeds`: those of these runs and of some before them, if the caller has read them.
+        """
+        letters = self.letters(nights)
         texts = self._texts(nights)
         return drift.Window(
             [night.started for night in nights],
-            self.letters(nights),
+            letters,
             self._unhealthy(nights),
             texts,
-            self.numbers(nights, SPEEDS),
+            {
+                key: line[-len(nights) :]
+                for key, line in (speeds or self.numbers(nights, SPEEDS)).items()
+                if key[0] in letters
+            },
             {host: self._cards(nights[:-1], host) for host, name in texts if name == CARDS},
             self.numbers(nights[-RECENT:], COUNTERS),
             silences.read(self),
@@ -288,53 +312,57 @@ class History:
         self, nights: list[RecordedRun], named: str, host: str | None = None
     ) -> dict[tuple[str, str], list[float | None]]:
         """By host and measure (`named`: a pattern), the number in each of these runs."""
-        position = {night.id: number for number, night in enumerate(nights)}
-        names = self._measures(named)
         hosts, devices = (
             dict(self.rows(f"SELECT id, name FROM {table}")) for table in ("hosts", "devices")
         )
         one = " AND host = (SELECT id FROM hosts WHERE name = ?)" if host else ""
-        found: dict[tuple[int, ...], list[float | None]] = defaultdict(lambda: [None] * len(nights))
-        for number, measure, device, night, value in self._each(
-            "SELECT host, measure, device, night, value FROM numbers"
-            f" WHERE {_NIGHTS} AND typeof(value) IN ('real', 'integer')"
-            f" AND measure IN (SELECT value FROM json_each(?)){one}",
-            _list(nights),
-            json.dumps(list(names)),
-            *([host] if host else []),
-        ):
-            found[number, measure, device][position[night]] = value
-        full = {key: _full(devices[key[2]], names[key[1]]) for key in found}
-        return {
-            (hosts[key[0]], full[key]): line
-            for key, line in found.items()
-            if fnmatchcase(full[key], named)
-        }
+        # A night's values of a measure are neighbours in the file. The card is one number in them,
+        # so that SQLite's rows are the items of a dictionary.
+        column = (
+            f"SELECT host << {_DEVICE_BITS} | device, value FROM numbers WHERE night = ?"
+            f" AND measure = ? AND value < {_BEYOND}{one}"
+        )
+        found: dict[tuple[str, str], list[float | None]] = {}
+        for measure, name in self._measures(named).items():
+            columns: list[dict[int, float]] = [
+                self._fetched(dict, column, night.id, measure, *([host] if host else []))
+                for night in nights
+            ]
+            for card in dict.fromkeys(chain.from_iterable(columns)):
+                full = _full(devices[card & (1 << _DEVICE_BITS) - 1], name)
+                if fnmatchcase(full, named):
+                    found[hosts[card >> _DEVICE_BITS], full] = [
+                        values.get(card) for values in columns
+                    ]
+        return found
 
     def texts(
         self, nights: list[RecordedRun], measure: str, host: str | None = None
     ) -> dict[str, list[str | None]]:
         """By host, the text of a measure in each of these runs; of all hosts or one."""
-        position = {night.id: number for number, night in enumerate(nights)}
-        found: dict[str, list[str | None]] = defaultdict(lambda: [None] * len(nights))
-        of_measure = f"{_NIGHTS} AND w.measure = (SELECT id FROM measures WHERE name = ?)"
+        hosts = dict(self.rows("SELECT id, name FROM hosts WHERE name = coalesce(?, name)", host))
+        # By the whole key: else each night's texts of all measures are read.
+        column = (
+            "SELECT l.host, w.text FROM looks l CROSS JOIN words w"
+            " ON (w.night, w.host, w.measure) = (l.night, l.host, ?) WHERE l.night = ?"
+            " AND l.host = coalesce((SELECT id FROM hosts WHERE name = ?), l.host)"
+        )
+        columns: list[dict[int, int]] = [
+            self._fetched(dict, column, number, night.id, host)
+            for (number,) in self.rows("SELECT id FROM measures WHERE name = ?", measure)
+            for night in nights
+        ]
+        used = sorted(set(chain.from_iterable(each.values() for each in columns)))
         texts = dict(
             self.rows(
-                "SELECT id, text FROM texts WHERE id IN"
-                f" (SELECT DISTINCT w.text FROM words w WHERE {of_measure})",
-                _list(nights),
-                measure,
+                "SELECT id, text FROM texts WHERE id IN (SELECT value FROM json_each(?))",
+                json.dumps(used),
             )
         )
-        for name, night, text in self._each(
-            "SELECT h.name, w.night, w.text FROM words w JOIN hosts h ON h.id = w.host"
-            f" WHERE {of_measure} AND h.name = coalesce(?, h.name)",
-            _list(nights),
-            measure,
-            host,
-        ):
-            found[name][position[night]] = texts.get(text)
-        return dict(found)
+        return {
+            hosts[number]: [texts.get(each.get(number)) for each in columns]
+            for number in dict.fromkeys(chain.from_iterable(columns))
+        }
 
     def _measures(self, named: str) -> dict[int, str]:
         """{id: name without device} of the measures that a pattern may match, by its end."""
@@ -424,16 +452,17 @@ class History:
 
     def rows(self, statement: str, *values: Any) -> list[Any]:
         """Return what a query selects."""
-        return list(self._each(statement, *values))
+        return self._fetched(list, statement, *values)
 
-    def _each(self, statement: str, *values: Any) -> Iterator[Any]:
+    def _fetched(self, make: Callable[[Iterable[Any]], T], statement: str, *values: Any) -> T:
+        """What `make` makes of a query's rows."""
         with database.sqlite_errors(self.path):
             if not self._open:
                 # Opened as immutable, without a lock.
                 unlocked = self.path.exists() and not database.wal_path(self.path).exists()
                 self._opened_as = self._stamp() if unlocked else None
                 self._open = database.open_for_reading(self.path)
-            yield from self._open.execute(statement, values)
+            return make(self._open.execute(statement, values))
 
     @property
     def _writer(self) -> sqlite3.Connection:

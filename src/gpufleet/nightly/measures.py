@@ -7,6 +7,11 @@ A number's name ends in its unit. A value that could not be read has no entry. T
     gpu.GPU-<uuid>.stack.tensorflow-2.13.1.tflops, ...         through the framework
     cpu.stack.tensorflow-2.13.1.tflops, ...                    on a host declared to have no GPU
     gpu.GPU-<uuid>.temperature_c, .power_w, .ecc_uncorrected, .bandwidth_gib_s
+    gpu.GPU-<uuid>.to_device_gib_s, .from_device_gib_s         copies with the host's memory
+    gpu.GPU-<uuid>.peer_gib_s                                  the median of its copies with others
+    gpu.GPU-<uuid>.load.temperature_c, .clock_mhz, .power_w    after some time under full load
+    gpu.GPU-<uuid>.pcie_replays.errors, ...                    counters of catalog/yardstick.yml
+    stack.tensorflow-2.13.1.import_s                           time of the framework's import
     port.<guid>.symbol_error.reading, ...                      error counters of a port
     nvlink.GPU-<uuid>.replay.reading, ...                      error counters of a GPU's NVLinks
     port.<guid>.load.reading    a number for the boot and the driver load that they belong to
@@ -21,16 +26,19 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeGuard
 
+from gpufleet.catalog import smi, yardstick
 from gpufleet.errors import Defect, guarded
 from gpufleet.host_state import counters
 from gpufleet.host_state import ports as roles
 from gpufleet.judge import judge
 from gpufleet.model.plan import Plan
-from gpufleet.model.sections.compute import CublasResult
+from gpufleet.model.sections.compute import ComputeRun, CublasResult, Sample
 from gpufleet.model.sections.gpu import SmiDevice
 from gpufleet.model.sections.stacks import Framework, Product
 from gpufleet.model.snapshot import SectionData, Snapshot
@@ -42,6 +50,14 @@ from .port_errors import END, LOAD
 from .port_states import PORTS, text_of
 
 Pair = tuple[str, str | float | None]
+
+# How the name of a counter of corrected errors ends.
+ERRORS = ".errors"
+# What stands for no number of 32 bits.
+SENTINEL_32 = (1 << 32) - 1
+COUNT = re.compile(r"[0-9]{1,18}")
+# What the sensors show under load is the median of so many seconds at least.
+LEAST_SAMPLES = 10
 
 # How the names of devices begin, as runs of any framework have them; a number follows.
 GPU, CPU = "/GPU:", "/CPU:"
@@ -172,6 +188,60 @@ def _gpus(data: SectionData, names: Mapping[float | str, str]) -> Iterator[Pair]
         yield f"{name}.temperature_c", card["temperature_c"]
         yield f"{name}.power_w", card["power_w"]
         yield f"{name}.ecc_uncorrected", card["ecc_uncorrected_aggregate"]
+        elements = card.get("elements") or {}
+        for counter in yardstick.counters():
+            yield f"{name}.{counter.name}{ERRORS}", _count(elements, counter.shapes)
+
+
+def _count(elements: Mapping[str, str], shapes: Sequence[Sequence[str]]) -> int | None:
+    """The sum of the first of these shapes that a card prints; None if a part was not read."""
+    texts = next(
+        (
+            found
+            for shape in shapes
+            if (found := [elements[path] for path in shape if path in elements])
+        ),
+        [],
+    )
+    # A card without one of several counters says so.
+    counted = [text for text in texts if not smi.no_value(text)]
+    if not counted or not all(COUNT.fullmatch(text) for text in counted):
+        return None
+    counts = [int(text) for text in counted]
+    return sum(counts) if SENTINEL_32 not in counts else None
+
+
+def _loaded(samples: Sequence[Sample]) -> Iterator[Pair]:
+    """What a card's sensors show in the second half of its load: the median of each."""
+    settled = [each for each in samples[len(samples) // 2 :] if each["tflops"]]
+    readings: dict[str, list[float | None]] = {
+        "temperature_c": [each["temperature_c"] for each in settled],
+        "clock_mhz": [each["clock_sm_mhz"] for each in settled],
+        "power_w": [each["power_w"] for each in settled],
+    }
+    for name, values in readings.items():
+        known = [value for value in values if value is not None]
+        if len(known) >= LEAST_SAMPLES:
+            yield name, statistics.median(known)
+
+
+def _copies(run: ComputeRun) -> Iterator[tuple[int, str, float | None]]:
+    """(GPU, measure, GiB/s) of the copies on a card, with the host, and with other cards."""
+    for copy in run["bandwidth"] or ():
+        yield copy["gpu"], "bandwidth_gib_s", copy["gib_s"]
+    for device in run["devices"]:
+        copies = device.get("copies")
+        if copies:
+            yield device["index"], "to_device_gib_s", copies["to_device_gib_s"]
+            yield device["index"], "from_device_gib_s", copies["from_device_gib_s"]
+    # One slow card is slow in all of its copies, another one only in those with it.
+    peers: dict[int, list[float]] = defaultdict(list)
+    for between in run["peer"] or ():
+        if between["gib_s"] is not None and not between["error"]:
+            for number in (between["from"], between["to"]):
+                peers[number].append(between["gib_s"])
+    for number, rates in peers.items():
+        yield number, "peer_gib_s", statistics.median(rates)
 
 
 def _ports(data: SectionData, plan: Plan) -> Iterator[Pair]:
@@ -213,12 +283,19 @@ def _products(data: SectionData, plan: Plan, names: Mapping[float | str, str]) -
         where = f"toolkit.{_short(run['toolkit'], plan)}"
         for entry in run["cublas"]:
             yield from _product(f"{_gpu(names, entry['gpu'])}.{where}", entry)
-        for copy in run["bandwidth"] or ():
-            yield f"{_gpu(names, copy['gpu'])}.bandwidth_gib_s", copy["gib_s"]
+        for card, measure, rate in _copies(run):
+            yield f"{_gpu(names, card)}.{measure}", rate
+        for load in run["sustained"] or ():
+            if not load["error"] and not load["busy"] and load["wrong"] == 0:
+                for measure, value in _loaded(load["samples"]):
+                    yield f"{_gpu(names, load['gpu'])}.load.{measure}", value
     for stack in data["stacks"]["stacks"] if "stacks" in data else ():
         where, framework = f"stack.{stack['name']}", stack["framework"]
         if not framework:
             continue
+        if framework["state"] == "ok":
+            took = (framework.get("seconds") or {}).get("import")
+            yield f"{where}.import_s", took if isinstance(took, int | float) else None
         addresses = dict(_addresses(framework))
         for product in framework["matmul"]:
             if "precision" in product:

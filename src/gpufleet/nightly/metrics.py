@@ -57,7 +57,8 @@ METRICS: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "gpufleet_matmul_tflops": ("Throughput of matrix products", ("host", "gpu", "stack")),
     "gpufleet_gpu_slow_nights": (
-        "Nights in a row that a card is below its own baseline; absent if it is not",
+        "Nights in a row that a card is slower than its siblings or than before; absent if it is"
+        " not, and where it was not measured",
         ("host", "gpu"),
     ),
     "gpufleet_port_up": (

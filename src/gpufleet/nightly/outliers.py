@@ -5,16 +5,18 @@ A card has one change for all of its measures, a group has one for all of its ca
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ParamSpec
 
+from gpufleet.catalog import yardstick as facts
 from gpufleet.errors import Defect, guarded
 from gpufleet.model.nightly import Standing
 from gpufleet.model.verdict import Verdict
 from gpufleet.yardstick.analysis import Analysis
-from gpufleet.yardstick.values import Finding
+from gpufleet.yardstick.values import ERRORS, Finding
 
 from .change import Change, count_nights
 
@@ -78,12 +80,15 @@ def changes(outliers: Outliers) -> Iterator[Change]:
             )
 
 
-def standing(tonight: Analysis) -> Iterator[Standing]:
-    """Yield a row for each card and group that is worse than the bound tonight."""
+def standing(tonight: Analysis, nights: int) -> Iterator[Standing]:
+    """Yield a row for each card and group that is worse than the bound tonight.
+
+    `nights`: how many are known; a card that has always been slow is slow in all of them.
+    """
     for key, findings in _worst(tonight).items():
         if findings[0].fails:
             change = _change(key, findings)
-            yield {
+            row: Standing = {
                 "host": key[0],
                 "check": _check(findings[0]),
                 "verdict": VERDICT,
@@ -91,6 +96,14 @@ def standing(tonight: Analysis) -> Iterator[Standing]:
                 "remedy": change.remedy,
                 "strikes": change.strikes,
             }
+            slow = [
+                each.nights or nights
+                for each in findings
+                if each.fails and each.card and facts.is_speed(each.kind)
+            ]
+            if slow:
+                row["slow_card"] = {"gpu": key[1], "nights": max(slow)}
+            yield row
 
 
 def _not_compared(defect: Defect) -> Change:
@@ -111,7 +124,7 @@ def _worst(analysis: Analysis) -> dict[Key, list[Finding]]:
     """The findings of each card and group, the clearest first."""
     found: dict[Key, list[Finding]] = defaultdict(list)
     for each in analysis.findings:
-        found[(each.host, each.card) if each.card else (each.group, each.method)].append(each)
+        found[(each.host, each.card) if each.host else (each.group, each.method)].append(each)
     for findings in found.values():
         findings.sort(key=lambda each: (not each.fails, -abs(each.change / each.bound)))
     return found
@@ -119,18 +132,20 @@ def _worst(analysis: Analysis) -> dict[Key, list[Finding]]:
 
 def _is_judged(key: Key, findings: Sequence[Finding], tonight: Analysis) -> bool:
     """Whether tonight says that it is over, and does not only lack the values."""
-    if not findings[0].card:
+    if not findings[0].host:
         return any(spread.group == key[0] for spread in tonight.spreads)
-    return any(key in spread.offsets for spread in tonight.spreads)
+    return any(key in spread.offsets for spread in tonight.spreads) or key in tonight.counted
 
 
 def _check(finding: Finding) -> str:
-    return CARD if finding.card else GROUP
+    return CARD if finding.host else GROUP
 
 
 def _title(key: Key, finding: Finding) -> str:
     if finding.card:
         return finding.card if "-" in finding.card else f"GPU {finding.card}"
+    if finding.host:
+        return "The host"
     return f"{len(finding.hosts)} hosts" if finding.hosts else "The group"
 
 
@@ -139,7 +154,8 @@ def _change(key: Key, findings: Sequence[Finding]) -> Change:
     more = len({each.measure for each in findings}) - 1
     others = f" ({more} more {'measure' if more == 1 else 'measures'} likewise)" if more else ""
     since = f" for {count_nights(first.nights)}" if first.nights else ""
-    size = f"{abs(first.change):.1%} {'lower' if first.change < 0 else 'higher'}"
+    size = facts.amount(first.kind, abs(first.change))
+    way = "lower" if first.change < 0 else "higher"
     against = {
         "shift": f"than before{since}, compared with {first.siblings} siblings",
         "level": f"than the usual of {first.siblings} siblings",
@@ -147,18 +163,31 @@ def _change(key: Key, findings: Sequence[Finding]) -> Change:
         "shared": f"than before{since}: {_hosts(first.hosts)}",
         "rise": f"than before{since}",
     }[first.method]
+    bound = (
+        facts.amount(first.kind, abs(first.bound))
+        if math.isfinite(first.bound)
+        else "not known after so few nights"
+    )
     return Change(
         KIND,
         key[0],
         _check(first),
         None,
-        f"{first.change:+.1%}",
-        f"{_title(key, first)}: {first.measure} is {size} {against}{others}; the bound is"
-        f" {abs(first.bound):.1%} ({first.group}).",
-        CARD_REMEDY if first.card else GROUP_REMEDY,
+        facts.amount(first.kind, first.change, "+"),
+        f"{_title(key, first)}: {first.measure} is {size} {way} {against}{others}; the bound is"
+        f" {bound} ({first.group}).",
+        _remedy(first),
         "bad" if first.fails else "note",
         max(first.nights, 1) if first.fails else 0,
     )
+
+
+def _remedy(finding: Finding) -> str:
+    """What to do; that of a counter where errors rise."""
+    counter = next((each for each in facts.counters() if each.name == finding.measure), None)
+    if counter and finding.kind == ERRORS:
+        return counter.remedy
+    return CARD_REMEDY if finding.host else GROUP_REMEDY
 
 
 def _hosts(names: Sequence[str]) -> str:

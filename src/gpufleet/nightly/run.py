@@ -45,7 +45,6 @@ from gpufleet.verification.probing import verify
 from gpufleet.verification.session import Session
 
 from . import channels, database, host_states, metrics, notifications, silences, state
-from .baselines import slow_nights
 from .config import Settings
 from .fabric_history import RecordedBandwidth, RecordedTest, latest_tests
 from .history import COUNTERS, NIGHTLY, History, HistoryError
@@ -269,15 +268,12 @@ class NightlyRun:
 
     def _slow(self) -> dict[tuple[str, str], int]:
         """By host and card, how many nights in a row the card is slow."""
-        hosts = {host.name for host in self.session.hosts} if self.session else set()
-        return slow_nights(
-            {
-                (host, name): line
-                for host, known in (self.past["hosts"] if self.past else {}).items()
-                if host in hosts
-                for name, line in known["measures"].items()
-            }
-        )
+        standing = self.changes["standing"] if self.changes else []
+        return {
+            (row["host"], row["slow_card"]["gpu"]): row["slow_card"]["nights"]
+            for row in standing
+            if "slow_card" in row
+        }
 
     def _silenced(self) -> dict[tuple[str, str], int]:
         """By host and check, when the silence of all that is found of it ends."""

@@ -20,7 +20,8 @@ def mounts_of(host):
 
 
 def parse_mounts(text):
-    """[{"path", "type", "source", "readonly"}] of the kernel's list; a later one is on top."""
+    """[{"path", "type", "source", "readonly", "options"}] of the kernel's list; a later one is on
+    top. Its own options come first, then those of the whole file system."""
     found = []
     for line in text.splitlines():
         fields, _, rest = line.partition(" - ")
@@ -34,6 +35,7 @@ def parse_mounts(text):
                 "source": unescape(rest[1]),
                 # A bind mount's own option, or that of the whole file system.
                 "readonly": "ro" in fields[5].split(",") or "ro" in rest[-1].split(","),
+                "options": fields[5].split(",") + rest[-1].split(","),
             }
         )
     return found

@@ -23,6 +23,7 @@ from .sections.gpus import section_gpus
 from .sections.kernel import section_kernel
 from .sections.kernel_log import section_kernel_log
 from .sections.linker import section_linker
+from .sections.machine import section_machine
 from .sections.network import section_network
 from .sections.operating_system import section_os
 from .sections.packages import section_packages
@@ -41,6 +42,7 @@ SECTIONS = {
     "gpus": section_gpus,
     "driver": section_driver,
     "network": section_network,
+    "machine": section_machine,
     "packages": section_packages,
     "receipts": section_receipts,
     "toolkits": section_toolkits,

@@ -25,7 +25,16 @@ from gpufleet.model.verdict import SYMBOLS, Bundle, Verdict
 from gpufleet.paths import host_file_name
 from gpufleet.verification.session import HostRun, Session
 
-from . import change_summary, fleet_fabric, fleet_versions, guard, junit, page, summary
+from . import (
+    change_summary,
+    fleet_fabric,
+    fleet_versions,
+    guard,
+    junit,
+    page,
+    strip_plots,
+    summary,
+)
 from .bundle import bundles
 from .rendering import source, template
 
@@ -61,6 +70,7 @@ def _page(session: Session, changes: Changes | None, past: Past | None) -> str:
     style, script = source("report.css"), source("report.js")
     host_versions = fleet_versions.read_versions(session)
     host_fabrics = fleet_fabric.fabrics(session)
+    strips = changes.get("strips", []) if changes else []
     return template("report.html.j2").render(
         document=session.document,
         hosts=session.hosts,
@@ -90,6 +100,10 @@ def _page(session: Session, changes: Changes | None, past: Past | None) -> str:
         silenced_changes=sum("silenced" in change for change in changes["changes"])
         if changes
         else 0,
+        strips=strip_plots.groups(strips),
+        more_strips=len(strips[strip_plots.MOST_STRIPS :]),
+        most_listed=strip_plots.MOST_LISTED,
+        strip_size=(strip_plots.WIDTH, strip_plots.HEIGHT, strip_plots.LINE),
         trend=page.bad_nights(past),
         versions=fleet_versions.compare_versions(host_versions),
         rails=fleet_fabric.rails(host_fabrics),

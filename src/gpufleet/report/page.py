@@ -32,7 +32,7 @@ STEPS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 MOST_EVIDENCE = 500_000
 # Characters of measured values in a page. If there are more, the page has only the newest nights
 # (at least LEAST_NIGHTS) and the worst hosts. A row needs ROW characters beside its values.
-MOST_MEASURED = 1_800_000
+MOST_MEASURED = 1_500_000
 LEAST_NIGHTS = 14
 ROW = 40
 NOWHERE = -1
@@ -96,10 +96,10 @@ def document(
 
     `hosts` are in the session's order, `order` are their indexes, the worst first. Of a host,
     `wrong` are `[check, cause, remedy, evidence]`, and the silence where one covers it, `folded`
-    are `[check, the check that explains it]`, `seen` are `[check, evidence]`, and `excused` is the
-    index in `excuses` of its `[check, declaration]`; `changed` are texts, and `series` is null if
-    there was no room. A check is its index in `checks`, a text its number in `texts`, or -1 if
-    there was no room.
+    are `[check, the check that explains it]`, `seen` is the index in `seen` of its
+    `[check, evidence]`, `excused` that in `excuses` of its `[check, declaration]`; `changed` are
+    texts, and `series` is null if there was no room. A check is its index in `checks`, a text its
+    number in `texts`, or -1 if there was no room.
     `fabric` is the index in `fabrics` of a host's ports and NVLinks, each by its index in `rows`:
     the letter of a port's state, and texts. It is null if there was no room.
     """
@@ -118,8 +118,10 @@ def document(
         host.name: _host(host, host_versions[host.name], indexes, texts, excuses) for host in order
     }
     # Evidence of failures has room before evidence of passed checks, for all hosts.
+    seen: dict[tuple[tuple[int, int], ...], int] = {}
     for host in order:
-        hosts[host.name]["seen"] = _passed_evidence(host, indexes, texts)
+        passed = tuple(_passed_evidence(host, indexes, texts))
+        hosts[host.name]["seen"] = seen.setdefault(passed, len(seen))
     fabrics = Fabrics(texts)
     for host in order:
         hosts[host.name]["fabric"] = fabrics.number(host_fabrics[host.name])
@@ -150,6 +152,7 @@ def document(
         "hosts": [hosts[host.name] for host in session.hosts],
         "order": [numbers[host.name] for host in order],
         "excuses": [list(map(list, excuse)) for excuse in excuses],
+        "seen": [list(map(list, each)) for each in seen],
         "rows": list(map(list, fabrics.rows)),
         "fabrics": [list(map(list, fabric)) for fabric in fabrics.numbers],
         "texts": list(texts.numbers),
@@ -201,12 +204,13 @@ def _host(
     }
 
 
-def _passed_evidence(host: HostRun, indexes: Mapping[str, int], texts: Texts) -> list[list[int]]:
-    return [
-        [indexes[check["id"]], texts.evidence(mask_name(check["evidence"], host.name))]
-        for check in host.result["checks"]
-        if check["verdict"] == Verdict.PASS and check["evidence"]
-    ]
+def _passed_evidence(
+    host: HostRun, indexes: Mapping[str, int], texts: Texts
+) -> Iterator[tuple[int, int]]:
+    for check in host.result["checks"]:
+        if check["verdict"] == Verdict.PASS and check["evidence"]:
+            evidence = mask_name(check["evidence"], host.name)
+            yield indexes[check["id"]], texts.evidence(evidence)
 
 
 def _nights(past: Past | None, hosts: Iterable[str]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gpufleet.catalog import gpus, versions
 from gpufleet.catalog.records import DriverMinimum
+from gpufleet.host_state import secure_boot
 from gpufleet.model.problems import Code
 from gpufleet.model.spec import DriverSpec
 from gpufleet.model.types import Row
@@ -65,21 +66,9 @@ def _check_secure_boot(context: ResolveContext) -> None:
     Where gpufleet's driver is loaded, its modules have another, enrolled key.
     """
     runs = context.host.driver and context.host.receipt("driver", "driver")
-    if not context.host.rejects_modules or context.spec.without_gpu or runs:
-        return
-    keys = "/var/lib/dkms/mok"
-    context.refuse(
-        Code.SECURE_BOOT,
-        "Secure Boot is on and DKMS's key is not enrolled: the kernel will not load the driver's "
-        "modules",
-        "gpu_driver",
-        f"on the host, as root: (1) unless {keys}.pub exists, openssl req -new -x509 -newkey "
-        f"rsa:2048 -nodes -days 36500 -subj /CN=DKMS/ -keyout {keys}.key -outform DER -out "
-        f"{keys}.pub; (2) mokutil --import {keys}.pub (package mokutil), and choose a "
-        "password; (3) reboot, and on "
-        "the console choose Enroll MOK and type that password; (4) provision again. Or switch "
-        "Secure Boot off in the firmware",
-    )
+    if secure_boot.refuses_modules(context.host) and not context.spec.without_gpu and not runs:
+        cause, remedy = secure_boot.problem(context.host)
+        context.refuse(Code.SECURE_BOOT, cause, "gpu_driver", f"on the host, {remedy}")
 
 
 def _check_mig(context: ResolveContext) -> None:

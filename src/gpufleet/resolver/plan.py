@@ -88,6 +88,7 @@ def resolve_declaration(
             **{key: context.spec.expect.get(key) for key in expectation.KEYS},
             **_throughput(context),
         },
+        "manifest": context.spec.manifest or None,
         "service_user": context.spec.service_user,
         "os": driver_sources.describe(context.host),
         "driver": own_driver,

@@ -24,7 +24,7 @@ from gpufleet.model.spec import (
     ToolkitSpec,
 )
 
-from . import expectation, parse_driver, parse_network
+from . import expectation, parse_driver, parse_manifest, parse_network
 from .reader import MAX_DISTANCE, Reader, edit_distance
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._+-]*")
@@ -81,6 +81,7 @@ def read(variables: Mapping[str, Any], problems: Problems) -> Spec:
         network=parse_network.network(reader, get("gpu_network")),
         containers=parse_driver.containers(reader, get("gpu_containers")),
         expect=expectation.read(reader, get("gpu_expect")),
+        manifest=parse_manifest.manifest(reader, get("gpu_manifest")),
         gpus=[each for each in read_gpus if each],
         arch=reader.choice(get("gpu_arch"), "gpu_arch", facts.machines()),
         service_user=expectation.service_user(reader, get("gpu_service_user")),

@@ -16,12 +16,14 @@ class Analysis:
     """The findings and distributions of one night's values.
 
     `compared`: the (host, card, measure) of the lines that have enough nights and siblings to be
-    compared; nobody else's own past is judged here.
+    compared; nobody else's own past is judged here. `counted`: the (host, card) whose errors were
+    counted in the last night.
     """
 
     findings: list[Finding] = field(default_factory=list)
     spreads: list[Spread] = field(default_factory=list)
     compared: set[tuple[str, str, str]] = field(default_factory=set)
+    counted: set[tuple[str, str]] = field(default_factory=set)
 
     def add(self, other: Analysis) -> None:
         """Add what the values of another kind say."""

@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from .runs import Runs
 from .shifts import CHANGED, LEAST_OFFSET_NIGHTS
-from .values import LEAST_SIBLINGS, NOTE_FACTOR, Budget, Finding, Line
+from .values import ERRORS, LEAST_SIBLINGS, NOTE_FACTOR, Budget, Finding, Line
 
 # How many nights the usual count comes from, before those that are tested, and the lengths of runs
 # that are tested: a large rise shows in its first night, a small one in the third.
 NIGHTS = 30
 LENGTHS = (1, 3)
+# Those of the last night, and of the one before it.
+WINDOW = NIGHTS + max(LENGTHS) + 1
 
 
 def ratio(count: float, usual: float) -> float:
@@ -27,17 +29,43 @@ def ratio(count: float, usual: float) -> float:
     return (count + 1) / (usual + 1)
 
 
+def growths(readings: Sequence[float | None]) -> list[float | None]:
+    """By night, the new errors since the reading before; `readings`: of a counter, oldest first.
+
+    A counter that is smaller than before began again at 0, with a boot, a load of the driver or a
+    reset: it has at least as many new errors as it shows. Several nights without a reading share
+    what is new equally. The first reading says nothing.
+    """
+    found: list[float | None] = [None] * len(readings)
+    before: float | None = None
+    gap = 0
+    for night, reading in enumerate(readings):
+        gap += 1
+        if reading is None:
+            continue
+        if before is not None:
+            found[night] = (reading - before if reading >= before else reading) / gap
+        before, gap = reading, 0
+    return found
+
+
 def rises(lines: Sequence[Line], budget: Budget) -> list[Finding]:
-    """The cards whose count rose in the last night. Values are new errors of each night.
+    """The cards whose count rose in the last night. Values are new errors of each night."""
+    return rises_both(lines, budget)[1]
+
+
+def rises_both(lines: Sequence[Line], budget: Budget) -> tuple[list[Finding], list[Finding]]:
+    """The cards whose count rose in the night before the last one, and in the last one.
 
     A card's usual count is the mean of its own earlier nights and of one night of its group: a card
-    without past nights is compared with its group alone.
+    without past nights is compared with its group alone. Both nights have the same usual counts and
+    limits.
     """
     groups: dict[tuple[str, str], list[Line]] = defaultdict(list)
     for line in lines:
         if line.groups[-1]:
             groups[line.measure, line.groups[-1]].append(line)
-    judged: list[tuple[Line, list[float], float, int]] = []
+    known: list[tuple[Line, float, int]] = []
     noises: list[tuple[str, list[float]]] = []
     for members in groups.values():
         if len(members) <= LEAST_SIBLINGS:
@@ -56,13 +84,27 @@ def rises(lines: Sequence[Line], budget: Budget) -> list[Finding]:
                 noise = [-ratio(each, before) for each in own[half:]]
                 if statistics.median(noise) > CHANGED:
                     noises.append((line.host, noise))
-            if line.values[-1] is not None:
-                judged.append((line, last, expected, len(members) - 1))
+            known.append((line, expected, len(members) - 1))
     runs = Runs(noises)
     chance = budget.chance("rise")
     fails, notes = (runs.limits(factor * chance, LENGTHS) for factor in (1.0, NOTE_FACTOR))
+    return _judged(known, fails, notes, 1), _judged(known, fails, notes, 0)
+
+
+def _judged(
+    known: Sequence[tuple[Line, float, int]],
+    fails: Mapping[int, float],
+    notes: Mapping[int, float],
+    dropped: int,
+) -> list[Finding]:
+    """The rises without so many of the last nights. `known`: lines, usual counts, siblings."""
     found = []
-    for line, last, expected, siblings in judged:
+    for line, expected, siblings in known:
+        values = line.values[: len(line.values) - dropped][-max(LENGTHS) :]
+        # Nothing rises where nothing is counted.
+        if not values or not values[-1]:
+            continue
+        last = [value for value in values if value is not None]
         ratios = {
             length: ratio(min(last[-length:]), expected)
             for length in LENGTHS
@@ -74,7 +116,7 @@ def rises(lines: Sequence[Line], budget: Budget) -> list[Finding]:
         found.append(
             Finding(
                 "rise",
-                "errors",
+                ERRORS,
                 line.measure,
                 line.groups[-1],
                 min(last[-length:]) - expected,
@@ -90,5 +132,5 @@ def rises(lines: Sequence[Line], budget: Budget) -> list[Finding]:
 
 
 def _past(line: Line) -> list[float]:
-    end = len(line.values) - max(LENGTHS)
+    end = len(line.values) - max(LENGTHS) - 1
     return [value for value in line.values[max(0, end - NIGHTS) : max(0, end)] if value is not None]

@@ -20,8 +20,7 @@ Levels = list[dict[str, float]]
 
 def oriented(kind: Kind, lines: Sequence[Line]) -> list[Row]:
     """The values of each line on the scale of the comparison."""
-    scale = kind.oriented
-    return [[None if value is None else scale(value) for value in line.values] for line in lines]
+    return [kind.oriented(line.values) for line in lines]
 
 
 def residuals(
@@ -32,24 +31,24 @@ def residuals(
     All lines are of one measure. `reference`: the nights that offsets are estimated from. A night
     in which the group has too few cards is None.
     """
-    first = _levels(lines, rows, [0.0] * len(rows))
-    rough = [
-        median(value for value in (each[night] for night in reference) if value is not None)
-        for each in _without(lines, rows, first)
-    ]
+    past = [row[reference.start : reference.stop] for row in rows]
+    first = _levels(lines, past, [0.0] * len(rows), reference.start)
+    rough = [median(row) for row in _without(lines, past, first, reference.start)]
     levels = _levels(lines, rows, rough)
     return _without(lines, rows, levels), levels
 
 
-def _without(lines: Sequence[Line], rows: Sequence[Row], levels: Levels) -> list[Row]:
-    """The values less the level of their night and group."""
+def _without(
+    lines: Sequence[Line], rows: Sequence[Row], levels: Levels, begin: int = 0
+) -> list[Row]:
+    """The values less the level of their night and group, from night `begin` on."""
     by_history: dict[tuple[str, ...], list[float | None]] = {}
     found: list[Row] = []
     for line, row in zip(lines, rows, strict=True):
         own = by_history.get(line.groups)
         if own is None:
             own = by_history[line.groups] = [
-                level.get(group) for level, group in zip(levels, line.groups, strict=True)
+                level.get(group) for level, group in zip(levels, line.groups[begin:], strict=False)
             ]
         found.append(
             [
@@ -60,8 +59,13 @@ def _without(lines: Sequence[Line], rows: Sequence[Row], levels: Levels) -> list
     return found
 
 
-def _levels(lines: Sequence[Line], rows: Sequence[Row], offsets: Sequence[float | None]) -> Levels:
-    """The median over the cards of each group and night, less their offsets."""
+def _levels(
+    lines: Sequence[Line],
+    rows: Sequence[Row],
+    offsets: Sequence[float | None],
+    begin: int = 0,
+) -> Levels:
+    """The median over the cards of each group and night, less their offsets, from `begin` on."""
     cohorts: dict[tuple[str, ...], list[int]] = defaultdict(list)
     for position, line in enumerate(lines):
         if offsets[position] is not None:
@@ -78,7 +82,7 @@ def _levels(lines: Sequence[Line], rows: Sequence[Row], offsets: Sequence[float 
     for night in range(len(rows[0]) if rows else 0):
         values: dict[str, list[float]] = defaultdict(list)
         for groups, nights, own in columns:
-            values[groups[night]] += [
+            values[groups[begin + night]] += [
                 value - offset
                 for value, offset in zip(nights[night], own, strict=True)
                 if value is not None
@@ -93,7 +97,7 @@ def _levels(lines: Sequence[Line], rows: Sequence[Row], offsets: Sequence[float 
     return levels
 
 
-def median(values: Iterable[float]) -> float | None:
-    """The median; None of nothing."""
-    known = list(values)
+def median(values: Iterable[float | None]) -> float | None:
+    """The median of what is known; None of nothing."""
+    known = [value for value in values if value is not None]
     return statistics.median(known) if known else None

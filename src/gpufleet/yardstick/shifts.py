@@ -28,6 +28,8 @@ LEAST_OFFSET_NIGHTS = 7
 DIFFERENCE_TO_SIGMA = 1.4826 / math.sqrt(2)
 # A card whose usual noise is below this in a part of the nights has changed: it is no example.
 CHANGED = -3.0
+# A card that is beyond this part of a limit may share what others have.
+NEAR = 0.5
 
 
 class Parts(NamedTuple):
@@ -120,13 +122,16 @@ def healthy_runs(known: Sequence[Noise]) -> Runs:
 
 
 def _changed(part: Row) -> bool:
-    usual = median(value for value in part if value is not None)
+    # Few cards have a night like this, and a median takes long.
+    if not any(value < CHANGED for value in part if value is not None):
+        return False
+    usual = median(part)
     return usual is not None and usual < CHANGED
 
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """One line that is beyond a limit; `near`: beyond half of the limit of a fault."""
+    """One line that is beyond a limit; `near`: beyond `NEAR` of the limit of a fault."""
 
     noise: Noise
     length: int
@@ -167,16 +172,18 @@ def shifts(
     """
     chance = budget.chance("shift")
     fails, notes = (runs.limits(factor * chance) for factor in (1.0, NOTE_FACTOR))
+    grades = (("fails", fails, 1.0), ("note", notes, 1.0), ("near", fails, NEAR))
+    # Most lines are not as deep tonight as the smallest of these limits.
+    nearest = min(part * min(limits.values()) for _, limits, part in grades)
     found = []
     for whole in known:
-        noise = replace(whole, tested=whole.tested[:-dropped]) if dropped else whole
+        tested = whole.tested[:-dropped] if dropped else whole.tested
+        if not tested or tested[-1] is None or -tested[-1] < nearest:
+            continue
+        noise = replace(whole, tested=tested)
         depths = noise.depths()
         least = kind.least_loss / noise.sigma
-        for grade, limits, part in (
-            ("fails", fails, 1.0),
-            ("note", notes, 1.0),
-            ("near", fails, 0.5),
-        ):
+        for grade, limits, part in grades:
             passed = [
                 length
                 for length, depth in depths.items()

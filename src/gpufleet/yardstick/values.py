@@ -11,6 +11,9 @@ from typing import Literal
 LEAST_SIBLINGS = 8
 NIGHTS_PER_MONTH = 30
 
+# The kind of findings that are counts of errors, which are no `Kind` of values.
+ERRORS = "errors"
+
 Method = Literal["shift", "level", "rise", "group"]
 # How the budget is divided.
 SHARES: dict[Method, float] = {"shift": 0.4, "level": 0.2, "rise": 0.2, "group": 0.2}
@@ -33,12 +36,17 @@ class Kind:
     least: float
     resolution: float
 
-    def oriented(self, value: float | None) -> float | None:
-        """The value on the scale of the comparison, where lower is worse."""
-        if value is None or not math.isfinite(value) or (self.relative and value <= 0):
-            return None
-        scaled = math.log(value) if self.relative else value
-        return scaled if self.worse == "lower" else -scaled
+    def oriented(self, values: Sequence[float | None]) -> list[float | None]:
+        """The values on the scale of the comparison, where lower is worse."""
+        least = 0.0 if self.relative else -math.inf
+        known = [
+            value if value is not None and least < value < math.inf else None for value in values
+        ]
+        if self.relative:
+            known = [None if value is None else math.log(value) for value in known]
+        if self.worse == "lower":
+            return known
+        return [None if value is None else -value for value in known]
 
     @property
     def least_loss(self) -> float:

@@ -178,6 +178,19 @@ def secure_boot_without_the_key(plan: Document, snapshot: Document) -> None:
     data(snapshot, "driver").update(loaded=None, modules=[])
 
 
+@fault("driver.secure-boot", cause="awaits its enrolment", remedy="choose Enroll MOK")
+@fault("driver.loaded", cause="not loaded", remedy=PROVISION)
+@fault("driver.pending", cause="must be reloaded", remedy=PROVISION)
+def secure_boot_with_an_enrolment_that_was_not_confirmed(
+    plan: Document, snapshot: Document
+) -> None:
+    data(snapshot, "kernel")["secure_boot"] = {
+        **{"enabled": True, "refuses": True, "enrolled": False, "pending": True},
+        "key": "/var/lib/dkms/mok.pub",
+    }
+    data(snapshot, "driver").update(loaded=None, modules=[])
+
+
 @harmless
 def secure_boot_with_a_driver_that_is_loaded(plan: Document, snapshot: Document) -> None:
     data(snapshot, "kernel")["secure_boot"] = {"enabled": True, "enrolled": False}

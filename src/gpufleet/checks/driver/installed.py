@@ -171,9 +171,9 @@ def nouveau(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     skip_reason=_managed_without_gpu,
 )
 def secure_boot(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
-    """Where Secure Boot is on, the key that signs the driver's modules is enrolled."""
+    """Where the kernel refuses unsigned modules, the key that signs the driver's is enrolled."""
     entails = ("key",) if observed.data["driver"]["loaded"] else ("key", subjects.DRIVER)
-    for finding in driver_findings(driver_kernels.secure_boot, plan, observed):
+    for finding in driver_findings(driver_kernels.key_enrolled, plan, observed):
         yield replace(finding, entails=entails)
     yield Evidence(str(observed.data["kernel"]["secure_boot"]))
 

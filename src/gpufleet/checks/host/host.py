@@ -37,7 +37,7 @@ SECOND_READINGS = tuple(name for name in Documented.__annotations__ if name.ends
 SECTIONS = tuple(name for name in Documented.__annotations__ if name not in SECOND_READINGS)
 
 # Sections that the probes of earlier releases do not read: the checks that read them report it.
-ADDED = ("network",)
+ADDED = ("network", "machine")
 
 
 def unreadable_section(snapshot: Snapshot, name: str) -> Finding | None:

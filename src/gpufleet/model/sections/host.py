@@ -75,10 +75,22 @@ class InstalledKernel(TypedDict):
 
 
 class SecureBoot(TypedDict):
-    """Secure Boot; both values are null in a container."""
+    """Secure Boot, and what the kernel refuses; all is null in a container."""
 
     enabled: bool | None
+    refuses: NotRequired[
+        Annotated[
+            bool | None,
+            "the running kernel refuses unsigned modules; null where it does not tell",
+        ]
+    ]
+    key: NotRequired[
+        Annotated[Path | None, "the certificate of the key with which DKMS signs, if there is one"]
+    ]
     enrolled: Annotated[bool | None, "the firmware accepts the key with which DKMS signs"]
+    pending: NotRequired[
+        Annotated[bool | None, "its enrolment was asked for, and is to be confirmed at the console"]
+    ]
 
 
 class CpuFrequency(TypedDict):

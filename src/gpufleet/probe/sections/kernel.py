@@ -7,7 +7,7 @@ import shutil
 from ..kernel_modules import driver_modules, forbids_nouveau, modprobe_files
 from ..processes import Child, await_all, run_command
 from ..programs import find_tool
-from ..text import first_match, natural
+from ..text import first_match, natural, read_bytes
 
 # ruff: noqa: B905 (zip has no `strict` before Python 3.10)
 
@@ -219,25 +219,60 @@ def grub_choice(text, saved):
     return entry[2]
 
 
-def secure_boot(host, container):
-    """{"enabled", "enrolled"}: whether unsigned modules are refused, and whether our key is known.
+# The certificates of the keys with which DKMS signs: its own, and Ubuntu's.
+SIGNING_KEYS = ("/var/lib/dkms/mok.pub", "/var/lib/shim-signed/mok/MOK.der")
+EFIVARS = "/sys/firmware/efi/efivars/"
+# Where the kernel finds the certificates that it accepts. shim divides a long list over
+# MokListRT1 and so on, and newer kernels show it whole among mok-variables.
+ENROLLED = (
+    EFIVARS + "MokListRT*-605dab50-*",
+    "/sys/firmware/efi/mok-variables/MokListRT",
+    EFIVARS + "db-d719b2cb-*",
+)
+REQUESTED = (EFIVARS + "MokNew-605dab50-*",)
 
-    In a container both are the machine's, and not known.
+
+def secure_boot(host, container):
+    """Whether the kernel refuses modules, and whether it knows the key that signs DKMS's.
+
+    In a container all of it is the machine's, and not known.
     """
-    found = {"enabled": None, "enrolled": None}
+    found = {"enabled": None, "refuses": None, "key": None, "enrolled": None, "pending": None}
     if container:
         return found
-    if not host.exists("/sys/firmware/efi"):
-        return dict(found, enabled=False)
-    for name in host.glob("/sys/firmware/efi/efivars/SecureBoot-8be4df61-*"):
-        with open(host.path(name), "rb") as stream:
-            found["enabled"] = stream.read(5)[4:] == b"\1"
-    keys = [
-        name
-        for name in ("/var/lib/dkms/mok.pub", "/var/lib/shim-signed/mok/MOK.der")
-        if host.exists(name)
-    ]
-    if found["enabled"] and keys and host.real and shutil.which("mokutil"):
-        outputs = [run_command(["mokutil", "--test-key", key], host.inner_s / 4) for key in keys]
-        found["enrolled"] = any("already enrolled" in out for _, out, _ in outputs)
+    found["refuses"] = refuses_unsigned(host)
+    found["enabled"] = None if host.exists("/sys/firmware/efi") else False
+    for data in contents(host, (EFIVARS + "SecureBoot-8be4df61-*",)) or []:
+        found["enabled"] = data[4:] == b"\1"
+    keys = [(name, data) for name in SIGNING_KEYS for data in contents(host, (name,)) or []]
+    accepted, requested = contents(host, ENROLLED), contents(host, REQUESTED)
+    for name, data in keys:
+        # A list of signatures has each certificate as it is.
+        enrolled = any(data in each for each in accepted) if data and accepted else None
+        pending = (
+            any(data in each for each in requested) if data and requested is not None else None
+        )
+        if found["key"] is None or enrolled or (pending and not found["enrolled"]):
+            found.update(key=name, enrolled=enrolled, pending=pending)
+    return found
+
+
+def refuses_unsigned(host):
+    """Whether the running kernel refuses unsigned modules; None where it does not tell."""
+    enforced = host.text_or_none("/sys/module/module/parameters/sig_enforce")
+    lockdown = host.text_or_none("/sys/kernel/security/lockdown")
+    if (enforced or "")[:1] == "Y" or re.search(r"\[[ic]\w+\]", lockdown or ""):
+        return True
+    return None if enforced is None or lockdown is None else False
+
+
+def contents(host, patterns):
+    """What some files hold; None where one of them cannot be read."""
+    found = []
+    for name in [name for pattern in patterns for name in host.glob(pattern)]:
+        try:
+            found.append(read_bytes(host.path(name)))
+        except PermissionError:
+            host.miss(name)
+            return None
     return found

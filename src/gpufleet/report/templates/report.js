@@ -213,7 +213,7 @@ function checkOf(host, place, letter, wrong, seen, skipped, under) {
 
 function insideOf(host) {
   const wrong = new Map(host.wrong.map((row) => [row[0], row]));
-  const seen = new Map(host.seen), excused = new Map(data.excuses[host.excused]);
+  const seen = new Map(data.seen[host.seen]), excused = new Map(data.excuses[host.excused]);
   const places = [...host.checks].map((_, place) => place).filter((place) =>
     host.checks[place] !== ".");
   // Failures first; otherwise in the usual order. What a failure explains is folded under it.
