@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from gpufleet.commission.identity import BURN_IN, CARDS, DRIVER, MACHINE, PLAN
-from gpufleet.commission.stages import STAGES, duration, seconds_of, still_valid
+from gpufleet.commission.stages import (
+    STAGES,
+    before_provisioning,
+    duration,
+    seconds_of,
+    still_valid,
+)
 from gpufleet.errors import ConfigurationError
 
 NAMES = [stage.name for stage in STAGES]
@@ -52,6 +60,22 @@ def test_a_card_that_is_no_longer_read_is_no_longer_proven() -> None:
 def test_a_burn_in_that_was_shorter_is_repeated_and_a_longer_one_is_not() -> None:
     assert "burn-in" not in still_valid(passed(*NAMES), IDENTITY, BURNED_S + 1)
     assert list(still_valid(passed(*NAMES), IDENTITY, BURNED_S - 1)) == NAMES
+
+
+def test_a_manifest_is_compared_in_so_far_as_the_host_shows_it_before_it_is_provisioned() -> None:
+    names = (
+        "bios",
+        "memory.modules",
+        "network.adapters",
+        "gpu.models",
+        "limits.dockerd",
+        "mount /",
+    )
+    plan: Any = {"host": "gpu01", "manifest": {name: ["x"] for name in names}}
+    assert [*before_provisioning(plan, ports=True)["manifest"]] == [*names[:3]]
+    assert [*before_provisioning(plan, ports=False)["manifest"]] == [*names[:2]]
+    assert [*plan["manifest"]] == [*names]
+    assert "manifest" not in before_provisioning({"host": "gpu01"}, ports=True)
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("30m", 1800), (" 4h ", 14400)])

@@ -18,12 +18,14 @@ from gpufleet.checks.base.holders import holders
 from gpufleet.checks.base.sections import Sections
 from gpufleet.errors import ConfigurationError
 from gpufleet.inventory import InventoryHost
+from gpufleet.judge import judge
 from gpufleet.model.clock import utc_now
 from gpufleet.model.commission import CommissionedHost, StageRecord
 from gpufleet.model.verdict import SYMBOLS, Verdict
 from gpufleet.nightly import host_states
 from gpufleet.nightly.history import History
 from gpufleet.verification.judging import plan_of
+from gpufleet.verification.session import HostRun
 
 from .attempts import Attempt, attempt_of, run_stage, session_of
 from .candidates import FAILED, MARK, PASSED, RUNNING, Candidate, Request
@@ -31,7 +33,15 @@ from .conclusion import conclude
 from .decision import reason
 from .identity import BURN_IN, NAMES, identity_of
 from .records import CERTIFICATES, Store
-from .stages import PREFLIGHT, STAGES, Stage, changed_inputs, duration, still_valid
+from .stages import (
+    PREFLIGHT,
+    STAGES,
+    Stage,
+    before_provisioning,
+    changed_inputs,
+    duration,
+    still_valid,
+)
 
 # The most reasons of a host that the terminal shows.
 MOST_SHOWN = 4
@@ -234,16 +244,20 @@ class Commission:
 def preflight(each: Candidate) -> Attempt:
     """What the first reading of a host decides: nothing was computed yet."""
     assert each.seen is not None
-    found = attempt_of(PREFLIGHT, each.seen)
-    if each.seen.snapshot is None:
-        return found
+    snapshot = each.seen.snapshot
+    if snapshot is None:
+        return attempt_of(PREFLIGHT, each.seen)
     checks = {check["id"]: check["verdict"] for check in each.seen.result["checks"]}
-    if checks.get("network.setup") not in {Verdict.PASS, Verdict.NOT_DECLARED, None}:
-        # Provisioning installs the drivers of the ports first.
+    # Otherwise provisioning installs the drivers of the ports first.
+    ports = checks.get("network.setup") in {Verdict.PASS, Verdict.NOT_DECLARED, None}
+    plan = before_provisioning(each.seen.plan, ports=ports)
+    judged = HostRun(each.name, snapshot, plan, judge.judge(plan, snapshot))
+    found = attempt_of(PREFLIGHT, judged)
+    if not ports:
         found.decision.reasons = [
             why for why in found.decision.reasons if why["check"] != "network.ports"
         ]
-    if used := holders(Sections(each.seen.snapshot, ())):
+    if used := holders(Sections(snapshot, ())):
         found.decision.reasons.append(
             reason(
                 PREFLIGHT.name,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gpufleet.errors import ConfigurationError
+from gpufleet.model.plan import Plan
 from gpufleet.workload.consensus import NAMES
 from gpufleet.workload.formats import FORMATS
 from gpufleet.workload.toolkit_run import FORMAT_SHARE
@@ -25,6 +26,10 @@ BEFORE_PROVISIONING = (
     "gpu.count",
     "network.ports",
 )
+# The names of a manifest that a host shows before its drivers and services are installed: firmware,
+# BIOS settings, PCIe topology, memory, disks; and those of the ports.
+OF_HARDWARE = ("system", "board", "bios", "bmc", "cpu.", "memory.", "numa.", "pci.", "nvme.")
+OF_PORTS = ("network.adapters", "network.ports")
 # What has to have computed: a host that declares none of it would pass with nothing proven.
 COMPUTED = ("gpu.visible", "gpu.formats", "gpu.throughput")
 LOADED = ("gpu.sustained", "gpu.bandwidth", "gpu.after-load", "kernel.after-load")
@@ -131,6 +136,17 @@ def duration(seconds: float) -> str:
         return f"{seconds:.0f} s"
     hours, minutes = divmod(minutes, 60)
     return " ".join(filter(None, (f"{hours} h" * bool(hours), f"{minutes} min" * bool(minutes))))
+
+
+def before_provisioning(plan: Plan, *, ports: bool) -> Plan:
+    """The plan with the part of its manifest that holds before anything is installed."""
+    names = (*OF_HARDWARE, *(OF_PORTS if ports else ()))
+    found: Plan = {**plan}
+    if manifest := plan.get("manifest"):
+        found["manifest"] = {
+            name: lines for name, lines in manifest.items() if name.startswith(names)
+        }
+    return found
 
 
 def still_valid(
