@@ -42,7 +42,7 @@ from . import distributions, history_fabric, offender_tables
 from .options import NIGHTLYS, add_database, add_json, database_path, is_there
 from .parser import Parser
 
-KINDS = (NIGHTLY, "verify", "rollout")
+KINDS = (NIGHTLY, "verify", "rollout", "commission")
 
 GOOD = {"P", "-", NOT_THERE}
 _STYLE = {
