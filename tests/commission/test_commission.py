@@ -269,6 +269,21 @@ def test_what_was_not_judged_neither_certifies_nor_quarantines(
     assert site.states(capsys)["gpu01"]["state"] == "commissioning"
 
 
+def test_a_strange_answer_costs_its_own_host_alone(tmp_path: Path) -> None:
+    site = Site(tmp_path, ["gpu01", "gpu02"])
+
+    def strange(snapshot: Any) -> None:
+        data(snapshot, "compute")["runs"][0]["disk"].update(write_mib_s=None)
+
+    site.hosts.change("gpu01", strange, BURN_IN)
+    site.hosts.write_inventory()
+    assert site.run("--limit", "gpu01") == 3
+    assert site.stopped("gpu01") == {"burn-in": "not-judged"}
+    why = site.record("gpu01")["stages"]["burn-in"]["reasons"][0]
+    assert "TypeError" in why["cause"]
+    assert site.run("--limit", "gpu02") == 0
+
+
 def test_a_host_that_others_use_is_not_judged(site: Site) -> None:
     def held(snapshot: Any) -> None:
         data(snapshot, "driver")["holders"] = [

@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 
-from gpufleet.errors import ConfigurationError, guarded
+from gpufleet.errors import ConfigurationError, Defect, guarded
 from gpufleet.inventory import HostSelector, InventoryHost
 from gpufleet.model.collectives import FabricTest
 from gpufleet.model.commission import Figure, Reason
@@ -49,6 +50,7 @@ KIND = "commission"
 DISK = "/var/tmp"
 SIZES = (1 << 20, 64 << 20, 512 << 20)
 REPEATS = 10
+REPORT_IT = "report it with the evidence of this stage; other hosts are not affected"
 
 
 @dataclass
@@ -181,26 +183,43 @@ def burn_in(stage: Stage, hosts: list[InventoryHost], settings: Settings) -> Att
     found = {run.name: attempt_of(stage, run) for run in session.hosts}
     for run in session.hosts:
         decision = found[run.name].decision
-        if not decision.reasons:
-            decision.reasons += burned(run.snapshot, gpus[run.name], load_s)
-        disk, wrong = disk_load(run.snapshot)
-        decision.notes += disk
-        # What failed is reported alone: the load of a GPU that failed may have ended the disk's.
-        if wrong and (not decision.reasons or wrong[0]["verdict"] == Verdict.FAIL):
-            decision.reasons += wrong
-        moments = wrong_moments(loads(run.snapshot))
-        if samples := wrong_samples(loads(run.snapshot)):
-            for why in decision.reasons:
-                if why["check"] == "gpu.sustained":
-                    # All samples are in the stage's evidence; a vendor reads these.
-                    why["evidence"] = "\n".join([*moments, *samples])
-        decision.notes += [
-            f"All GPUs at once ({gpus[run.name]}): {load_s:g} s of products in float32, each one"
-            " compared, beside those in the other number formats.",
-            *moments,
-        ]
+        guarded(
+            "judged the burn-in of this host",
+            partial(add_burn_in, run, decision, gpus[run.name], load_s),
+            partial(add_defect, stage, decision),
+        )
         decision.figures += measured_figures(run)
     return found
+
+
+def add_defect(stage: Stage, decision: Decision, defect: Defect) -> None:
+    """Add that gpufleet itself failed on this host: nothing is proven then."""
+    cause = f"gpufleet failed while it {defect.step}: {defect.error}"
+    decision.reasons.append(
+        reason(stage.name, Verdict.INCONCLUSIVE, cause, REPORT_IT, defect.evidence)
+    )
+
+
+def add_burn_in(run: HostRun, decision: Decision, gpus: int, load_s: float) -> None:
+    """Add to a decision what its checks do not judge: all GPUs, all of the time, the disk."""
+    if not decision.reasons:
+        decision.reasons += burned(run.snapshot, gpus, load_s)
+    disk, wrong = disk_load(run.snapshot)
+    decision.notes += disk
+    # What failed is reported alone: the load of a GPU that failed may have ended the disk's.
+    if wrong and (not decision.reasons or wrong[0]["verdict"] == Verdict.FAIL):
+        decision.reasons += wrong
+    moments = wrong_moments(loads(run.snapshot))
+    if samples := wrong_samples(loads(run.snapshot)):
+        for why in decision.reasons:
+            if why["check"] == "gpu.sustained":
+                # All samples are in the stage's evidence; a vendor reads these.
+                why["evidence"] = "\n".join([*moments, *samples])
+    decision.notes += [
+        f"All GPUs at once ({gpus}): {load_s:g} s of products in float32, each one"
+        " compared, beside those in the other number formats.",
+        *moments,
+    ]
 
 
 def cool_down(stage: Stage, hosts: list[InventoryHost], settings: Settings) -> Attempts:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpufleet.errors import ConfigurationError
+from gpufleet.errors import ConfigurationError, Defect, guarded
 from gpufleet.model.clock import utc_now
 from gpufleet.model.commission import Certificate
 from gpufleet.report import certificate_page
@@ -17,16 +17,25 @@ from .stages import STAGES
 
 def conclude(each: Candidate, request: Request, store: Store, log: Log) -> None:
     """Issue what a host has earned. What goes wrong here is the host's own, and stops no other."""
-    try:
+
+    def work() -> None:
         if each.outcome == PASSED:
             certify(each, request, store, log)
         elif each.outcome == FAILED:
             refuse(each, request, store, log)
         else:
             log(f"{each.name} is not judged: {each.stopped} did not pass, and nothing failed")
-    except (ConfigurationError, OSError) as error:
+
+    def failed(defect: Defect) -> None:
+        each.error = defect.error
+
+    try:
+        guarded("concluded on this host", work, failed)
+    except ConfigurationError as error:
         each.error = str(error)
-        log(f"{each.name}: nothing was issued: {error}", "bold red")
+    if each.error:
+        each.issued = None
+        log(f"{each.name}: nothing was issued: {each.error}", "bold red")
 
 
 def certify(each: Candidate, request: Request, store: Store, log: Log) -> None:

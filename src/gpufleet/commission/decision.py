@@ -158,7 +158,7 @@ def disk_load(snapshot: Snapshot | None) -> tuple[list[str], list[Reason]]:
             f"{found['wrong']} blocks of 4 MiB changed between writing and reading"
             f" {found['directory']}, in {found['rounds']} rounds"
         )
-        remedy = "on the host: see dmesg and smartctl -x; replace the drive, or look for bad memory"
+        remedy = "on the host: see dmesg and smartctl -x; replace the drive, or test the memory"
         return [], [reason(DISK, Verdict.FAIL, cause, remedy, f"{what}: {rates}")]
     return [f"The disk beside the GPUs: {what}, {rates}, each block as it was written."], []
 

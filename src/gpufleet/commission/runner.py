@@ -16,7 +16,7 @@ from rich.text import Text
 
 from gpufleet.checks.base.holders import holders
 from gpufleet.checks.base.sections import Sections
-from gpufleet.errors import ConfigurationError
+from gpufleet.errors import ConfigurationError, guarded
 from gpufleet.inventory import InventoryHost
 from gpufleet.judge import judge
 from gpufleet.model.clock import utc_now
@@ -87,13 +87,21 @@ class Commission:
         runs = {run.name: run for run in session.hosts}
         for each in self.candidates:
             each.seen = runs[each.name]
-            each.identity = identity_of(each.declared, each.seen.snapshot)
+            each.identity = self.identity(each, each.seen)
             passed = {
                 name: stage["inputs"]
                 for name, stage in each.record["stages"].items()
                 if stage["outcome"] == PASSED and self.store.intact(stage["evidence"])
             }
             each.valid = still_valid(passed, each.identity, self.settings.burn_in_s)
+
+    def identity(self, each: Candidate, seen: HostRun) -> dict[str, str]:
+        """What a host is; a defect of gpufleet makes no stage of it valid, and costs no other."""
+        return guarded(
+            "identified this host",
+            lambda: identity_of(each.declared, seen.snapshot),
+            lambda defect: {},
+        )
 
     def refuse_production(self) -> None:
         """Raise `ConfigurationError` where a host in production would be loaded."""
@@ -178,7 +186,7 @@ class Commission:
             attempt = found[each.name]
             if attempt.seen:
                 each.seen = attempt.seen
-                each.identity = identity_of(each.declared, attempt.seen.snapshot)
+                each.identity = self.identity(each, attempt.seen)
             self.record(each, stage, began, attempt)
             self.show_end(each, attempt, time.monotonic() - begin)
 
