@@ -132,6 +132,10 @@ def test_one_is_certified_and_two_are_refused_with_the_part(
     [entry] = wrong["faulty"]
     assert (entry["part"]["name"], entry["part"]["serial"]) == ("GPU 0", "165002300200")
     assert [each["check"] for each in entry["reasons"]] == ["gpu.sustained"]
+    assert re.search(
+        r"at 61 s: .* 65 degrees, 1700 MHz, 340 W, 1 wrong", entry["reasons"][0]["evidence"]
+    )
+    assert wrong["parts"][0]["serial"] == "A26123450002"
     [burned] = [stage for stage in wrong["stages"] if stage["name"] == "burn-in"]
     assert any("the first wrong product was computed between" in note for note in burned["notes"])
 

@@ -9,6 +9,7 @@ import pytest
 from gpufleet.commission.decision import (
     burned,
     decided,
+    disk_load,
     faulty_parts,
     reason,
     wrong_moments,
@@ -109,6 +110,37 @@ def test_the_moment_of_the_first_wrong_product_is_named() -> None:
         "GPU 1: the first wrong product was computed between 5 s and 10 s of the load"
         " (71 degrees, 1755 MHz)"
     ]
+
+
+def with_disk(snapshot: Document, **more: Any) -> Any:
+    data(snapshot, "compute")["runs"][0]["disk"] = {
+        **{"directory": "/var/tmp", "mib": 1024, "rounds": 40, "wrong": 0, "error": None},
+        **{"write_mib_s": 1800, "read_mib_s": 3100, **more},
+    }
+    return snapshot
+
+
+def test_a_disk_that_was_loaded_is_noted(host: tuple[Document, Document]) -> None:
+    notes, reasons = disk_load(with_disk(host[1]))
+    assert reasons == []
+    assert "40 rounds of 1024 MiB in /var/tmp, 1800 MiB/s written, 3100 MiB/s read" in notes[0]
+
+
+@pytest.mark.parametrize("change", [{"rounds": 0}, {"error": "No space left on device"}])
+def test_a_disk_that_was_not_loaded_is_not_judged(
+    host: tuple[Document, Document], change: Document
+) -> None:
+    [why] = disk_load(with_disk(host[1], **change))[1]
+    assert (why["check"], why["verdict"]) == ("burn-in.disk", "INCONCLUSIVE")
+    assert disk_load(None)[1][0]["verdict"] == "INCONCLUSIVE"
+
+
+def test_a_disk_that_changed_a_block_is_a_fault_of_the_host(
+    host: tuple[Document, Document],
+) -> None:
+    [why] = disk_load(with_disk(host[1], wrong=3))[1]
+    assert why["verdict"] == "FAIL"
+    assert blamed(host, why) == [("gpu01", ["burn-in.disk"])]
 
 
 # -- the part at fault -----------------------------------------------------------------------------

@@ -66,6 +66,7 @@ def group(tmp_path: Path, libraries: Path, monkeypatch: pytest.MonkeyPatch) -> R
     return hosts
 
 
+@pytest.mark.slow
 def test_hosts_run_their_collectives_together(group: RecordedHosts, tmp_path: Path) -> None:
     assert run(group, tmp_path, "--limit", "gpu01,gpu02", "--siblings", "gpu03,gpu01") == 0
     stage = record(tmp_path, "gpu01")["stages"]["collectives"]
@@ -80,6 +81,7 @@ def test_hosts_run_their_collectives_together(group: RecordedHosts, tmp_path: Pa
     assert not (tmp_path / "state/gpu03.json").exists()
 
 
+@pytest.mark.slow
 def test_who_is_wrong_is_refused_and_the_others_are_tested_without_it(
     group: RecordedHosts, tmp_path: Path
 ) -> None:

@@ -100,8 +100,26 @@ class RecordedHosts:
         for section in ("smi", "smi_after"):
             for device in data(snapshot, section)["devices"]:
                 self.set_card(device, number)
-        for device in data(snapshot, "compute")["runs"][0]["devices"]:
+        data(snapshot, "os")["hardware"] = {
+            "vendor": "Supermicro",
+            "product": "SYS-821GE-TNHR",
+            "serial": f"A2612345{number:04}",
+            "serial_board": None,
+            "firmware": "2.1",
+            "drives": [],
+        }
+        run = data(snapshot, "compute")["runs"][0]
+        for device in run["devices"]:
             device["uuid"] = uuid(number, device["index"])
+        run["disk"] = {
+            "directory": "/var/tmp",
+            "mib": 1024,
+            "rounds": 40,
+            "wrong": 0,
+            "write_mib_s": 1800,
+            "read_mib_s": 3100,
+            "error": None,
+        }
         return snapshot
 
     def set_card(self, device: Document, number: int) -> None:

@@ -54,8 +54,12 @@ class TestDeep:
 
     WORDS = ("--deep", "--sustained", "2")
 
-    def test_bandwidth_copies_and_load(self, libraries: tuple[Path, Path]) -> None:
-        found = run(libraries, *self.WORDS)
+    def test_bandwidth_copies_and_load(self, libraries: tuple[Path, Path], tmp_path: Path) -> None:
+        found = run(libraries, *self.WORDS, "--disk", str(tmp_path))
+        disk = found["disk"]
+        assert (disk["directory"], disk["wrong"], disk["error"]) == (str(tmp_path), 0, None)
+        assert disk["mib"] >= 4
+        assert list(tmp_path.iterdir()) == []
         assert [(row["wrong"], row["error"], row["filled_mib"]) for row in found["bandwidth"]] == [
             (0, None, 192)
         ] * 2

@@ -30,12 +30,23 @@ from gpufleet.verification.options import ProbeOptions
 from gpufleet.verification.probing import verify
 from gpufleet.verification.session import HostRun, Session
 
-from .decision import Decision, burned, decided, loads, reason, wrong_moments
+from .decision import (
+    Decision,
+    burned,
+    decided,
+    disk_load,
+    loads,
+    reason,
+    wrong_moments,
+    wrong_samples,
+)
 from .figures import figures_of, of_fabric
 from .stages import BURN, COLLECTIVES, COOL_DOWN, DEEP, LOAD_SHARE, PROVISION, VERIFY, Stage
 
 # The kind of a commissioning's run in the history.
 KIND = "commission"
+# The directory whose disk a burn-in loads: every distribution has it, and it is not in memory.
+DISK = "/var/tmp"
 SIZES = (1 << 20, 64 << 20, 512 << 20)
 REPEATS = 10
 
@@ -164,7 +175,7 @@ def deep(stage: Stage, hosts: list[InventoryHost], settings: Settings) -> Attemp
 def burn_in(stage: Stage, hosts: list[InventoryHost], settings: Settings) -> Attempts:
     """Load all GPUs of all hosts at once, until the time is over."""
     load_s = round(settings.burn_in_s * LOAD_SHARE)
-    how = replace(settings.probe, deep=True, load_s=load_s)
+    how = replace(settings.probe, deep=True, load_s=load_s, disk_load=DISK)
     session = session_of("Burning in", hosts, how, settings.console)
     gpus = {host.name: visible_gpus(host.spec) or 0 for host in hosts}
     found = {run.name: attempt_of(stage, run) for run in session.hosts}
@@ -172,10 +183,17 @@ def burn_in(stage: Stage, hosts: list[InventoryHost], settings: Settings) -> Att
         decision = found[run.name].decision
         if not decision.reasons:
             decision.reasons += burned(run.snapshot, gpus[run.name], load_s)
+        disk, wrong = disk_load(run.snapshot)
+        decision.notes += disk
+        # What failed is reported alone: the load of a GPU that failed may have ended the disk's.
+        if wrong and (not decision.reasons or wrong[0]["verdict"] == Verdict.FAIL):
+            decision.reasons += wrong
         moments = wrong_moments(loads(run.snapshot))
-        for why in decision.reasons:
-            if why["check"] == "gpu.sustained":
-                why["evidence"] = "\n".join([*moments, why["evidence"]])
+        if samples := wrong_samples(loads(run.snapshot)):
+            for why in decision.reasons:
+                if why["check"] == "gpu.sustained":
+                    # All samples are in the stage's evidence; a vendor reads these.
+                    why["evidence"] = "\n".join([*moments, *samples])
         decision.notes += [
             f"All GPUs at once ({gpus[run.name]}): {load_s:g} s of products in float32, each one"
             " compared, beside those in the other number formats.",

@@ -24,6 +24,10 @@ from gpufleet.nightly.offenders import named_cards
 from .stages import Stage
 
 Outcome = Literal["passed", "failed", "not-judged"]
+# The name of the burn-in's own finding of the disk.
+DISK = "burn-in.disk"
+# How many samples before and after the first wrong product are shown.
+AROUND = 5
 FAILING = {Verdict.FAIL.value, Verdict.HUNG.value}
 
 
@@ -137,6 +141,28 @@ def burned(snapshot: Snapshot | None, gpus: int, seconds: float) -> list[Reason]
     ]
 
 
+def disk_load(snapshot: Snapshot | None) -> tuple[list[str], list[Reason]]:
+    """A note on the disk that a burn-in has loaded, and why it does not pass."""
+    data = section_data(snapshot) if snapshot else {}
+    runs = data["compute"]["runs"] if "compute" in data else []
+    found = next((disk for run in reversed(runs) if (disk := run.get("disk"))), None)
+    again = "free space there, and commission the host again"
+    if found is None or found["error"] or not found["rounds"]:
+        why = found and found["error"]
+        cause = f"No disk was loaded: {why or 'nothing was written and read back'}"
+        return [], [reason(DISK, Verdict.INCONCLUSIVE, cause, again)]
+    what = f"{found['rounds']} rounds of {found['mib']} MiB in {found['directory']}"
+    rates = f"{found['write_mib_s']:g} MiB/s written, {found['read_mib_s']:g} MiB/s read"
+    if found["wrong"]:
+        cause = (
+            f"{found['wrong']} blocks of 4 MiB changed between writing and reading"
+            f" {found['directory']}, in {found['rounds']} rounds"
+        )
+        remedy = "on the host: see dmesg and smartctl -x; replace the drive, or look for bad memory"
+        return [], [reason(DISK, Verdict.FAIL, cause, remedy, f"{what}: {rates}")]
+    return [f"The disk beside the GPUs: {what}, {rates}, each block as it was written."], []
+
+
 def wrong_moments(entries: Iterable[SustainedResult]) -> list[str]:
     """For each GPU with a wrong product, between which samples the first one was computed."""
     found = []
@@ -152,6 +178,26 @@ def wrong_moments(entries: Iterable[SustainedResult]) -> list[str]:
                 break
             before = sample["at_s"]
     return found
+
+
+def wrong_samples(entries: Iterable[SustainedResult]) -> list[str]:
+    """For each GPU with a wrong product, the samples around the first one, a line each."""
+    lines = []
+    for entry in entries:
+        samples = entry["samples"]
+        first = next((at for at, each in enumerate(samples) if each.get("wrong")), None)
+        if first is None:
+            continue
+        lines.append(
+            f"GPU {entry['gpu']}: {entry['wrong']} of {entry.get('checked', 0)} products are wrong,"
+            f" of matrices with {entry['n']} rows"
+        )
+        lines += [
+            f"  at {each['at_s']:g} s: {each['tflops']} TFLOP/s, {each['temperature_c']} degrees,"
+            f" {each['clock_sm_mhz']} MHz, {each['power_w']} W, {each.get('wrong', 0)} wrong so far"
+            for each in samples[max(0, first - AROUND) : first + AROUND]
+        ]
+    return lines
 
 
 # -- the part at fault -----------------------------------------------------------------------------
@@ -175,7 +221,7 @@ def faulty_parts(parts: Sequence[Part], reasons: Sequence[Reason]) -> list[Fault
 
 
 def _of_hardware(check: str) -> bool:
-    return check in CHECKS and CHECKS[check].repair == HARDWARE
+    return check == DISK or (check in CHECKS and CHECKS[check].repair == HARDWARE)
 
 
 def _named(parts: Sequence[Part], found: Reason) -> list[int]:

@@ -62,12 +62,13 @@ def identity_of(declared: Plan, snapshot: Snapshot | None) -> dict[str, str]:
 
 def _read(data: SectionData) -> Iterator[tuple[str, object]]:
     if hardware := _hardware(data):
-        yield MACHINE, [hardware["product"], hardware["serial"], hardware["serial_board"]]
-        yield DISKS, sorted(str(drive["serial"] or drive["name"]) for drive in hardware["drives"])
+        numbers = (hardware["serial"], hardware["serial_board"])
+        yield MACHINE, [hardware["product"], *numbers, hardware["firmware"]]
+        yield DISKS, sorted(_proven(part) for part in drives(data))
     if "gpus" in data:
         yield SLOTS, sorted((card["address"], card["device"]) for card in data["gpus"]["pci"])
     if (network := data.get("network")) and network["devices"] is not None:
-        yield PORTS, sorted(part["id"] or part["name"] for part in adapters(network))
+        yield PORTS, sorted(_proven(part) for part in adapters(network))
     if "driver" in data:
         yield DRIVER, data["driver"]["loaded"] or data["driver"]["library"]
     if "receipts" in data:
@@ -79,7 +80,16 @@ def _read(data: SectionData) -> Iterator[tuple[str, object]]:
             ),
         )
     if cards := gpus(data):
-        yield CARDS, sorted([part["serial"] or part["id"], part["slot"]] for part in cards)
+        yield CARDS, sorted(_proven(part) for part in cards)
+
+
+def _proven(part: Part) -> list[str]:
+    """What makes a part the one that was proven: its number, its slot and its firmware."""
+    return [
+        part["serial"] or part["id"] or part["name"],
+        part["slot"] or "",
+        part["firmware"] or "",
+    ]
 
 
 def _hardware(data: SectionData) -> Hardware | None:

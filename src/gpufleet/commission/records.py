@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -102,11 +103,14 @@ class Store:
             return
         except (OSError, ValueError, KeyError, TypeError):
             issued = "damaged"
+        kept = f"{name}-{host_file_name(issued)}"
+        stems = itertools.chain((kept,), (f"{kept}-{number}" for number in itertools.count(2)))
+        stem = next(each for each in stems if not path.with_name(f"{each}.json").exists())
         # The document comes last: killed before, the next run renames what is left.
         for ending in (f".html{SIGNATURE}", f".json{SIGNATURE}", ".html", ".json"):
             old = path.with_name(f"{name}{ending}")
             if old.exists():
-                old.replace(path.with_name(f"{name}-{host_file_name(issued)}{ending}"))
+                old.replace(path.with_name(f"{stem}{ending}"))
 
     def relative(self, path: Path) -> str:
         """A path below the directory, as documents have it."""

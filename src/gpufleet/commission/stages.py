@@ -21,6 +21,7 @@ BEFORE_PROVISIONING = (
     "host.disk",
     "host.temporary",
     "host.manifest",
+    "host.nvme",
     "gpu.count",
     "network.ports",
 )
@@ -89,7 +90,7 @@ DEEP = Stage(
 )
 BURN = Stage(
     "burn-in",
-    "all GPUs at once, in all formats",
+    "all GPUs at once, in all formats, and a disk",
     (*SOFTWARE, *HARDWARE, CARDS, BURN_IN),
     lambda burn_in_s: burn_in_s + DEEP_S,
     required=(*COMPUTED, *LOADED),

@@ -34,6 +34,8 @@ class ProbeOptions:
     contents: bool = False
     # The seconds of a deep probe's load on all GPUs at once (default: the probe's own).
     load_s: float | None = None
+    # The directory whose disk is loaded together with the GPUs.
+    disk_load: str | None = None
     # Whether stacks and toolkits compute; without it a full probe reads alone.
     computes: bool = True
 

@@ -46,6 +46,8 @@ def probe_config(host: InventoryHost, options: ProbeOptions) -> dict[str, Any]:
         config["matmul"] = payload.workload()
     if options.load_s is not None:
         config["sustained_s"] = options.load_s
+    if options.disk_load is not None:
+        config["disk_load"] = options.disk_load
     if scrub := options.scrub.get(host.name):
         config["scrub"] = scrub
     return config

@@ -82,6 +82,11 @@ def main(config=None):
         metavar="MIB",
         help="how much free memory of a GPU is filled with patterns in a deep run, at most",
     )
+    parser.add_argument(
+        "--disk",
+        metavar="DIR",
+        help="write and read a file in this directory while the GPUs are loaded",
+    )
     parser.add_argument("--deadline", type=float, default=600, metavar="S")
     parser.add_argument(
         "--no-compile", metavar="REASON", help="compile no function: what is lacking for that"

@@ -5,6 +5,7 @@ import time
 
 from .comparison import SERIES, Comparison
 from .cublas import Blas
+from .disk import DiskLoad
 from .entries import RUNNING, for_each_gpu, new_entries
 from .exactness import ExactProduct
 from .library import Refused
@@ -98,6 +99,10 @@ def sustain(options, report):
     )
     for load in loads:
         load.found.update(samples=[], error=RUNNING)
+    disk = DiskLoad(options.disk) if options.disk and loads else None
+    more = {"disk": disk.found} if disk else {}
+    if disk:
+        disk.start()
     begin = sampled = time.time()
     pause_s = max(1, options.sustained / MOST_SAMPLES)
     with concurrent.futures.ThreadPoolExecutor(max(1, len(loads))) as pool:
@@ -121,8 +126,10 @@ def sustain(options, report):
                 # About half a second at a time.
                 load.products = max(1, min(SERIES, int(load.products * 0.5 / load.took)))
             if due:
-                report(sustained=entries)
+                report(sustained=entries, **more)
     took = round(time.time() - begin, 1)
+    if disk:
+        disk.end()
     for load in loads:
         load.found.update(seconds=took, wrong=load.wrong, checked=load.checked, error=None)
     report(sustained=entries)

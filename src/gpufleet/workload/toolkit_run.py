@@ -39,6 +39,7 @@ class Run:
             "bandwidth": None,
             "peer": None,
             "sustained": None,
+            "disk": None,
             "mapped": [],
             "seconds": None,
         }
@@ -78,6 +79,7 @@ class Run:
             self.ended = "hung" if hung else "failed"
         reason = reported.pop("error", None) or ended
         self.document["devices"] = reported.get("devices", self.document["devices"])
+        self.document["disk"] = reported.get("disk", self.document["disk"])
         return with_reason(reported.get(name, otherwise), reason)
 
 
@@ -236,7 +238,7 @@ def through_toolkit(options):
                     checked=0,
                 ),
                 1,
-                **everywhere,
+                **dict(everywhere, **({"disk": options.disk} if options.disk else {})),
             )
         )
     for node in held:

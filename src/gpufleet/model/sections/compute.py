@@ -179,6 +179,18 @@ class SustainedResult(GpuResult):
     ]
 
 
+class DiskLoad(TypedDict):
+    """A file that was written and read back in rounds, while all GPUs were loaded."""
+
+    directory: Path
+    mib: Annotated[int | None, "the size of the file"]
+    rounds: int
+    wrong: Annotated[int, "how many blocks of 4 MiB changed between writing and reading"]
+    write_mib_s: float | None
+    read_mib_s: float | None
+    error: str | None
+
+
 class ComputeRun(TypedDict):
     """What the workload printed with one toolkit's libraries; each part has its own process.
 
@@ -216,6 +228,7 @@ class ComputeRun(TypedDict):
     ]
     peer: Annotated[list[PeerResult] | None, "as `bandwidth`"]
     sustained: Annotated[list[SustainedResult] | None, "as `bandwidth`"]
+    disk: NotRequired[Annotated[DiskLoad | None, "in a burn-in; else null"]]
     mapped: Annotated[list[Text], "real paths of the CUDA libraries in the process"]
     seconds: float | None
 

@@ -87,6 +87,8 @@ def run_toolkit(host, tree, deadline_s, more):
         "--sustained",
         str(host["sustained_s"]),
     ]
+    if host["disk_load"] and "--deep" in more:
+        args += ["--disk", host.path(host["disk_load"])]
     try:
         # The interpreter of the probe may be in root's own directory.
         python = (
