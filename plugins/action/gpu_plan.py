@@ -17,6 +17,7 @@ from ansible_collections.gpufleet.gpu.plugins.plugin_utils.control import requir
 
 try:
     from gpufleet.diff import changes, steps_of
+    from gpufleet.host_state.host import Host
     from gpufleet.model.spec import KEYS, declares
     from gpufleet.paths import host_file_name
     from gpufleet.resolver import resolve_declaration, with_locks
@@ -83,8 +84,9 @@ def too_old(task_vars):
 class ActionModule(ActionBase):
     """Runs ``gpu_facts`` on the host and resolves its variables.
 
-    Returns ``plan``, ``changes``, ``probe_options``, the options of a probe of this host, and
-    ``file_name``, its name in file names. Within a play the same declaration is resolved once:
+    Returns ``plan``, ``changes``, ``image``, whether the host is an image that is being built,
+    ``probe_options``, the options of a probe of this host, and ``file_name``, its name in file
+    names. Within a play the same declaration is resolved once:
     then ``reused`` is true, and the result is that of the first time.
     """
 
@@ -137,6 +139,7 @@ class ActionModule(ActionBase):
             changed=False,
             reused=False,
             whole=whole,
+            image=Host(snapshot).is_image,
             plan=plan,
             changes=changes(plan, snapshot, repair),
             probe_options=dict(settings, expect_gpus=visible_gpus(declaration.spec)),

@@ -14,6 +14,9 @@ from typing import Any
 from gpufleet.catalog import versions
 from gpufleet.model.types import Row
 
+# The probe's name for a system that has not booted (`gpufleet.probe.constants`).
+IMAGE = "image"
+
 
 def mapping(value: Any) -> Row:
     """A mapping as it is, anything else as an empty one."""
@@ -124,6 +127,11 @@ class Host:
         """The PCI addresses of NVSwitches."""
         found = self._value("gpus", "nvswitches")
         return [str(each) for each in found] if isinstance(found, list) else []
+
+    @property
+    def is_image(self) -> bool:
+        """Whether this is a system that is being built: no kernel runs in it, and no service."""
+        return bool(self._value("kernel", "container") == IMAGE)
 
     @property
     def rejects_modules(self) -> bool:

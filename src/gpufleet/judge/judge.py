@@ -9,6 +9,7 @@ from dataclasses import replace
 from gpufleet.checks import CHECKS, PAIR_CHECKS, Check, Evidence, Finding, Sections
 from gpufleet.checks.base.holders import CUDA_SECTIONS, behind_mps
 from gpufleet.checks.base.remedies import of_text, person, provision, then
+from gpufleet.checks.host.booted import left_to_boot
 from gpufleet.checks.host.host import unreadable_section
 from gpufleet.checks.host.obstacles import cleared
 from gpufleet.errors import Defect, guarded
@@ -208,6 +209,8 @@ def _findings(check: Check, plan: Plan, snapshot: Snapshot) -> tuple[list[Findin
     ]
     if unreadable:
         return [_not_run(finding, plan) for finding in unreadable], []
+    if unproved := left_to_boot(check, plan, observed):
+        return [unproved], []
     findings: list[Finding] = []
     evidence: list[str] = []
     failed, starts_cuda = False, not CUDA_SECTIONS.isdisjoint(check.reads)
