@@ -114,7 +114,7 @@ def test_a_second_run_changes_nothing(build: Build) -> None:
 
 def test_the_first_boot_proves_it(build: Build) -> None:
     packed = build.root.with_name("image.tar")
-    build.fleet.run("tar", "-C", build.root, "--sparse", "--format=gnu", "-cf", packed, ".")
+    build.fleet.run("tar", "-C", build.root, "--sparse", "--format=pax", "-cf", packed, ".")
     images.give(build.lab, images.Recipe("bookworm"), packed, Progress())
     packed.unlink()
     lab(build.fleet, "up", "--hosts", "lab1")

@@ -202,6 +202,8 @@ def _apply(check: Check, plan: Plan, snapshot: Snapshot) -> tuple[CheckResult, c
 
 def _findings(check: Check, plan: Plan, snapshot: Snapshot) -> tuple[list[Finding], list[str]]:
     observed = Sections(snapshot, check.reads)
+    if unproved := left_to_boot(check, plan, observed):
+        return [unproved], []
     unreadable = [
         behind_mps(finding, observed) if name in CUDA_SECTIONS else finding
         for name in check.reads
@@ -209,8 +211,6 @@ def _findings(check: Check, plan: Plan, snapshot: Snapshot) -> tuple[list[Findin
     ]
     if unreadable:
         return [_not_run(finding, plan) for finding in unreadable], []
-    if unproved := left_to_boot(check, plan, observed):
-        return [unproved], []
     findings: list[Finding] = []
     evidence: list[str] = []
     failed, starts_cuda = False, not CUDA_SECTIONS.isdisjoint(check.reads)
