@@ -37,8 +37,14 @@ COMPILER = {"gcc": "gcc", "/usr/include/stdlib.h": "libc6-dev"}
 BROWSER = {"chromium": "chromium", "chromedriver": "chromium-driver"}
 # The tests of the alert rules run promtool.
 ALERTS = {"promtool": "prometheus"}
-# The slow tests alone start a virtual machine.
-VM = {"qemu-system-x86_64": "qemu-system-x86", "qemu-img": "qemu-utils"}
+# The slow tests alone start a virtual machine, and hosts with another processor.
+VM = {
+    "qemu-system-x86_64": "qemu-system-x86",
+    "qemu-img": "qemu-utils",
+    "/usr/libexec/qemu-binfmt/aarch64-binfmt-P": "qemu-user-static",
+    "update-binfmts": "binfmt-support",
+    "arch-test": "arch-test",
+}
 
 
 def require(programs: Mapping[str, str]) -> None:
