@@ -59,6 +59,16 @@ def problems_message(problems):
     )
 
 
+def unread_message(snapshot, host):
+    """What to do where a host's system was not read: a plan for another one would be installed."""
+    why = snapshot["sections"].get("os", {}).get("error") or "no answer"
+    return (
+        f"Nothing was changed on {host}: its operating system and architecture could not be read "
+        f"({why}). Remedy: run the same command again; if it stays so, see what keeps the host "
+        "busy (uptime, ps -eo stat,wchan:32,cmd)."
+    )
+
+
 def lock_digests(folder):
     """Return {file name: sha256} of the locks in a directory; empty where it does not exist."""
     return {
@@ -125,6 +135,8 @@ class ActionModule(ActionBase):
             result.update(facts, failed=True)
             return result
         snapshot = facts["snapshot"]
+        if Host(snapshot).arch is None:
+            raise AnsibleError(unread_message(snapshot, name))
         digests = lock_digests(variables["gpu_locks_dir"])
         plan = with_locks(resolve_declaration(declaration, snapshot, name, digests), digests)
         if plan["problems"]:

@@ -118,10 +118,10 @@ def test_the_first_boot_proves_it(build: Build) -> None:
     images.give(build.lab, images.Recipe("bookworm"), packed, Progress())
     packed.unlink()
     lab(build.fleet, "up", "--hosts", "lab1")
-    before = build.fleet.state("lab1")
     (checks,) = build.fleet.verdicts(0, "--limit", "lab1").values()
     assert "provisioned as an image at 20" in checks["host.booted"]["evidence"]
     assert checks["stack.matmul"]["verdict"] == "PASS"
+    before = build.fleet.state("lab1")
     done = build.fleet.gpufleet("provision", "--limit", "lab1")
     assert "No host differs from its plan: nothing to run." in done.stderr
     assert build.fleet.state("lab1") == before

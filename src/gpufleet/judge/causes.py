@@ -69,7 +69,7 @@ RELATIONS = (
     # A section that was not read.
     Relation("host.probe", EVERY),
     # An image.
-    Relation("host.booted", EVERY),
+    Relation("host.booted", tuple(name for name in EVERY if name != "host.booted")),
     # A kernel module or a PCI setting that is declared.
     Relation(
         "network.setup",
