@@ -57,7 +57,7 @@ def test_a_host_whose_architecture_was_not_read_is_not_planned(
     action._templar = SimpleNamespace(template=lambda value: value)
     found = snapshot()
     found["sections"]["os"] = {"state": "hung", "seconds": 40, "error": "no answer within 40 s"}
-    monkeypatch.setattr(action, "_execute_module", lambda **words: {"snapshot": found})
+    monkeypatch.setattr(action, "_execute_module", lambda *words, **more: {"snapshot": found})
     with pytest.raises(AnsibleError) as caught:
         action.run(None, {"inventory_hostname": "gpu07", "gpu_toolkits": ["12.5"]})
     assert "Nothing was changed on gpu07: its operating system" in str(caught.value)
