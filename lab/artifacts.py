@@ -139,7 +139,7 @@ def _build(lab: Lab, artifact: dict[str, Any], progress: Progress) -> None:
 
 def _wheels(artifact: dict[str, Any]) -> list[wheels.Wheel]:
     components = [*artifact.get("components", ()), *([artifact] if "wheel" in artifact else ())]
-    return [wheels.pinned(component["wheel"]) for component in components]
+    return [wheels.pinned(component["wheel"], artifact.get("arch", "")) for component in components]
 
 
 def _order(release: str) -> list[int]:

@@ -19,7 +19,7 @@ from typing import Any
 import yaml
 
 from gpufleet.catalog.facts import DATA
-from lab import driver_repository, machine, mirror
+from lab import driver_repository, emulation, machine, mirror
 from lab.command import podman, run
 from lab.errors import LabError
 from lab.files import lock, move, scratch, write
@@ -44,6 +44,8 @@ class Recipe:
         self.suite = suite
         self.base: str = chosen.get("base", suite)
         self.title: str = chosen.get("title", f"Debian {suite}")
+        # The architecture of its programs, by Debian's name; empty: this machine's.
+        self.arch: str = chosen.get("arch", "")
         # What names the distribution: the text of each file by its path below the root.
         self.files: dict[str, str] = chosen.get("files", {})
         # The archive of stand-in packages on its hosts: its kind, and where they keep its key.
@@ -68,6 +70,8 @@ class Recipe:
         ]
         if self.base != self.suite:
             parts += [self.base, self.files]
+        if self.arch:
+            parts.append(self.arch)
         if self.script:
             parts.append(self.script.read_text(encoding="utf-8"))
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:12]
@@ -91,6 +95,7 @@ class Recipe:
             "--variant=minbase",
             f"--components={','.join(self.components)}",
             f"--include={','.join(self.packages)}",
+            *([f"--architectures={self.arch}"] if self.arch else []),
             *(f"--aptopt={option}" for option in self.apt_options),
             *(f"--customize-hook={hook}" for hook in hooks),
             self.base,
@@ -152,14 +157,22 @@ def tarball(lab: Lab, recipe: Recipe, progress: Progress) -> Path:
 def ensure(lab: Lab, suite: str, progress: Progress) -> str:
     """The name of this lab's image of a suite, ready to start hosts from."""
     recipe = Recipe(suite)
+    if recipe.arch:
+        emulation.ensure(recipe.arch)
     name = lab.image(suite)
     template = f'{{{{index .Config.Labels "{RECIPE_LABEL}"}}}}'
     present = podman("image", "inspect", "--format", template, name, check=False)
     if present != recipe.digest:
-        path = tarball(lab, recipe, progress)
-        with progress.step(f"Giving podman the image of {recipe.title}"):
-            labels = [lab.label, f"{SUITE_LABEL}={suite}", f"{RECIPE_LABEL}={recipe.digest}"]
-            changes = ["CMD /sbin/init", *(f"LABEL {label}" for label in labels)]
-            options = [f"--change={change}" for change in changes]
-            podman("import", "--quiet", *options, path, name, timeout=600)
+        give(lab, recipe, tarball(lab, recipe, progress), progress)
     return name
+
+
+def give(lab: Lab, recipe: Recipe, path: Path, progress: Progress) -> None:
+    """Give podman a tarball as this lab's image of a suite; hosts start from it from now on."""
+    with progress.step(f"Giving podman the image of {recipe.title}"):
+        labels = [lab.label, f"{SUITE_LABEL}={recipe.suite}", f"{RECIPE_LABEL}={recipe.digest}"]
+        changes = ["CMD /sbin/init", *(f"LABEL {label}" for label in labels)]
+        options = [f"--change={change}" for change in changes]
+        if recipe.arch:
+            options.append(f"--arch={recipe.arch}")
+        podman("import", "--quiet", *options, path, lab.image(recipe.suite), timeout=600)

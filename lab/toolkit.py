@@ -11,7 +11,9 @@ from zipfile import ZipFile
 from lab import libraries, runfile
 from lab.wheels import Wheel
 
+# Where NVIDIA keeps a toolkit's files, by the architecture of the artifact; empty: x86_64.
 TARGET = Path("targets/x86_64-linux")
+TARGETS = {"": TARGET, "aarch64": Path("targets/sbsa-linux")}
 
 # No wheel carries the compiler itself; what reads its version still finds one to ask.
 NVCC = """\
@@ -46,11 +48,16 @@ def version_json(artifact: dict[str, Any]) -> str:
     return json.dumps(parts, indent=3) + "\n"
 
 
+def target(artifact: dict[str, Any]) -> Path:
+    return TARGETS[artifact.get("arch", "")]
+
+
 def lay_out(artifact: dict[str, Any], wheels: list[tuple[Wheel, Path]], tree: Path) -> None:
-    for directory in ("bin", str(TARGET / "lib"), str(TARGET / "include")):
+    own = target(artifact)
+    for directory in ("bin", str(own / "lib"), str(own / "include")):
         (tree / directory).mkdir(parents=True)
-    (tree / "lib64").symlink_to(TARGET / "lib")
-    (tree / "include").symlink_to(TARGET / "include")
+    (tree / "lib64").symlink_to(own / "lib")
+    (tree / "include").symlink_to(own / "include")
     with ThreadPoolExecutor() as pool:  # unpacking is zlib's work, which Python does not serialize
         tasks = [pool.submit(_unpack, path, wheel, artifact, tree) for wheel, path in wheels]
     for task in tasks:
@@ -79,11 +86,11 @@ def _place(
     if libraries.is_library(member):
         real_names: dict[str, str] = artifact.get("real_names", {})
         version = real_names.get(libraries.stem(member), wheel.version)
-        directory = tree / TARGET / "lib" if kind == "lib" else tree / rest.parent
+        directory = tree / target(artifact) / "lib" if kind == "lib" else tree / rest.parent
         whole = artifact.get("whole", False)
         libraries.place(archive, member, directory, version, whole=whole)
     elif kind == "include":
-        libraries.extract(archive, member, tree / TARGET / rest)
+        libraries.extract(archive, member, tree / target(artifact) / rest)
     elif kind in ("bin", "nvvm"):
         libraries.extract(archive, member, tree / rest, 0o755 if "bin" in parts else 0o644)
 

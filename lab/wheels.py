@@ -31,12 +31,19 @@ class Wheel:
     def version(self) -> str:
         return self.requirement.partition("==")[2]
 
+    @property
+    def platform(self) -> str:
+        """The platform in the file's name: the last of its parts."""
+        return self.file.removesuffix(".whl").rpartition("-")[2]
 
-def pinned(requirement: str, pins: Path = PINS) -> Wheel:
+
+def pinned(requirement: str, arch: str = "", pins: Path = PINS) -> Wheel:
+    """The wheel of a requirement for an architecture; empty: for x86_64."""
     known: dict[str, Any] = yaml.safe_load(pins.read_text(encoding="utf-8"))
-    if requirement not in known:
-        raise LabError(f"{requirement} is not pinned", f"Add its file and sha256 to {pins}.")
-    return Wheel(requirement, **known[requirement])
+    key = f"{requirement} {arch}".strip()
+    if key not in known:
+        raise LabError(f"{key} is not pinned", f"Add its file and sha256 to {pins}.")
+    return Wheel(requirement, **known[key])
 
 
 def fetch(lab: Lab, wanted: list[Wheel], progress: Progress) -> None:
@@ -87,6 +94,7 @@ def _download(lab: Lab, wheel: Wheel, work: Path) -> None:
             *(sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"),
             # Not through pip's own cache: it would keep a second copy of each.
             *("--no-cache-dir", "--only-binary=:all:", "--require-hashes"),
+            *("--platform", wheel.platform),
             *("--dest", own, "--requirement", wanted),
             timeout=3600,
             extra={"TMPDIR": str(own)},

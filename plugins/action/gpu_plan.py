@@ -17,6 +17,7 @@ from ansible_collections.gpufleet.gpu.plugins.plugin_utils.control import requir
 
 try:
     from gpufleet.diff import changes, steps_of
+    from gpufleet.host_state.host import Host
     from gpufleet.model.spec import KEYS, declares
     from gpufleet.paths import host_file_name
     from gpufleet.resolver import resolve_declaration, with_locks
@@ -58,6 +59,16 @@ def problems_message(problems):
     )
 
 
+def unread_message(snapshot, host):
+    """What to do where a host's system was not read: a plan for another one would be installed."""
+    why = snapshot["sections"].get("os", {}).get("error") or "no answer"
+    return (
+        f"Nothing was changed on {host}: its operating system and architecture could not be read "
+        f"({why}). Remedy: run the same command again; if it stays so, see what keeps the host "
+        "busy (uptime, ps -eo stat,wchan:32,cmd)."
+    )
+
+
 def lock_digests(folder):
     """Return {file name: sha256} of the locks in a directory; empty where it does not exist."""
     return {
@@ -83,8 +94,9 @@ def too_old(task_vars):
 class ActionModule(ActionBase):
     """Runs ``gpu_facts`` on the host and resolves its variables.
 
-    Returns ``plan``, ``changes``, ``probe_options``, the options of a probe of this host, and
-    ``file_name``, its name in file names. Within a play the same declaration is resolved once:
+    Returns ``plan``, ``changes``, ``image``, whether the host is an image that is being built,
+    ``probe_options``, the options of a probe of this host, and ``file_name``, its name in file
+    names. Within a play the same declaration is resolved once:
     then ``reused`` is true, and the result is that of the first time.
     """
 
@@ -123,6 +135,8 @@ class ActionModule(ActionBase):
             result.update(facts, failed=True)
             return result
         snapshot = facts["snapshot"]
+        if Host(snapshot).arch is None:
+            raise AnsibleError(unread_message(snapshot, name))
         digests = lock_digests(variables["gpu_locks_dir"])
         plan = with_locks(resolve_declaration(declaration, snapshot, name, digests), digests)
         if plan["problems"]:
@@ -137,6 +151,7 @@ class ActionModule(ActionBase):
             changed=False,
             reused=False,
             whole=whole,
+            image=Host(snapshot).is_image,
             plan=plan,
             changes=changes(plan, snapshot, repair),
             probe_options=dict(settings, expect_gpus=visible_gpus(declaration.spec)),

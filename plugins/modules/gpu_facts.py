@@ -63,6 +63,8 @@ snapshot:
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.runner import probe
 
+DEADLINE_S = 600
+
 
 def main():
     module = AnsibleModule(
@@ -78,7 +80,9 @@ def main():
         },
         supports_check_mode=True,
     )
-    module.exit_json(changed=False, snapshot=probe(dict(module.params, mode="facts")))
+    # A slow host has more time for each section than in a nightly verification.
+    settings = dict(module.params, mode="facts", deadline_s=DEADLINE_S)
+    module.exit_json(changed=False, snapshot=probe(settings))
 
 
 if __name__ == "__main__":

@@ -58,6 +58,10 @@ reused:
   description: Whether the result is that of an earlier task of the same play.
   type: bool
   returned: success
+image:
+  description: Whether the host is an image that is being built, in which no kernel runs.
+  type: bool
+  returned: success
 probe_options:
   description: The options of a probe of this host.
   type: dict

@@ -100,7 +100,6 @@ HARMLESS: dict[str, str] = {
     "machine/drives/*/address: null other": "reported",
     "machine/drives/*/error: other": "a word on a drive that was read",
     "machine/drives/*/name: other": "what the kernel calls a drive differs by the boot",
-    "machine/drives/*/refused: other": "the drive has answered",
     "machine/drives/*/state: null other": "the drive has answered; `dead` is judged",
     "machine/drives/*/health/spare_percent: other": "more than before",
     "machine/drives/*/health/power_*: other": "a drive may be old",

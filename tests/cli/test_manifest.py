@@ -11,8 +11,9 @@ import pytest
 import yaml
 
 from gpufleet.cli.main import main
+from gpufleet.resolver import resolve
 from gpufleet.spec.parse import declaration_of
-from tests.support.healthy_host import Document, data
+from tests.support.healthy_host import Document, data, verdicts
 
 HOSTS = ("gpu01", "gpu02", "gpu03", "gpu04")
 
@@ -67,6 +68,21 @@ def test_a_host_that_differs_is_a_comment(
     assert '  #   "Example BIOS 2.1 (03/05/2025)": gpu03\n' in out
     assert "  #   not read (this account cannot read it): gpu04\n" in out
     assert '  # "mount /usb": most hosts (3) have none\n  #   "vfat rw": gpu02\n' in out
+
+
+def test_an_accepted_proposal_finds_the_host_that_differs(
+    fleet: dict[str, Document], tmp_path: Path, capsys: pytest.CaptureFixture[str], plan: Document
+) -> None:
+    machine(fleet["gpu03"])["memory"].pop(0)
+    machine(fleet["gpu03"])["cpus"]["microcode"] = {"0xa101144": 384}
+    machine(fleet["gpu02"])["drives"].reverse()
+    _, out, _ = propose(fleet, tmp_path, capsys)
+    plan["manifest"] = resolve(yaml.safe_load(out), None, "gpu01")["manifest"]
+    found = {
+        name: verdicts({**plan, "host": name}, document)["host.manifest"]
+        for name, document in fleet.items()
+    }
+    assert found == {**dict.fromkeys(HOSTS, "PASS"), "gpu03": "FAIL"}
 
 
 def test_without_a_clear_majority_nothing_is_proposed(

@@ -87,6 +87,7 @@ def test_a_host_without_gpus_is_not_judged_by_its_contents(
         "host.probe",
         "host.plan",
         "host.disk",
+        "host.booted",
         "host.temporary",
         "host.nvme",
         "install.complete",

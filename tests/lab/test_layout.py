@@ -57,6 +57,13 @@ def cublas(tmp_path: Path) -> tuple[Wheel, Path]:
     return Wheel("nvidia-cublas-cu11==11.11.3.6", path.name, "0", 0), path
 
 
+def test_a_toolkit_for_arm64_has_its_own_target(cublas: tuple[Wheel, Path], tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    toolkit.lay_out(TOOLKIT | {"arch": "aarch64"}, [cublas], tree)
+    assert (tree / "lib64").readlink() == Path("targets/sbsa-linux/lib")
+    assert (tree / "lib64" / "libcublas.so.11").exists()
+
+
 def test_toolkit_tree(cublas: tuple[Wheel, Path], tmp_path: Path) -> None:
     tree = tmp_path / "tree"
     toolkit.lay_out(TOOLKIT, [cublas], tree)

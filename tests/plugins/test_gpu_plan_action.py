@@ -9,11 +9,16 @@ import json
 import os
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from ansible.errors import AnsibleError
+from ansible.plugins.action import ActionBase
+from ansible_collections.gpufleet.gpu.plugins.action import gpu_plan
 
 from lab import pythons
 from lab.errors import LabError
+from tests.support.host_documents import snapshot
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -39,3 +44,21 @@ def test_a_python_that_is_too_old_is_named_with_a_remedy(tmp_path: Path, version
     assert done.returncode == 2
     assert f"do not run under {python}, which is older than Python 3." in output
     assert "name it in the inventory (ansible_python_interpreter: /usr/bin/python3.12)" in output
+
+
+def test_a_host_whose_architecture_was_not_read_is_not_planned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ActionBase, "run", lambda self, tmp, task_vars: {})
+    action = object.__new__(gpu_plan.ActionModule)
+    action._task = SimpleNamespace(
+        args={}, get_play=lambda: SimpleNamespace(_uuid="play"), check_mode=False
+    )
+    action._templar = SimpleNamespace(template=lambda value: value)
+    found = snapshot()
+    found["sections"]["os"] = {"state": "hung", "seconds": 40, "error": "no answer within 40 s"}
+    monkeypatch.setattr(action, "_execute_module", lambda *words, **more: {"snapshot": found})
+    with pytest.raises(AnsibleError) as caught:
+        action.run(None, {"inventory_hostname": "gpu07", "gpu_toolkits": ["12.5"]})
+    assert "Nothing was changed on gpu07: its operating system" in str(caught.value)
+    assert "no answer within 40 s" in str(caught.value)

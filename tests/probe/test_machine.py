@@ -301,6 +301,8 @@ def test_the_command_line_has_nothing_of_this_host_alone(host: Host) -> None:
         "x=aa:bb:cc:dd:ee:ff",
         "url=http://10.0.0.1/image",
         "admin_password=a",
+        "disk.key=b",
+        "netconsole=@10.0.0.2/eth0,@10.0.0.3/",
     )
     common = "ro quiet iommu=pt pci=realloc mitigations=off hugepagesz=1G rootflags=noatime ipv6.disable=1"
     put(Path(host.root), "proc/cmdline", " ".join((*own, common)))

@@ -12,7 +12,7 @@ import pytest
 
 from gpufleet.checks import CHECKS
 from gpufleet.judge import judge, table
-from gpufleet.paths import host_file_name
+from gpufleet.paths import PROGRAM, host_file_name
 from gpufleet.report import directory as report
 from gpufleet.report import summary
 from gpufleet.verification.session import HostRun, Session
@@ -264,3 +264,12 @@ def test_remedies_have_the_name_and_inventory_of_the_call(
     session = Session(inventory_args=inventory)
     remedy = "./gpufleet provision --limit a; then ./gpufleet nightly"
     assert session.as_called(remedy) == expected
+
+
+def test_remedies_of_an_image_repair_the_image_and_verify_its_host() -> None:
+    session = Session(inventory_args="-i inv", provision_args="--chroot /srv/image")
+    remedy = "./gpufleet provision --limit a; then ./gpufleet verify --limit a"
+    assert session.as_called(remedy).split("; then ") == [
+        f"{PROGRAM} provision -i inv --chroot /srv/image --limit a",
+        f"{PROGRAM} verify -i inv --limit a",
+    ]

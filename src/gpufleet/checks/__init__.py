@@ -12,6 +12,7 @@ from .base.sections import Sections
 
 READING_ORDER = (
     "host.host",
+    "host.booted",
     "host.shared_files",
     "host.contents",
     "cuda.toolkit",

@@ -47,6 +47,8 @@ from .stack.products import products
 # Modes of NVIDIA's runtime with which `docker run --gpus` works; None: the default is used.
 MODES = (None, "", "auto", "legacy", "jit-cdi")
 # The toolkit's words for a host whose driver does not run.
+# Docker's words where the kernel has AppArmor, and the host has not its parser.
+NO_PROFILE = re.compile(r"AppArmor enabled on system but the \S+ profile could not be loaded")
 NO_DRIVER = re.compile(r"nvml error|driver not loaded|libnvidia-ml|libcuda\.so", re.IGNORECASE)
 
 
@@ -144,6 +146,17 @@ def _failed_run(
 ) -> Finding:
     """Why a container did not run to its end."""
     hung = run["state"] == "hung"
+    if NO_PROFILE.search(run["error"] or ""):
+        # The engine starts no container at all, whatever else confines them.
+        return Finding(
+            "The engine starts no container: it cannot load its AppArmor profile",
+            person(
+                "on the host: install the package apparmor, which has apparmor_parser, and restart"
+                " the engine when nobody needs its containers"
+            ),
+            run["error"] or "",
+            about=(subjects.CONTAINER,),
+        )
     cause = f"A container {by}{'hung' if hung else 'could not be run'}: {run['error']}"
     # The first container has no SELinux labels; those that are started as people do have them.
     closing = ("rootless", "userns", "selinux") if by else ("rootless", "userns")

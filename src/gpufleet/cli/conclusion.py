@@ -41,6 +41,8 @@ def conclude(
     With `rest`, arguments of pytest, the JUnit file is pytest's own.
     """
     session.inventory_args = inventory_args(options)
+    if image := getattr(options, "chroot", None):
+        session.provision_args = shlex.join(["--chroot", str(image)])
     known, notes = of_default_history()
     session = silences.applied(session, known)
     session.notes += notes

@@ -8,10 +8,14 @@ from __future__ import annotations
 import argparse
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 from rich.console import Console
 
+from gpufleet.errors import ConfigurationError
+from gpufleet.inventory import HostSelector
 from gpufleet.judge import judge
+from gpufleet.provision.image import in_image
 from gpufleet.provision.playbook import log
 from gpufleet.provision.provision import (
     ProvisionOptions,
@@ -21,6 +25,7 @@ from gpufleet.provision.provision import (
     play,
 )
 from gpufleet.report import directory as report
+from gpufleet.verification.options import ProbeOptions
 
 from .arguments import check_playbook_args
 from .conclusion import conclude, keep_odd_names
@@ -46,11 +51,19 @@ def parser() -> Parser:
         (
             "provision -i inventory/fleet --limit gpu07",
             "provision -i inventory/fleet --check --diff",
+            "provision -i inventory/fleet --limit gpu07 --chroot /srv/image",
         ),
         passes_to="ansible-playbook",
         exit_status=EXIT_STATUS.replace("something failed", "a check or the playbook failed"),
     )
     add_hosts(verb)
+    verb.add_argument_group("Images").add_argument(
+        "--chroot",
+        type=Path,
+        metavar="DIR",
+        help="Provision the image whose root directory this is, as the one selected host; its"
+        " first boot proves the rest, so the verdict is INCONCLUSIVE (default: the host itself)",
+    )
     group = verb.add_argument_group("Ansible")
     group.add_argument(
         "--force", action="store_true", help="Run Ansible on every host, also where nothing differs"
@@ -73,11 +86,25 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     """Provision the hosts and report; the exit status."""
     check_playbook_args(parser(), rest)
     how = probe_options(options, "full", contents=options.contents)
+    keep_odd_names()
+    if options.chroot:
+        if default_inventory(options):
+            raise ConfigurationError(
+                "No inventory is named.", "--chroot", "Name one: -i INVENTORY --limit HOST."
+            )
+        with in_image(selector(options), options.chroot) as selected:
+            return provision(options, rest, selected, how)
     selected = selector(options)
     require(SSH)
     if default_inventory(options):
         start_lab()
-    keep_odd_names()
+    return provision(options, rest, selected, how)
+
+
+def provision(
+    options: argparse.Namespace, rest: list[str], selected: HostSelector, how: ProbeOptions
+) -> int:
+    """Provision the selected hosts and report; the exit status."""
     mode = ["--check"] if options.check else []
     diff = ["--diff"] if options.diff or options.check else []
     how_to_provision = ProvisionOptions(

@@ -38,8 +38,10 @@ def changes(
     rows += [toolkit_change(host, row, adopt) for row in plan["toolkits"]]
     rows += [cudnn_change(host, row, adopt) for row in plan["cudnn"]]
     rows.append(library_change(host, plan))
-    rows.append(network_change(plan, host))
-    rows.append(containers_change(plan, host))
+    # Both need services that run: after its first boot the next run sets them up.
+    if not host.is_image:
+        rows.append(network_change(plan, host))
+        rows.append(containers_change(plan, host))
     rows += [stack_change(host, row) for row in plan["stacks"]]
     rows.append(environment_change(host, plan["environment"]))
     rows += removals(plan, host)

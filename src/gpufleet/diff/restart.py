@@ -35,6 +35,8 @@ def decide(plan: Plan, host: Host, control_node: bool = False) -> Restart:
     driver, name = mapping(plan["driver"]), plan["host"]
     if not driver.get("managed"):
         return _decision("none", "the driver is not managed")
+    if host.is_image:
+        return _decision("none", "this is an image: its first boot loads the driver")
     if missing := host.unobserved(("kernel", "gpus", "driver")):
         because = f"the host's {' and '.join(missing)} could not be probed"
         return _decision("wait", because, f"see why: {gpufleet('verify', '--limit', name)}")

@@ -96,7 +96,8 @@ def subnet_manager(plan: Plan, host: Host) -> Iterator[Fault]:
     if planned["packages"] and not state.get("program"):
         yield Fault("the NVLink subnet manager (nvlsm) is not installed", provision(plan))
     loaded = texts(state.get("modules"))
-    if "modules" in state and (missing := [x for x in planned["modules"] if x not in loaded]):
+    missing = [name for name in planned["modules"] if name not in loaded]
+    if missing and "modules" in state and not host.is_image:
         yield Fault(
             f"kernel modules that the NVLink subnet manager (nvlsm) needs are not loaded:"
             f" {listed(missing)}",

@@ -14,6 +14,9 @@ from typing import Any
 from gpufleet.catalog import versions
 from gpufleet.model.types import Row
 
+# The probe's name for a system that has not booted (`gpufleet.probe.constants`).
+IMAGE = "image"
+
 
 def mapping(value: Any) -> Row:
     """A mapping as it is, anything else as an empty one."""
@@ -129,6 +132,11 @@ class Host:
     def secure_boot(self) -> Row:
         """Secure Boot, and what the kernel refuses; empty where it is not known."""
         return mapping(self._value("kernel", "secure_boot"))
+
+    @property
+    def is_image(self) -> bool:
+        """Whether this is a system that is being built: no kernel runs in it, and no service."""
+        return bool(self._value("kernel", "container") == IMAGE)
 
     @property
     def driver(self) -> str | None:

@@ -32,7 +32,7 @@ from gpufleet.errors import ConfigurationError
 from gpufleet.model.spec import declares
 from gpufleet.paths import ROOT
 
-from . import typed
+from . import image, typed
 from .hosts import Become, Connection, HostSelector, InventoryHost, locks_in
 from .origins import origin_of_error, origins_of
 
@@ -193,12 +193,14 @@ def connection_of(name: str, values: Mapping[str, Any]) -> Connection:
     kind = str(values.get("ansible_connection") or constants.DEFAULT_TRANSPORT)
     if name == "localhost" and "ansible_connection" not in values:
         kind = "local"
+    if kind == image.CONNECTION:
+        return _connection_of_image(name, values)
     kind = {"smart": "ssh"}.get(kind, kind).rpartition(".")[2]
     if kind not in {"ssh", "local"}:
         raise ConfigurationError(
             f"The connection plugin '{kind}' is not supported.",
             f"{name}: ansible_connection",
-            "Use ssh or local.",
+            f"Use ssh, local or {image.CONNECTION}.",
         )
     ssh = _plugin_options("connection", "ssh", name, values)
     arguments = [
@@ -206,10 +208,6 @@ def connection_of(name: str, values: Mapping[str, Any]) -> Connection:
         for option in ("ssh_args", "ssh_common_args", "ssh_extra_args")
         for argument in typed.arguments(ssh[option], f"{name}: ansible_{option}")
     ]
-    python = (
-        typed.text(values.get("ansible_python_interpreter"), f"{name}: ansible_python_interpreter")
-        or "auto"
-    )
     has_address = "ansible_host" in values or "ansible_ssh_host" in values
     address = ssh["host"] if has_address else name
     return Connection(
@@ -223,9 +221,29 @@ def connection_of(name: str, values: Mapping[str, Any]) -> Connection:
         connect_timeout_s=typed.seconds(ssh["timeout"], f"{name}: ansible_ssh_timeout"),
         ssh_executable=typed.text(ssh["ssh_executable"], f"{name}: ansible_ssh_executable")
         or "ssh",
-        python="python3" if python.startswith("auto") else python,
+        python=_python(name, values),
         become=_become(name, values),
     )
+
+
+def _connection_of_image(name: str, values: Mapping[str, Any]) -> Connection:
+    """The connection to an image that is being built, in which every command is root's."""
+    place = typed.directory(values.get("ansible_host") or name, f"{name}: ansible_host")
+    return Connection(
+        name=name,
+        kind="local",
+        address=name,
+        python=_python(name, values),
+        become=Become(enabled=False),
+        launcher=image.launcher(place),
+    )
+
+
+def _python(name: str, values: Mapping[str, Any]) -> str:
+    python = typed.text(
+        values.get("ansible_python_interpreter"), f"{name}: ansible_python_interpreter"
+    )
+    return python if python and not python.startswith("auto") else "python3"
 
 
 def _plugin_options(kind: str, plugin: str, host: str, values: Mapping[str, Any]) -> dict[str, Any]:

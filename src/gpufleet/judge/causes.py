@@ -68,6 +68,8 @@ INSTALLED_CUDNN = ("cudnn.files", "cudnn.present", "cudnn.links", "cudnn.readabl
 RELATIONS = (
     # A section that was not read.
     Relation("host.probe", EVERY),
+    # An image.
+    Relation("host.booted", tuple(name for name in EVERY if name != "host.booted")),
     # A kernel module or a PCI setting that is declared.
     Relation(
         "network.setup",

@@ -9,6 +9,7 @@ from dataclasses import replace
 from gpufleet.checks import CHECKS, PAIR_CHECKS, Check, Evidence, Finding, Sections
 from gpufleet.checks.base.holders import CUDA_SECTIONS, behind_mps
 from gpufleet.checks.base.remedies import of_text, person, provision, then
+from gpufleet.checks.host.booted import left_to_boot
 from gpufleet.checks.host.host import unreadable_section
 from gpufleet.checks.host.obstacles import cleared
 from gpufleet.errors import Defect, guarded
@@ -201,6 +202,8 @@ def _apply(check: Check, plan: Plan, snapshot: Snapshot) -> tuple[CheckResult, c
 
 def _findings(check: Check, plan: Plan, snapshot: Snapshot) -> tuple[list[Finding], list[str]]:
     observed = Sections(snapshot, check.reads)
+    if unproved := left_to_boot(check, plan, observed):
+        return [unproved], []
     unreadable = [
         behind_mps(finding, observed) if name in CUDA_SECTIONS else finding
         for name in check.reads

@@ -12,15 +12,12 @@ reopens it for writing.
 from __future__ import annotations
 
 import json
-import re
 import sqlite3
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from fnmatch import fnmatchcase
-from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -34,7 +31,7 @@ from gpufleet.model.snapshot import Snapshot
 from gpufleet.model.verdict import LETTERS, Verdict
 from gpufleet.yardstick.shifts import WINDOW as COMPARED
 
-from . import database, drift, fabric_history, outliers, siblings, silences, versions
+from . import columns, database, drift, fabric_history, outliers, siblings, silences, versions
 from .database import HistoryError
 from .drift import NOT_THERE, CheckResult
 from .recording import CODES, SCRUB, split_measure, write_run
@@ -56,11 +53,6 @@ COUNTERS, RECENT = "*.reading", 7
 _LETTER = {code: LETTERS[verdict] for code, verdict in enumerate(CODES)}
 # The letter of a code that no release has written.
 _UNKNOWN = LETTERS[Verdict.INCONCLUSIVE]
-
-# The bits of a device's id, where a card is one number of 64 bits.
-_DEVICE_BITS = 32
-# Numbers are less than this; in a damaged file other values are not, and are not read.
-_BEYOND = "9e999"
 
 T = TypeVar("T")
 Measure = Callable[[Snapshot | None, Plan], Mapping[str, float | str]]
@@ -312,66 +304,13 @@ class History:
         self, nights: list[RecordedRun], named: str, host: str | None = None
     ) -> dict[tuple[str, str], list[float | None]]:
         """By host and measure (`named`: a pattern), the number in each of these runs."""
-        hosts, devices = (
-            dict(self.rows(f"SELECT id, name FROM {table}")) for table in ("hosts", "devices")
-        )
-        one = " AND host = (SELECT id FROM hosts WHERE name = ?)" if host else ""
-        # A night's values of a measure are neighbours in the file. The card is one number in them,
-        # so that SQLite's rows are the items of a dictionary.
-        column = (
-            f"SELECT host << {_DEVICE_BITS} | device, value FROM numbers WHERE night = ?"
-            f" AND measure = ? AND value < {_BEYOND}{one}"
-        )
-        found: dict[tuple[str, str], list[float | None]] = {}
-        for measure, name in self._measures(named).items():
-            columns: list[dict[int, float]] = [
-                self._fetched(dict, column, night.id, measure, *([host] if host else []))
-                for night in nights
-            ]
-            for card in dict.fromkeys(chain.from_iterable(columns)):
-                full = _full(devices[card & (1 << _DEVICE_BITS) - 1], name)
-                if fnmatchcase(full, named):
-                    found[hosts[card >> _DEVICE_BITS], full] = [
-                        values.get(card) for values in columns
-                    ]
-        return found
+        return columns.numbers(self, nights, named, host)
 
     def texts(
         self, nights: list[RecordedRun], measure: str, host: str | None = None
     ) -> dict[str, list[str | None]]:
         """By host, the text of a measure in each of these runs; of all hosts or one."""
-        hosts = dict(self.rows("SELECT id, name FROM hosts WHERE name = coalesce(?, name)", host))
-        # By the whole key: else each night's texts of all measures are read.
-        column = (
-            "SELECT l.host, w.text FROM looks l CROSS JOIN words w"
-            " ON (w.night, w.host, w.measure) = (l.night, l.host, ?) WHERE l.night = ?"
-            " AND l.host = coalesce((SELECT id FROM hosts WHERE name = ?), l.host)"
-        )
-        columns: list[dict[int, int]] = [
-            self._fetched(dict, column, number, night.id, host)
-            for (number,) in self.rows("SELECT id FROM measures WHERE name = ?", measure)
-            for night in nights
-        ]
-        used = sorted(set(chain.from_iterable(each.values() for each in columns)))
-        texts = dict(
-            self.rows(
-                "SELECT id, text FROM texts WHERE id IN (SELECT value FROM json_each(?))",
-                json.dumps(used),
-            )
-        )
-        return {
-            hosts[number]: [texts.get(each.get(number)) for each in columns]
-            for number in dict.fromkeys(chain.from_iterable(columns))
-        }
-
-    def _measures(self, named: str) -> dict[int, str]:
-        """{id: name without device} of the measures that a pattern may match, by its end."""
-        end = re.split(r"[][*?]", named)[-1]
-        return {
-            number: name
-            for number, name in self.rows("SELECT id, name FROM measures")
-            if name.endswith(end) or end.endswith(name)
-        }
+        return columns.texts(self, nights, measure, host)
 
     def names(self, table: str) -> list[str]:
         """Return the recorded names of a table: `hosts`, `checks` or `measures`."""
@@ -452,9 +391,9 @@ class History:
 
     def rows(self, statement: str, *values: Any) -> list[Any]:
         """Return what a query selects."""
-        return self._fetched(list, statement, *values)
+        return self.fetched(list, statement, *values)
 
-    def _fetched(self, make: Callable[[Iterable[Any]], T], statement: str, *values: Any) -> T:
+    def fetched(self, make: Callable[[Iterable[Any]], T], statement: str, *values: Any) -> T:
         """What `make` makes of a query's rows."""
         with database.sqlite_errors(self.path):
             if not self._open:
@@ -496,10 +435,6 @@ _USED = {
     "texts": "SELECT text FROM words UNION SELECT cause FROM verdicts WHERE cause IS NOT NULL"
     " UNION SELECT remedy FROM verdicts WHERE remedy IS NOT NULL",
 }
-
-
-def _full(device: str, measure: str) -> str:
-    return f"{device}.{measure}" if device else measure
 
 
 def _by_check(

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from gpufleet.model.nightly import Silence
 
-from . import silences
+from . import columns, silences
 from .history import CARDS, NIGHTLY, History
 
 # The code of the first healthy verdict in the file, see `recording.CODES`.
@@ -60,9 +60,11 @@ def read(history: History, last: int | None = None) -> Records:
         ids,
     ):
         findings[number[night], host].append(Finding(check, cause or ""))
-    cards: list[dict[str, str]] = [{} for _ in nights]
-    for night, host, text in _texts(history, ids):
-        cards[number[night]][host] = text
+    names = dict(history.rows("SELECT id, name FROM hosts"))
+    cards = [
+        {names[host]: text for host, text in column.items()}
+        for column in columns.text_columns(history, nights, CARDS)
+    ]
     return Records(
         [night.started for night in nights],
         history.letters(nights),
@@ -70,23 +72,6 @@ def read(history: History, last: int | None = None) -> Records:
         cards,
         silences.read(history),
     )
-
-
-def _texts(history: History, ids: str) -> Iterable[tuple[int, str, str]]:
-    """Each (night, host, text) of the measure `gpus`; a text is one object."""
-    texts: dict[int, str] = {}
-    # By the whole key of `words`: the planner would read all of the table.
-    for night, host, text in history.rows(
-        "SELECT w.night, h.name, w.text FROM measures m CROSS JOIN json_each(?) n"
-        " CROSS JOIN looks l ON l.night = n.value CROSS JOIN words w"
-        " ON (w.night, w.host, w.measure) = (l.night, l.host, m.id)"
-        " JOIN hosts h ON h.id = w.host WHERE m.name = ?",
-        ids,
-        CARDS,
-    ):
-        if text not in texts:
-            texts[text] = history.rows("SELECT text FROM texts WHERE id = ?", text)[0][0]
-        yield night, host, texts[text]
 
 
 def texts_of(history: History, hosts: Iterable[str], last: int | None = None) -> dict[str, Texts]:

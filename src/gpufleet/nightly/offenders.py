@@ -15,6 +15,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -225,10 +226,12 @@ def _state(letter: str) -> str:
 # -- cards -----------------------------------------------------------------------------------------
 
 
-def listed(text: str) -> list[tuple[str, str]]:
+# A host has the same text in most nights.
+@lru_cache(maxsize=4096)
+def listed(text: str) -> tuple[tuple[str, str], ...]:
     """(address, UUID) of each card of the measure `gpus`, in the order of their numbers."""
     rows = (row.split(" ", 2) for row in text.split("; "))
-    return [(row[0], row[1]) for row in rows if len(row) == 3]
+    return tuple((row[0], row[1]) for row in rows if len(row) == 3)
 
 
 def named_cards(findings: Iterable[Finding], text: str) -> dict[str, list[Finding]]:

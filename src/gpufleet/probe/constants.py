@@ -30,3 +30,5 @@ ATTRIBUTE_LETTERS = {"immutable": "i", "append-only": "a"}
 REFUSED = "it is not run as root"
 # What is in that reason where an error left open who could have written it.
 UNJUDGED = "cannot be judged"
+# What /run/systemd/container contains in an image that is being built: it has no kernel of its own.
+IMAGE = "image"

@@ -10,7 +10,8 @@ import platform
 import sys
 import time
 
-from .host import DEFAULTS, SCHEMA
+from .constants import IMAGE
+from .host import DEFAULTS, SCHEMA, Host
 from .processes import await_all
 from .schedule import SECOND_READINGS, Schedule
 from .sections.compute import section_compute
@@ -20,7 +21,7 @@ from .sections.disks import section_disks
 from .sections.driver import section_driver
 from .sections.environment import section_environment
 from .sections.gpus import section_gpus
-from .sections.kernel import section_kernel
+from .sections.kernel import container_of, section_kernel
 from .sections.kernel_log import section_kernel_log
 from .sections.linker import section_linker
 from .sections.machine import section_machine
@@ -67,6 +68,9 @@ def probe(config, each_time=lambda: None):
     `each_time` is called again and again while the sections run.
     """
     settings = dict(DEFAULTS, **config)
+    if container_of(Host(settings)) == IMAGE:
+        # No GPU is there to compute on, and nothing that runs would be the image's own.
+        settings["mode"] = "facts"
     started = utc_now()
     schedule = Schedule(settings, SECTIONS)
     children = schedule.start()

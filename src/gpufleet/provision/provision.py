@@ -21,7 +21,14 @@ from gpufleet.errors import ConfigurationError, Defect, guarded
 from gpufleet.inventory import HostSelector, InventoryHost, inventory_hosts, locks_in
 from gpufleet.judge import judge
 from gpufleet.model.plan import ProblemEntry
-from gpufleet.model.verdict import FAILED, HEALTHY, HEALTHY_VERDICTS, HostProblem, Verdict
+from gpufleet.model.verdict import (
+    FAILED,
+    HEALTHY,
+    HEALTHY_VERDICTS,
+    NOT_JUDGED,
+    HostProblem,
+    Verdict,
+)
 from gpufleet.report import terminal
 from gpufleet.verification.judging import plan_of
 from gpufleet.verification.options import ProbeOptions
@@ -144,11 +151,14 @@ def converge_hosts(
     status = max(map(abs, statuses.values()), default=0)
     if status and verified == HEALTHY:
         notify(f"ansible-playbook returned status {status}: not every host was provisioned.")
+    if status and verified in {HEALTHY, NOT_JUDGED}:
+        # What was not provisioned has failed, also where a part could not be judged.
+        verified = FAILED
     return Converged(
         session,
         list(reasons),
         reasons,
-        verified or (FAILED if status else HEALTHY),
+        verified,
         [name for name, ended in statuses.items() if ended],
     )
 

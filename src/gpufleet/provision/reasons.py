@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from pathlib import PurePosixPath
 
+from gpufleet.checks.host.booted import BOOTED
 from gpufleet.diff import changes
 from gpufleet.diff.repairs import key
 from gpufleet.host_state.host import Host
@@ -68,11 +69,14 @@ def left(plan: Plan, snapshot: Snapshot) -> list[str]:
 
 
 def unjudged(result: HostResult) -> list[str]:
-    """What the probe could not determine, each cause once, without what a finding explains."""
+    """What the probe could not determine, each cause once, without what a finding explains.
+
+    That an image has not booted is no reason: Ansible does not boot it.
+    """
     causes = [
         check["cause"]
         for check in result["checks"]
-        if check["verdict"] in UNJUDGED and "explained_by" not in check
+        if check["verdict"] in UNJUDGED and "explained_by" not in check and check["id"] != BOOTED
     ]
     return [f"not judged: {cause}" for cause in dict.fromkeys(causes)]
 

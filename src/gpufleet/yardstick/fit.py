@@ -10,6 +10,7 @@ from __future__ import annotations
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from operator import sub
 
 from .values import LEAST_SIBLINGS, Kind, Line
 
@@ -32,7 +33,7 @@ def residuals(
     in which the group has too few cards is None.
     """
     past = [row[reference.start : reference.stop] for row in rows]
-    first = _levels(lines, past, [0.0] * len(rows), reference.start)
+    first = _levels(lines, past, None, reference.start)
     rough = [median(row) for row in _without(lines, past, first, reference.start)]
     levels = _levels(lines, rows, rough)
     return _without(lines, rows, levels), levels
@@ -50,31 +51,38 @@ def _without(
             own = by_history[line.groups] = [
                 level.get(group) for level, group in zip(levels, line.groups[begin:], strict=False)
             ]
-        found.append(
-            [
-                None if value is None or level is None else value - level
-                for value, level in zip(row, own, strict=True)
-            ]
-        )
+        try:
+            found.append(list(map(sub, row, own)))
+        except TypeError:
+            # A few cards were not measured in each night.
+            found.append(
+                [
+                    None if value is None or level is None else value - level
+                    for value, level in zip(row, own, strict=True)
+                ]
+            )
     return found
 
 
 def _levels(
     lines: Sequence[Line],
     rows: Sequence[Row],
-    offsets: Sequence[float | None],
+    offsets: Sequence[float | None] | None,
     begin: int = 0,
 ) -> Levels:
-    """The median over the cards of each group and night, less their offsets, from `begin` on."""
+    """The median over the cards of each group and night, from `begin` on.
+
+    Less their offsets, where these are known; a card without one does not count then.
+    """
     cohorts: dict[tuple[str, ...], list[int]] = defaultdict(list)
     for position, line in enumerate(lines):
-        if offsets[position] is not None:
+        if offsets is None or offsets[position] is not None:
             cohorts[line.groups].append(position)
     columns = [
         (
             groups,
             list(zip(*(rows[position] for position in positions), strict=True)),
-            [offsets[position] or 0.0 for position in positions],
+            offsets and [offsets[position] or 0.0 for position in positions],
         )
         for groups, positions in cohorts.items()
     ]
@@ -82,11 +90,15 @@ def _levels(
     for night in range(len(rows[0]) if rows else 0):
         values: dict[str, list[float]] = defaultdict(list)
         for groups, nights, own in columns:
-            values[groups[begin + night]] += [
-                value - offset
-                for value, offset in zip(nights[night], own, strict=True)
-                if value is not None
-            ]
+            if own is None:
+                known = [value for value in nights[night] if value is not None]
+            else:
+                known = [
+                    value - offset
+                    for value, offset in zip(nights[night], own, strict=True)
+                    if value is not None
+                ]
+            values[groups[begin + night]] += known
         levels.append(
             {
                 group: statistics.median(each)

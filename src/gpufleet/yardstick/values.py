@@ -37,16 +37,18 @@ class Kind:
     resolution: float
 
     def oriented(self, values: Sequence[float | None]) -> list[float | None]:
-        """The values on the scale of the comparison, where lower is worse."""
-        least = 0.0 if self.relative else -math.inf
-        known = [
-            value if value is not None and least < value < math.inf else None for value in values
-        ]
-        if self.relative:
-            known = [None if value is None else math.log(value) for value in known]
-        if self.worse == "lower":
-            return known
-        return [None if value is None else -value for value in known]
+        """The values, which are finite, on the scale of the comparison, where lower is worse."""
+        sign = 1 if self.worse == "lower" else -1
+        if not self.relative:
+            return [None if value is None else sign * value for value in values]
+        try:
+            return [sign * each for each in map(math.log, values)]  # type: ignore[arg-type]
+        except (TypeError, ValueError):
+            # A few cards were not measured in each night.
+            return [
+                sign * math.log(value) if value is not None and value > 0 else None
+                for value in values
+            ]
 
     @property
     def least_loss(self) -> float:

@@ -53,6 +53,24 @@ def no_container_starts(plan: Document, snapshot: Document) -> None:
     )
 
 
+# Seen with Docker 20.10 on Debian 12 without the package apparmor.
+NO_PARSER = (
+    "docker run: docker: Error response from daemon: AppArmor enabled on system but the"
+    " docker-default profile could not be loaded: running `apparmor_parser apparmor_parser"
+    ' --version` failed with output:  error: exec: "apparmor_parser": executable file not found'
+    " in $PATH."
+)
+
+
+@fault("containers.runtime", cause="cannot load its AppArmor profile", remedy="package apparmor")
+@fault("containers.matmul", cause="cannot load its AppArmor profile", remedy="package apparmor")
+def an_engine_without_the_parser_of_its_profile(plan: Document, snapshot: Document) -> None:
+    there = data(snapshot, "containers")
+    # What closes a trial's directories at most explains nothing here.
+    there["engine"]["security"] = ["seccomp", "userns"]
+    there["run"].update(state="failed", error=NO_PARSER, framework=None)
+
+
 @fault(
     "containers.matmul", cause="in a container on /CPU:0 gave 3 wrong rows", remedy="out of service"
 )

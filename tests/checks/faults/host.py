@@ -24,6 +24,36 @@ def snapshot_of_another_host(plan: Document, snapshot: Document) -> None:
     snapshot["host"] = "gpu02"
 
 
+# What an image cannot show; its files pass as they do on a host.
+LEFT_TO_BOOT = (
+    "host.booted",
+    "host.temporary",
+    "gpu.count",
+    "toolkit.nvrtc",
+    "stack.build",
+    "stack.libraries",
+    "stack.mapped",
+    "stack.matmul",
+    "stack.hello",
+    "stack.local-devices",
+    "stack.gpu-device-name",
+    "stack.device-placement",
+    "containers.runtime",
+    "containers.matmul",
+    "containers.vulnerable",
+)
+
+
+@fault(
+    *LEFT_TO_BOOT,
+    verdict="INCONCLUSIVE",
+    cause="an image that has not booted",
+    remedy="boot a host from the image; then ./gpufleet verify --limit gpu01",
+)
+def an_image_before_its_first_boot(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "kernel")["container"] = "image"
+
+
 @fault("host.disk", cause="No space is left in /tmp (3 MiB, 4718592 files)", remedy="df -h")
 def disk_full(plan: Document, snapshot: Document) -> None:
     data(snapshot, "disks")["free_mib"]["/tmp"] = 3

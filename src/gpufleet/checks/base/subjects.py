@@ -26,6 +26,7 @@ it was observed:
                     keep it from working; `key`: that of the modules' signature
     pending         a restart for the driver
     domains         the GPUs are in different NVLink domains or cliques
+    boot            the first boot of an image, which alone can prove it
     modules         which kernel modules are loaded was not read
     rdma/mlx5_0     an RDMA device of which nothing was read
     module/ib_umad  a kernel module of RDMA that is not loaded

@@ -32,7 +32,7 @@ REMEDIES = {
     " clustering), and then the memory modules",
     "pci.links": "on the host: see dmesg for errors of the PCIe link; seat the drive or adapter,"
     " and its cable",
-    "pci.": "on the host: compare lspci -nn with another host's; seat or replace what is missing",
+    "pci.": "on the host: compare lspci -nn of both hosts; seat or replace what is missing",
     "nvme.media_errors": "on the host: read smartctl -x of the drives; back up and replace the one"
     " whose errors increase",
     "nvme.": "on the host: see dmesg for a drive that was lost; seat, replace or update it",
@@ -44,7 +44,7 @@ REMEDIES = {
     "kernel.": "on the host: set the group's command line in the boot loader, and reboot",
     "clock.": "on the host: start the service that sets the clock, and check its servers",
     "limits.": "on the host: set the group's limits, and restart the service",
-    MOUNT: "on the host: compare /etc/fstab with another host's, and mount it as there",
+    MOUNT: "on the host: compare /etc/fstab of both hosts, and mount it in the same way",
 }
 
 

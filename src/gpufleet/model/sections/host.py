@@ -110,7 +110,10 @@ class Kernel(TypedDict):
     container: Annotated[
         Text | None,
         "what `systemd-detect-virt --container` prints; in a container the running kernel is not"
-        " the host's own",
+        " the host's own; `image`: in a system that is being built and has not booted",
+    ]
+    provisioned_as_image: NotRequired[
+        Annotated[Text | None, "when it was provisioned as an image, before its first boot"]
     ]
     next_boot: Annotated[Text | None, "the kernel of the next boot"]
     next_boot_source: Annotated[Text | None, "the file or program that determines it"]

@@ -5,6 +5,7 @@ import json
 import os
 import re
 
+from ..constants import IMAGE
 from ..holders import holders_of
 from ..kernel_modules import driver_modules, forbids_nouveau, modprobe_files
 from ..mig import BOOT_UNIT, boot_layout
@@ -12,7 +13,7 @@ from ..nvlink import subnet_manager
 from ..processes import NoAnswerError, in_child, open_library, run_command
 from ..text import first_match
 from ..trust import CACHE, account_for, library_file
-from .kernel import running_kernel
+from .kernel import container_of, running_kernel
 
 # Where the driver's user-space libraries are: of distributions, of a container that has them from
 # its host, of a driver that runs in a container, and of Windows' subsystem for Linux.
@@ -27,6 +28,9 @@ LIBRARY_LOCATIONS = (
     "/run/nvidia/driver/usr/lib64",
     "/usr/lib/wsl/lib",
 )
+# The states of units that start at boot; a static one is started by others, such as the rules for
+# devices.
+ENABLED = ("enabled", "enabled-runtime", "static")
 LIBRARY_FILE = r"libcuda\.so\.(\d{2,}\.\d+(?:\.\d+)?)$"
 
 
@@ -145,19 +149,18 @@ def unit_state(host, name):
         "active": None,
         "enabled": bool(host.glob("/etc/systemd/system/*/" + name)),
     }
-    if host.real:
+    if host.real and container_of(host) == IMAGE:
+        # No systemd runs in an image; which units it will start is in files.
+        _, out, _ = run_command(["systemctl", "is-enabled", name], host.inner_s / 8)
+        found["enabled"] = out.strip() in ENABLED
+    elif host.real:
         status, out, _ = run_command(
             ["systemctl", "show", "-p", "UnitFileState,ActiveState,ExecStart", name],
             host.inner_s / 8,
         )
         if status == 0:
             properties = dict(line.split("=", 1) for line in out.splitlines() if "=" in line)
-            # A static one is started by others, such as the rules for devices.
-            found["enabled"] = properties.get("UnitFileState") in (
-                "enabled",
-                "enabled-runtime",
-                "static",
-            )
+            found["enabled"] = properties.get("UnitFileState") in ENABLED
             found["active"] = properties.get("ActiveState") == "active"
             found["command"] = first_match(r"argv\[\]=(.*?) ;", properties.get("ExecStart"))
     return found

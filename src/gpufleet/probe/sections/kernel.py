@@ -28,7 +28,14 @@ def section_kernel(host):
         "installed": installed,
         "secure_boot": secure_boot(host, container),
         "frequency": frequencies(host),
+        "provisioned_as_image": provisioned_as_image(host),
     }
+
+
+def provisioned_as_image(host):
+    """When this system was provisioned before its first boot; None where it was not."""
+    text = host.text_or_none(host["state_dir"] + "/image.json")
+    return first_match(r'"provisioned": "([^"]+)"', text)
 
 
 CPUS = "/sys/devices/system/cpu"

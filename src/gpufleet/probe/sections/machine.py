@@ -27,9 +27,9 @@ CPUS, NODES = "/sys/devices/system/cpu", "/sys/devices/system/node"
 BMC = "/sys/devices/platform/ipmi_bmc.*/firmware_revision"
 # Parts of the kernel's command line that name this host's own disks, addresses and files.
 OWN_PARTS = re.compile(
-    r"(BOOT_IMAGE|BOOTIF|initrd|root|resume|hostname|ip|ifname|nfsroot|ostree|ds|boot|fsck\.\w+"
+    r"(BOOT_IMAGE|BOOTIF|initrd|root|resume|hostname|ip|ifname|nfsroot|ostree|ds|boot|netconsole|fsck\.\w+"
     r"|systemd\.(hostname|machine_id)|rd\.(luks|lvm|md|iscsi|znet|zfcp|dasd)[\w.]*)(=|$)|.*"
-    r"([0-9a-f]{8}(-[0-9a-f]{4}){3}-|([0-9a-f]{2}:){5}|://|passw|secret|token|credential)",
+    r"([0-9a-f]{8}(-[0-9a-f]{4}){3}-|([0-9a-f]{2}:){5}|://|passw|secret|token|credential|key=)",
     re.IGNORECASE,
 )
 # File systems of disks and of servers.
