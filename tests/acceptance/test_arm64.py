@@ -67,7 +67,7 @@ def declared(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
 
 def planned(fleet: Fleet, declared: tuple[str, ...]) -> dict[str, Any]:
     """The host's plan, after a probe that runs no framework."""
-    document = json.loads(fleet.gpufleet("plan", *declared[:4], "--json").stdout)
+    document = json.loads(fleet.gpufleet("plan", *declared, "--json").stdout)
     found: dict[str, Any] = document["hosts"]["lab1"]
     return found
 
