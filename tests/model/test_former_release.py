@@ -52,9 +52,11 @@ def test_its_snapshot_is_judged_as_it_judged_it() -> None:
     assert found.pop("host.temporary") == "INCONCLUSIVE"
     # Nor did it observe the machine's drives.
     assert found.pop("host.nvme") == "INCONCLUSIVE"
+    # It knew no images: every host had booted.
+    assert found.pop("host.booted") == "PASS"
     # Other checks that were added since need a GPU, and this host has none.
     assert {found[check] for check in found if check not in known} <= {"NOT-DECLARED"}
-    assert len(found) + 2 == len(now["checks"])
+    assert len(found) + 3 == len(now["checks"])
     assert len(known) == len(then["checks"]) > 40
     assert (now["verdict"], then["verdict"]) == ("INCONCLUSIVE", "PASS")
 
