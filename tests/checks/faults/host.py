@@ -27,6 +27,7 @@ def snapshot_of_another_host(plan: Document, snapshot: Document) -> None:
 # What an image cannot show; its files pass as they do on a host.
 LEFT_TO_BOOT = (
     "host.booted",
+    "host.nvme",
     "host.temporary",
     "gpu.count",
     "toolkit.nvrtc",
