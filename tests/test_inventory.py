@@ -137,7 +137,7 @@ MISTAKES: list[tuple[str, Any, str]] = [
     ("ansible_become_user", ["root"], ""),
     ("ansible_become_method", 7, "Use sudo"),
     ("ansible_become_method", ["sudo", "su"], "Use sudo"),
-    ("ansible_connection", {"ssh": 1}, "Use ssh or local"),
+    ("ansible_connection", {"ssh": 1}, "Use ssh, local or"),
     ("ansible_python_interpreter", 3, "text"),
     ("ansible_python_interpreter", "a\x1bb", "text"),
     ("ansible_ssh_private_key_file", ["k"], ""),

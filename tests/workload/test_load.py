@@ -216,7 +216,8 @@ class TestDeep:
         found: Document = {}
         sustain(
             SimpleNamespace(
-                toolkit="", size=8, gpus=1, gpu=None, budget=1, places="0", sustained=1.1, settle=5
+                **{"toolkit": "", "size": 8, "gpus": 1, "gpu": None, "budget": 1, "places": "0"},
+                **{"sustained": 1.1, "settle": 5, "disk": None},
             ),
             found.update,
         )
@@ -276,7 +277,8 @@ class TestDeep:
         monkeypatch.setattr(sustained, "Load", Slow)
         found: Document = {}
         options = {"toolkit": "", "size": 8, "gpus": 1, "gpu": None, "budget": 1, "places": "0"}
-        sustain(SimpleNamespace(**options, sustained=4 * 3600, settle=5), found.update)
+        options |= {"sustained": 4 * 3600, "settle": 5, "disk": None}
+        sustain(SimpleNamespace(**options), found.update)
         [row] = found["sustained"]
         assert sustained.MOST_SAMPLES * 0.9 < len(row["samples"]) <= sustained.MOST_SAMPLES
         assert (row["seconds"], row["wrong"]) == (4 * 3600, 1)

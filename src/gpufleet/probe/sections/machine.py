@@ -11,6 +11,7 @@ from ..dmi import TABLE, memory_modules
 from ..filesystems import MOUNTINFO, parse_mounts
 from ..nvme import nvme_drives
 from ..pci import BUS, word
+from ..privileges import LIBC
 from ..processes import in_child
 from ..text import natural, read_bytes
 
@@ -195,7 +196,7 @@ def clock(host):
     """Whether the kernel's clock is synchronised, and its greatest error, by adjtimex(2)."""
     # struct timex, of which no mode is set: nothing changes. Its places are those of 64 bits.
     data, whole = ctypes.create_string_buffer(256), ctypes.sizeof(ctypes.c_long) == 8
-    if not host.real or not whole or ctypes.CDLL(None).adjtimex(data) < 0:
+    if not host.real or not whole or LIBC.adjtimex(data) < 0:
         return {"unsynchronised": None, "max_error_us": None}
     return {
         "unsynchronised": bool(int.from_bytes(data.raw[40:44], "little") & UNSYNCHRONISED),
