@@ -76,15 +76,6 @@ SECURE_BOOT = Kind(
     (*PLAIN.packages, "grub-efi-amd64-signed", "mokutil", "openssl", "shim-signed"),
     secure_boot=True,
 )
-# A machine whose containers have accounts of their own: in a container no engine may mount /proc.
-DOCKER = Kind(
-    "docker-vm",
-    (
-        *("apparmor", "busybox-static", "docker.io", "initramfs-tools"),
-        *("linux-image-cloud-amd64", "udev"),
-    ),
-    versions=(),
-)
 CONTEXTS = "etc/selinux/default/contexts/files/file_contexts"
 # What this module needs beside the lab's own programs: {program or file: Debian package}.
 PROGRAMS = {
