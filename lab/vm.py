@@ -215,13 +215,6 @@ def _build(recipe: Recipe, kind: Kind, work: Path) -> None:
 
 
 @contextmanager
-def running(lab: Lab, progress: Progress, kind: Kind = PLAIN) -> Iterator[Machine]:
-    """A machine that has booted; what it wrote is gone with it."""
-    with together(lab, progress, kind, 1) as (machine,):
-        yield machine
-
-
-@contextmanager
 def together(lab: Lab, progress: Progress, kind: Kind, count: int) -> Iterator[list[Machine]]:
     """Machines that have booted; two have the interface LINK on a network of their own."""
     made = image(lab, progress, kind)

@@ -8,7 +8,6 @@ judged like the planted ones. One story, in its order; both faults at once, each
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,12 +19,11 @@ from gpufleet.host_state import counters
 from gpufleet.host_state import ports as roles
 from gpufleet.probe import payload
 from lab import vm
-from lab.progress import Progress
-from lab.settings import Lab
 from tests.support import rdma_machines
 from tests.support.lab_fleet import Fleet
 from tests.support.rdma_host import declared
 from tests.support.rdma_tree import Tree
+from tests.support.virtual_machine import booted
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 
@@ -47,15 +45,13 @@ main('{"deadline_s": %d}')
 
 @pytest.fixture(scope="module")
 def machines() -> Iterator[list[vm.Machine]]:
-    if lacking := vm.missing():
-        pytest.skip(f"apt-get install --no-install-recommends {' '.join(lacking)}")
-    with vm.together(Lab.from_environment(os.environ), Progress(), vm.RDMA, 2) as booted:
-        for number, machine in enumerate(booted, 1):
+    with booted(vm.RDMA, 2) as found:
+        for number, machine in enumerate(found, 1):
             network = f"[Match]\nName={vm.LINK}\n[Network]\nAddress={address(number)}/24\n"
             machine.on(f"cat >/etc/systemd/network/70-link.network; {RELOAD}", stdin=network)
             machine.on(f"modprobe rdma_rxe; rdma link add rxe0 type rxe netdev {vm.LINK}")
             healthy(machine)
-        yield booted
+        yield found
 
 
 def address(number: int) -> str:

@@ -7,7 +7,6 @@ and stand-ins for NVIDIA's modules that are signed as DKMS signs. One story, in 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,9 +15,8 @@ from typing import Any
 import pytest
 
 from lab import secure_boot, vm
-from lab.progress import Progress
-from lab.settings import Lab
 from tests.support.lab_fleet import ROOT
+from tests.support.virtual_machine import booted
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 
@@ -36,10 +34,8 @@ depmod"""
 
 @pytest.fixture(scope="module")
 def machine() -> Iterator[vm.Machine]:
-    if lacking := vm.missing():
-        pytest.skip(f"apt-get install --no-install-recommends {' '.join(lacking)}")
-    with vm.running(Lab.from_environment(os.environ), Progress(), vm.SECURE_BOOT) as booted:
-        yield booted
+    with booted(vm.SECURE_BOOT) as (found,):
+        yield found
 
 
 @pytest.fixture(scope="module")

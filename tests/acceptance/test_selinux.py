@@ -7,7 +7,6 @@ its own. Without a stack, whose wheels would not fit on its disk.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,9 +14,8 @@ from pathlib import Path
 import pytest
 
 from lab import vm
-from lab.progress import Progress
-from lab.settings import Lab
 from tests.support.lab_fleet import ROOT, TOOLKIT
+from tests.support.virtual_machine import booted
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 
@@ -29,10 +27,8 @@ PLACES = f"{TOOLKIT} /usr/local/cuda /var/lib/gpufleet /etc/ld.so.conf.d /etc/ld
 
 @pytest.fixture(scope="module")
 def machine() -> Iterator[vm.Machine]:
-    if lacking := vm.missing():
-        pytest.skip(f"apt-get install --no-install-recommends {' '.join(lacking)}")
-    with vm.running(Lab.from_environment(os.environ), Progress(), vm.SELINUX) as booted:
-        yield booted
+    with booted(vm.SELINUX) as (found,):
+        yield found
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,6 @@ in its order; half a minute for each boot.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,9 +16,8 @@ from typing import Any
 import pytest
 
 from lab import vm
-from lab.progress import Progress
-from lab.settings import Lab
 from tests.support.lab_fleet import ROOT
+from tests.support.virtual_machine import booted
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 
@@ -29,12 +27,10 @@ MARKER = "/var/lib/gpufleet/reboot-pending.json"
 
 @pytest.fixture(scope="module")
 def machine() -> Iterator[vm.Machine]:
-    if lacking := vm.missing():
-        pytest.skip(f"apt-get install --no-install-recommends {' '.join(lacking)}")
-    with vm.running(Lab.from_environment(os.environ), Progress()) as booted:
-        on_disk(booted, OLD)
-        booted.on("modprobe nvidia && modprobe nvidia-uvm")
-        yield booted
+    with booted(vm.PLAIN) as (found,):
+        on_disk(found, OLD)
+        found.on("modprobe nvidia && modprobe nvidia-uvm")
+        yield found
 
 
 def on_disk(machine: vm.Machine, version: str) -> None:
