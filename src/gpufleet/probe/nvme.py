@@ -7,13 +7,10 @@ import json
 import os
 import struct
 
-from .pci import link_name, number, word
+from .pci import link_name, number, nvme_controllers, word
 from .processes import Child, await_all, run_command
 from .programs import find_program
-from .text import natural
 
-CLASS = "/sys/class/nvme"
-MOST_DRIVES = 64
 # linux/nvme_ioctl.h: the request, and struct nvme_admin_cmd.
 ADMIN_COMMAND, COMMAND = 0xC0484E41, struct.Struct("=BBHIIIQQIIIIIIIIII")
 GET_LOG_PAGE, EVERY_NAMESPACE, HEALTH_LOG, LOG_BYTES = 0x02, 0xFFFFFFFF, 0x02, 512
@@ -35,11 +32,9 @@ MOST_COUNT = (1 << 63) - 1
 
 
 def nvme_drives(host):
-    """Every drive of this machine; those that it reaches over a network belong to another one."""
+    """Every drive of this machine, with the health log that it keeps."""
     found = []
-    for name in sorted(host.glob(CLASS + "/nvme*"), key=natural)[:MOST_DRIVES]:
-        if (word(host, name + "/transport") or "pcie") != "pcie":
-            continue
+    for name in nvme_controllers(host):
         blocks = [number(host, each) for each in host.glob(name + "/nvme*n*/size")]
         found.append(
             {

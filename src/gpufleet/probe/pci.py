@@ -4,7 +4,11 @@ import os
 import re
 import struct
 
+from .text import natural
+
 BUS = "/sys/bus/pci/devices"
+NVME = "/sys/class/nvme"
+MOST_DRIVES = 64
 ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]$")
 # More than any of the files that are read here has.
 MOST_BYTES = 4096
@@ -126,3 +130,12 @@ def iommu_type(host, directory):
     if not host.exists(directory + "/iommu_group"):
         return "none"
     return word(host, directory + "/iommu_group/type")
+
+
+def nvme_controllers(host):
+    """The directory of each NVMe drive; one reached over a network belongs to another machine."""
+    return [
+        name
+        for name in sorted(host.glob(NVME + "/nvme*"), key=natural)[:MOST_DRIVES]
+        if (word(host, name + "/transport") or "pcie") == "pcie"
+    ]

@@ -2,8 +2,7 @@
 
 import os
 
-from .pci import link_name, word
-from .text import natural
+from .pci import link_name, nvme_controllers, word
 
 DMI = "/sys/class/dmi/id/"
 # What boards have in place of a serial number that nobody has written; a series of x or 0 is none.
@@ -24,7 +23,6 @@ UNWRITTEN = (
     "to be filled by o.e.m.",
     "unknown",
 )
-MOST_DRIVES = 64
 
 
 def hardware_of(host):
@@ -49,8 +47,6 @@ def hardware_of(host):
                 "serial": written(name + "/serial"),
                 "firmware": written(name + "/firmware_rev"),
             }
-            for name in sorted(host.glob("/sys/class/nvme/nvme*"), key=natural)[:MOST_DRIVES]
-            # A drive that is reached over a network belongs to another machine.
-            if (word(host, name + "/transport") or "pcie") == "pcie"
+            for name in nvme_controllers(host)
         ],
     }
