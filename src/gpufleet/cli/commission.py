@@ -25,7 +25,7 @@ from gpufleet.model.commission import Commissioned
 from gpufleet.model.verdict import FAILED, HEALTHY, NOT_JUDGED
 from gpufleet.paths import REPORTS
 from gpufleet.provision.provision import checked_hosts
-from gpufleet.rollout.schedulers import SCHEDULERS, scheduler_of
+from gpufleet.rollout.schedulers import scheduler_of
 
 from .arguments import check_playbook_args
 from .lab import start_lab
@@ -41,6 +41,7 @@ from .options import (
     selector,
 )
 from .parser import Parser
+from .scheduler_options import add_scheduler
 from .silence import account
 from .system_packages import SSH, require
 
@@ -89,20 +90,9 @@ def parser() -> Parser:
         metavar="NAME",
         help="Name who commissions (default: the account, before sudo)",
     )
-    group = verb.add_argument_group("Scheduler")
-    group.add_argument(
-        "--hook",
-        default="none",
-        choices=list(SCHEDULERS),
-        help="Scheduler that drains the hosts, and returns certified ones to service, whoever had"
-        " drained them",
-    )
-    group.add_argument(
-        "--drain-wait",
-        type=float,
-        default=3600,
-        metavar="S",
-        help="Wait this many seconds for running jobs",
+    add_scheduler(
+        verb,
+        "drains the hosts, and returns certified ones to service, whoever had drained them",
     )
     group = verb.add_argument_group("Progress")
     group.add_argument(

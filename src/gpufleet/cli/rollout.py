@@ -20,11 +20,11 @@ from gpufleet.paths import REPORTS
 from gpufleet.rollout import rollout
 from gpufleet.rollout.progress import Store
 from gpufleet.rollout.runner import show
-from gpufleet.rollout.schedulers import SCHEDULERS
 
 from .arguments import check_playbook_args
 from .options import add_hosts, add_probe, add_report, selector
 from .parser import Parser
+from .scheduler_options import add_scheduler
 from .system_packages import SSH, require
 
 IF_STOPPED = "'./gpufleet rollout --resume' continues it."
@@ -69,19 +69,9 @@ def parser() -> Parser:
         action="store_true",
         help="Return to the previous driver on the hosts of an unhealthy batch",
     )
-    group = verb.add_argument_group("Scheduler")
-    group.add_argument(
-        "--hook",
-        default="none",
-        choices=list(SCHEDULERS),
-        help="Scheduler that drains hosts and returns them to service",
-    )
-    group.add_argument(
-        "--drain-wait",
-        type=float,
-        default=3600,
-        metavar="S",
-        help="Wait this many seconds for running jobs",
+    add_scheduler(
+        verb,
+        "drains hosts and returns them to service",
     )
     group = verb.add_argument_group("Progress")
     group.add_argument(
