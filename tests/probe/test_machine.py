@@ -271,7 +271,7 @@ def test_a_machine_is_read_without_tools(host: Host) -> None:
         "logins": ["* soft memlock unlimited", "* - nofile 65536"],
         "services": ["DefaultLimitMEMLOCK=infinity"],
     }
-    # One that another process started is no service of this host: it may be in a container.
+    # A process with another parent than the first is no service of this host, but maybe of a container.
     assert found["inherited"] == {"sshd": {"nofile": "1024:524288", "memlock": "8388608:unlimited"}}
     assert found["unread"] == {}
 

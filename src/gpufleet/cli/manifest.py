@@ -140,7 +140,7 @@ def probed(options: argparse.Namespace) -> tuple[dict[str, Manifest], list[str]]
 
 
 def saved(options: argparse.Namespace) -> tuple[dict[str, Manifest], list[str]]:
-    """The same of saved snapshots."""
+    """{host: manifest} of saved snapshots, and the hosts whose section was not read."""
     wanted = None
     if options.inventory or options.limit:
         wanted = {host.name for host in inventory_hosts(selector(options))}

@@ -66,7 +66,7 @@ def certificate(
 
 
 def ordered(record: CommissionRecord) -> list[str]:
-    """The names of the stages that a host has begun, in their order."""
+    """The names of the stages that have started on a host, in their order."""
     return [stage.name for stage in STAGES if stage.name in record["stages"]]
 
 

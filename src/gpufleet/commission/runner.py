@@ -137,7 +137,7 @@ class Commission:
                 self.log(f"{each.name} {why}")
 
     def why_again(self, each: Candidate) -> str:
-        """Where a host resumes, and why not later; empty for one that has begun nothing."""
+        """Where a host resumes, and why not later; empty for a host without a stage."""
         stage = next(stage for stage in STAGES if stage.name not in each.valid)
         known: StageRecord | None = each.record["stages"].get(stage.name)
         if not known:

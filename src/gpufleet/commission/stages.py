@@ -40,8 +40,8 @@ SOFTWARE = (PLAN, DRIVER, INSTALLED)
 DEEP_S, VERIFY_S = 480, 120
 MINUTE, HOUR = 60, 3600
 LEAST_BURN_IN_S, MOST_BURN_IN_S = 1, 7 * 24 * HOUR
-# Of a burn-in this part is for products in float32; each other format, and each format's sums, take
-# a fixed share of it in addition.
+# The part of a burn-in in which products in float32 are computed. Each other format, and the sums
+# of each format, take a fixed share of that part in addition.
 LOAD_SHARE = 1 / (1 + FORMAT_SHARE * (len(FORMATS) + len(NAMES)))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .host import Host, mapping
+from .host import Host
 
 KEYS = ("/var/lib/dkms/mok.pub", "/var/lib/shim-signed/mok/MOK.der")
 # How each of them is made: {certificate: command}. DKMS makes its own as well, when it first signs.
@@ -15,7 +15,7 @@ _MADE = {
 
 def refuses_modules(host: Host) -> bool:
     """Whether the kernel refuses modules that DKMS builds and signs."""
-    state = mapping(host.secure_boot)
+    state = host.secure_boot
     refuses = state.get("refuses")
     # Snapshots of earlier releases, and kernels that do not tell: Secure Boot locks most down.
     refuses = state.get("enabled") if refuses is None else refuses
@@ -24,7 +24,7 @@ def refuses_modules(host: Host) -> bool:
 
 def problem(host: Host) -> tuple[str, str]:
     """Why the kernel refuses DKMS's modules, and what to do on the host about it."""
-    state = mapping(host.secure_boot)
+    state = host.secure_boot
     ubuntu = (host.os or {}).get("id") == "ubuntu"
     own = state.get("key") if state.get("key") in KEYS else None
     key = own or KEYS[ubuntu]
@@ -46,7 +46,7 @@ def problem(host: Host) -> tuple[str, str]:
             "reboot, and on the console choose Enroll MOK and type the password of the request (for"
             f" another one: mokutil --import {key}). Or {off}",
         )
-    # What no file names has no key; a file of an earlier release's snapshot is not known.
+    # Snapshots of earlier releases name no key, so that the host may have one.
     made = "" if own else f"unless {key} exists, {_MADE[key]}; then "
     return (
         f"{cause}, and the key that signs the driver's modules is not enrolled: the kernel refuses"

@@ -81,7 +81,7 @@ class DiskLoad(threading.Thread):
 
 
 def block(pattern, number):
-    """The block of this number: the pattern, begun at another byte, so that no two are the same."""
+    """The block of this number: the pattern from another byte on, so that no two are the same."""
     at = number * (BLOCK // MOST_BLOCKS) + number
     return pattern[at:] + pattern[:at]
 

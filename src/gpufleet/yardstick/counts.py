@@ -20,7 +20,7 @@ from .values import ERRORS, LEAST_SIBLINGS, NOTE_FACTOR, Budget, Finding, Line
 # that are tested: a large rise shows in its first night, a small one in the third.
 NIGHTS = 30
 LENGTHS = (1, 3)
-# Those of the last night, and of the one before it.
+# The nights that are read: those with which the last night and the one before it are tested.
 WINDOW = NIGHTS + max(LENGTHS) + 1
 
 

@@ -19,7 +19,7 @@ def with_manifest(plan: Document, snapshot: Document) -> None:
 
 
 def with_machine_manifest(plan: Document, snapshot: Document) -> None:
-    """The same with those names alone that only the section `machine` has."""
+    """The healthy host with a manifest of the names that only the section `machine` has."""
     with_manifest(plan, snapshot)
     for name in ("memory.total", "cpu.governor", "kernel.release", "network.interfaces"):
         del plan["manifest"][name]
