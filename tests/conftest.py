@@ -1,7 +1,8 @@
 """Fast tests first: what needs no host, then what needs one, then whole stories on hosts.
 
-Where two workers share the files, these take turns: one worker begins with hosts, and while it
-waits for their images the other has what is fast.
+Where two workers share the files, those that took longest the last time come first
+(`tests/support/durations.py`). The first time on a machine, files with and without hosts take
+turns: one worker begins with hosts, and while it waits for their images the other has what is fast.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from gpufleet.inventory import start_ansible
+from tests.support.durations import Durations, longest_first
 from tests.support.healthy_host import plan, snapshot
 from tests.support.lab_fleet import fleet
 from tests.support.lab_mirror import mirror
@@ -28,13 +30,22 @@ __all__ = ["changes", "configured", "fleet", "listener", "mirror", "plan", "post
 SLOWER = ("lab", "slow")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Record durations, where tests run and are not in a worker."""
+    if not hasattr(config, "workerinput") and not config.option.collectonly:
+        config.pluginmanager.register(Durations())
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Sort by cost, keeping the order within a module, where acceptance tests tell a story."""
 
     def cost(item: pytest.Item) -> tuple[bool, bool]:
         return any(map(item.get_closest_marker, SLOWER)), "acceptance" in item.nodeid
 
-    if hasattr(config, "workerinput"):  # in a worker of pytest-xdist
+    worker = getattr(config, "workerinput", None)  # of pytest-xdist
+    if worker and worker["durations"]:
+        longest_first(items, worker["durations"])
+    elif worker:
         costly = list(dict.fromkeys(item.path for item in items if cost(item)[0]))
         fast = [path for path in dict.fromkeys(item.path for item in items) if path not in costly]
         turns = [path for pair in zip_longest(costly, fast) for path in pair if path]

@@ -1,0 +1,66 @@
+"""How long tests took the last time on this machine, so that two workers end at about the same time.
+
+A plugin of pytest. One worker has all tests of a file; files that take longest come first, and the
+short ones fill what is left. The controller reads the record and passes it on: another run may
+write it meanwhile, and the workers must sort alike.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpufleet.files import write_file
+
+# Shorter tests do not decide the order.
+LEAST_S = 0.5
+
+
+def record_file() -> Path:
+    """Where the record is."""
+    cache = os.environ.get("GPUFLEET_CACHE") or Path.home() / ".cache" / "gpufleet"
+    return Path(cache, "test-durations.json")
+
+
+def recorded() -> dict[str, float]:
+    """{test: seconds}, setup and teardown included; nothing where there is no record yet."""
+    try:
+        found: dict[str, float] = json.loads(record_file().read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return {}
+    return found
+
+
+def longest_first(items: list[pytest.Item], seconds: dict[str, float]) -> None:
+    """Sort by the time of each file, keeping the order of the tests in it."""
+    of_file: Counter[Path] = Counter()
+    for item in items:
+        of_file[item.path] += seconds.get(item.nodeid, 0)  # type: ignore[assignment]
+    items.sort(key=lambda item: -of_file[item.path])
+
+
+class Durations:
+    """Adds up what each test takes, and adds it to the record at the end."""
+
+    def __init__(self) -> None:
+        self.seconds: Counter[str] = Counter()
+        self.before = recorded()
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        node.workerinput["durations"] = self.before
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.seconds[report.nodeid] += report.duration  # type: ignore[assignment]
+
+    def pytest_sessionfinish(self) -> None:
+        lasting = {name: round(s, 1) for name, s in self.seconds.items() if s >= LEAST_S}
+        path = record_file()
+        if lasting:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_file(path, json.dumps(recorded() | lasting) + "\n", 0o644)

@@ -1,0 +1,55 @@
+"""The record of durations by which the files of a run are sorted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.support.durations import Durations, longest_first, record_file, recorded
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("GPUFLEET_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def run_of(*reports: tuple[str, float]) -> None:
+    """A run in which tests took so long."""
+    durations: Any = Durations()
+    for name, seconds in reports:
+        durations.pytest_runtest_logreport(SimpleNamespace(nodeid=name, duration=seconds))
+    durations.pytest_sessionfinish()
+
+
+def test_set_up_counts_and_what_is_short_does_not(cache: Path) -> None:
+    run_of(("a.py::one", 3.0), ("a.py::one", 1.25), ("b.py::two", 0.01))
+    assert recorded() == {"a.py::one": 4.2}
+
+
+def test_a_run_of_a_part_keeps_what_others_took() -> None:
+    run_of(("a.py::one", 3.0))
+    run_of(("b.py::two", 2.0), ("a.py::one", 5.0))
+    assert recorded() == {"a.py::one": 5.0, "b.py::two": 2.0}
+
+
+def test_a_damaged_record_is_written_again(cache: Path) -> None:
+    cache.mkdir()
+    record_file().write_text("{")
+    run_of(("a.py::one", 3.0))
+    assert recorded() == {"a.py::one": 3.0}
+
+
+def test_the_longest_file_comes_first_and_its_tests_keep_their_order() -> None:
+    names = ("a.py::one", "b.py::two", "b.py::one", "c.py::one")
+    items: Any = [SimpleNamespace(nodeid=name, path=Path(name[:4])) for name in names]
+    longest_first(items, {"a.py::one": 3.0, "b.py::one": 2.0, "b.py::two": 2.0})
+    assert [item.nodeid for item in items] == [
+        "b.py::two",
+        "b.py::one",
+        "a.py::one",
+        "c.py::one",
+    ]
