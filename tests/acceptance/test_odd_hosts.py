@@ -28,7 +28,7 @@ pytestmark = [
 ARTIFACTS = ("--cuda", "8.0")
 UP = ("--hosts", "lab1,lab2")
 
-DEADLINE_S = 30
+DEADLINE_S = 40
 # The end of a run: inventory, verdicts, documents.
 MORE_S = 15
 

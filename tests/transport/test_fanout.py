@@ -131,7 +131,7 @@ def test_the_probe_gets_the_remaining_time_as_its_deadline(root: Path, tmp_path:
     slow = login(tmp_path / "slow", "sleep 1.5; HOST")
     probe_targets([Target(replace(slow, python=python), {"deadline_s": 30, "root": str(root)})])
     left = json.loads(ast.literal_eval(received.read_text().partition(" = ")[2]))["deadline_s"]
-    assert 10 < left <= 28.5 - fanout.RETURN_S
+    assert 10 < left <= 28.5 * (1 - fanout.RETURN_SHARE)
 
 
 def test_more_hosts_than_the_fanout_are_all_probed(root: Path) -> None:

@@ -43,8 +43,9 @@ from .connection import (
 MOST_BYTES = received.MOST_BYTES
 # The end of standard error is kept: it has the reason, after banners and warnings.
 MOST_STDERR_BYTES = 32 << 10
-# Reserved from the remaining time to write and transfer the snapshot.
-RETURN_S, RETURN_SHARE = 5.0, 0.2
+# Reserved from the remaining time to start the probe, and to write and transfer the snapshot: a
+# busy host takes seconds for each, and one section that hangs lasts until the probe's deadline.
+RETURN_S, RETURN_SHARE = 10.0, 0.25
 _READY_LINE = f"\n{READY}\n".encode()
 
 
@@ -166,7 +167,7 @@ class _GatewayHandler(EventHandler):  # type: ignore[misc]
 
     def ev_read(self, worker: Any, node: Any, sname: str, msg: bytes) -> None:
         if self.output.endless:
-            return  # what the gateway sends after it was told to stop
+            return  # what the gateway sends after it was asked to stop
         self.output.receive(msg + b"\n", sname == worker.SNAME_STDERR)
         if self.output.endless:
             worker.abort()
