@@ -33,7 +33,7 @@ TAR_OPTIONS = (
     "--mode=u+rwX,go+rX,go-w",
 )
 
-# What an installer is told of its artifact.
+# What an installer knows of its artifact.
 _SETTINGS = ("cuda", "version", "gcc_max", "driver")
 
 _FAILED = (

@@ -53,7 +53,7 @@ from dnf.automatic.main import main
 sys.exit(main(sys.argv[1:]))
 """
 PODMAN = "#!/bin/sh\necho podman version 5.4.0\n"
-# Docker without containers: the daemon reads its file at its start and when it is told
+# Docker without containers: the daemon reads its file at its start and when it is asked
 # to, the client shows what was read.
 DOCKERD = """\
 #!/bin/sh

@@ -1,7 +1,7 @@
 """Writes shared libraries whose functions do next to nothing, without a compiler.
 
 Each is a complete ELF file for x86-64: the dynamic linker loads it by its SONAME and finds every
-function by its name; a function returns a status, and may write one value where it was told to.
+function by its name; a function returns a status, and may write one value where it was asked to.
 """
 
 from __future__ import annotations

@@ -67,9 +67,11 @@ def parse_transaction(text):
 def problems(text):
     """Return dnf's reasons why it finds no solution; its last lines where it tells none."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    told = [line for line in lines if re.match(r"- |Problem|Error: (?!$)|No match|Unable", line)]
+    reasons = [line for line in lines if re.match(r"- |Problem|Error: (?!$)|No match|Unable", line)]
     wordless = ("- conflicting requests",)
-    return "; ".join([line.lstrip("- ") for line in told if line not in wordless][:6] or lines[-3:])
+    return "; ".join(
+        [line.lstrip("- ") for line in reasons if line not in wordless][:6] or lines[-3:]
+    )
 
 
 def locked_name(line):

@@ -109,7 +109,7 @@ class Modules:
             row["version"]: row for row in installed_kernels(self.host) if is_judged(row, running)
         }
 
-    def told_by(self, judge):
+    def named_by(self, judge):
         """[(kernel, what a judge says of it)] of those that it says something of."""
         return [(kernel, why) for kernel, row in self.kernels.items() if (why := judge(row))]
 
@@ -225,11 +225,11 @@ def main():
     )
     try:
         modules = Modules(module)
-        lacking = modules.told_by(modules.wrong)
+        lacking = modules.named_by(modules.wrong)
         if lacking and not module.check_mode:
             with host_lock():
                 carry_out(modules, lacking, modules.build)
-        still = modules.told_by(modules.wrong)
+        still = modules.named_by(modules.wrong)
         if still and not module.check_mode:
             raise StateError(
                 "\n".join(
@@ -240,11 +240,11 @@ def main():
                     for kernel, why in still
                 )
             )
-        outdated = modules.told_by(modules.stale)
+        outdated = modules.named_by(modules.stale)
         if outdated and not module.check_mode:
             with host_lock():
                 carry_out(modules, outdated, modules.rebuild)
-            left = modules.told_by(modules.stale)
+            left = modules.named_by(modules.stale)
             if left:
                 raise StateError(
                     "\n".join(

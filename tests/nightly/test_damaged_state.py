@@ -111,10 +111,8 @@ def cases() -> Iterator[Any]:
                 yield pytest.param(name, replaced(key, value), id=f"{name} {key}={value}")
     for key in ("finished", "last_run", "last_success", "status", "troubles"):
         yield pytest.param(state.HEARTBEAT, without(key), id=f"{state.HEARTBEAT} no {key}")
-    yield pytest.param(state.DELIVERED, replaced(state.OWED, 5), id="told.json owed=5")
-    yield pytest.param(
-        state.DELIVERED, replaced(state.OWED, {"a": [None]}), id="told.json owed null"
-    )
+    yield pytest.param(state.DELIVERED, replaced(state.OWED, 5), id="owed=5")
+    yield pytest.param(state.DELIVERED, replaced(state.OWED, {"a": [None]}), id="owed null")
 
 
 def fits(key: str, value: Any) -> bool:
@@ -214,3 +212,13 @@ def test_a_damaged_file_that_cannot_be_renamed_costs_no_night(
     assert done.returncode == 5
     assert "It could not be renamed (Operation not permitted): move it away." in done.stderr
     shutil.rmtree(folder)
+
+
+def test_the_former_name_of_a_file_is_known(recorded: Path, listener: Listener) -> None:
+    folder = recorded.parent / "state"
+    before = (folder / state.DELIVERED).read_bytes()
+    (folder / state.DELIVERED).rename(folder / state.FORMERLY_DELIVERED)
+    assert nightly(recorded).returncode == 1
+    assert not listener.heard
+    assert not (folder / state.FORMERLY_DELIVERED).exists()
+    assert (folder / state.DELIVERED).read_bytes() != before  # the night is noted in it

@@ -101,7 +101,7 @@ def test_the_first_run_is_recorded_and_notified_and_an_unchanged_one_is_quiet(
     assert [(method, body) for method, _, body in listener.heard[2:]] == [("GET", None)]
     assert nights(path) == 2
     assert "s3cret" not in done.stderr + done.stdout
-    assert "s3cret" not in (path.parent / "state" / "told.json").read_text()
+    assert "s3cret" not in (path.parent / "state" / "delivered.json").read_text()
 
 
 def test_a_failed_notification_is_sent_by_the_next_run(

@@ -162,9 +162,9 @@ def test_nccl_runs_where_only_the_declared_ports_are_open(
     for side in Table("nccl", framework, nobody).met():
         assert side.ended is None
         assert side.address == "127.0.0.1"
-        told_of = [row["port"] for row in side.document["reach"] if row["error"]]
-        assert len(told_of) == 2
-        assert all(map(kernel_s, told_of))
+        ports = [row["port"] for row in side.document["reach"] if row["error"]]
+        assert len(ports) == 2
+        assert all(map(kernel_s, ports))
 
 
 @pytest.mark.parametrize(
@@ -227,7 +227,7 @@ def test_each_gpu_has_a_process_whose_failure_is_reported() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ends", "told_as"),
+    ("ends", "reported_as"),
     [
         (lambda: os.kill(os.getpid(), signal.SIGKILL), r"was killed \(SIGKILL\)"),
         (
@@ -237,8 +237,10 @@ def test_each_gpu_has_a_process_whose_failure_is_reported() -> None:
         (lambda: os._exit(3), "ended with status 3"),
     ],
 )
-def test_how_the_process_of_a_gpu_ended_is_reported(ends: Callable[[], None], told_as: str) -> None:
-    with pytest.raises(RuntimeError, match=f"GPU 1: its process {told_as}"):
+def test_how_the_process_of_a_gpu_ended_is_reported(
+    ends: Callable[[], None], reported_as: str
+) -> None:
+    with pytest.raises(RuntimeError, match=f"GPU 1: its process {reported_as}"):
         in_processes(numpy, [(0, lambda: RIGHT), (1, ends)])
 
 

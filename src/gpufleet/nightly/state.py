@@ -19,8 +19,9 @@ from gpufleet.model.nightly import Heartbeat
 from gpufleet.model.shape import ANY, ListOf, MappingOf, Plain
 from gpufleet.model.validator import faults, faults_of
 
-# File names in `state_dir`; earlier releases wrote them as well.
-HISTORY, HEARTBEAT, DELIVERED = "history.sqlite", "heartbeat.json", "told.json"
+# File names in `state_dir`; earlier releases wrote them as well, the last by its former name.
+HISTORY, HEARTBEAT, DELIVERED = "history.sqlite", "heartbeat.json", "delivered.json"
+FORMERLY_DELIVERED = "told.json"
 # Key in DELIVERED: by channel, the runs of which no notification was delivered yet.
 OWED = "owed"
 # Priorities of the systemd journal.
@@ -56,7 +57,21 @@ def exclusive(state_dir: Path) -> Iterator[None]:
                 str(state_dir / "lock"),
                 "Wait until it ends.",
             ) from error
+        _rename_formerly_delivered(state_dir)
         yield
+
+
+def _rename_formerly_delivered(state_dir: Path) -> None:
+    former, now = state_dir / FORMERLY_DELIVERED, state_dir / DELIVERED
+    if former.exists() and not now.exists():
+        try:
+            former.rename(now)
+        except OSError as error:
+            log(
+                f"{former} could not be renamed ({error.strerror}): rename it to {DELIVERED}, or a"
+                " notification may be sent twice.",
+                ERROR,
+            )
 
 
 def read(path: Path) -> tuple[dict[str, Any], str]:
@@ -83,11 +98,11 @@ def _heartbeat_faults(found: Any) -> list[str]:
 def _delivered_faults(found: Any) -> list[str]:
     """For each channel the last run that it was notified of; under OWED those that it was not."""
     if not isinstance(found, dict):
-        return faults_of(MappingOf(ANY), found, "told")
+        return faults_of(MappingOf(ANY), found, "delivered")
     runs = {key: value for key, value in found.items() if key != OWED}
     return [
-        *faults_of(MappingOf(Plain("integer")), runs, "told"),
-        *faults_of(MappingOf(ListOf(Plain("integer"))), found.get(OWED, {}), f"told.{OWED}"),
+        *faults_of(MappingOf(Plain("integer")), runs, "delivered"),
+        *faults_of(MappingOf(ListOf(Plain("integer"))), found.get(OWED, {}), f"delivered.{OWED}"),
     ]
 
 

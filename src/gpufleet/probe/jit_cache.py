@@ -15,7 +15,7 @@ from .frameworks import each_of
 from .text import first_match
 
 PLACE = "/var/cache/gpufleet/jit"
-# The size that TensorFlow's users are told to allow: a driver's own limit is below that of a stack.
+# The size that TensorFlow's documentation asks for: a driver's own limit is below that of a stack.
 MOST_BYTES = 2 << 30
 OWNER = 0
 # How the packages begin whose code is compiled.
