@@ -10,6 +10,10 @@ class Refused(Exception):  # noqa: N818 (it is an answer)
     """A library call failed: the function, its status and the status's name."""
 
 
+class Absent(Refused):
+    """The library, which may be an older one, has no such function."""
+
+
 def has_wheels(toolkit):
     """Whether it is a stack's virtual environment, with CUDA in its wheels."""
     return os.path.isfile(toolkit + "/pyvenv.cfg")
@@ -56,7 +60,7 @@ class Library:
         try:
             status = getattr(self.library, function)(*arguments)
         except AttributeError:
-            raise Refused("it has no %s" % function) from None
+            raise Absent("it has no %s" % function) from None
         if status:
             reason = "%s returned %d %s" % (function, status, self.describe(status))
             raise Refused(reason.rstrip())
