@@ -43,10 +43,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return any(map(item.get_closest_marker, SLOWER)), "acceptance" in item.nodeid
 
     worker = getattr(config, "workerinput", None)  # of pytest-xdist
+    costly = list(dict.fromkeys(item.path for item in items if cost(item)[0]))
     if worker and worker["durations"]:
-        longest_first(items, worker["durations"])
+        longest_first(items, worker["durations"], costly)
     elif worker:
-        costly = list(dict.fromkeys(item.path for item in items if cost(item)[0]))
         fast = [path for path in dict.fromkeys(item.path for item in items) if path not in costly]
         turns = [path for pair in zip_longest(costly, fast) for path in pair if path]
         places = {path: at for at, path in enumerate(turns)}

@@ -44,10 +44,12 @@ def test_a_damaged_record_is_written_again(cache: Path) -> None:
 
 
 def test_the_longest_file_comes_first_and_its_tests_keep_their_order() -> None:
-    names = ("a.py::one", "b.py::two", "b.py::one", "c.py::one")
+    names = ("a.py::one", "b.py::two", "b.py::one", "c.py::one", "d.py::one")
     items: Any = [SimpleNamespace(nodeid=name, path=Path(name[:4])) for name in names]
-    longest_first(items, {"a.py::one": 3.0, "b.py::one": 2.0, "b.py::two": 2.0})
+    seconds = {"a.py::one": 3.0, "b.py::one": 2.0, "b.py::two": 2.0}
+    longest_first(items, seconds, [Path("d.py"), Path("a.py")])
     assert [item.nodeid for item in items] == [
+        "d.py::one",
         "b.py::two",
         "b.py::one",
         "a.py::one",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
+from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +37,18 @@ def recorded() -> dict[str, float]:
     return found
 
 
-def longest_first(items: list[pytest.Item], seconds: dict[str, float]) -> None:
-    """Sort by the time of each file, keeping the order of the tests in it."""
-    of_file: Counter[Path] = Counter()
+def longest_first(
+    items: list[pytest.Item], seconds: dict[str, float], costly: Container[Path]
+) -> None:
+    """Sort by the time of each file, keeping the order of the tests in it.
+
+    Of `costly` files, those come first of which nothing is recorded.
+    """
+    of_file: dict[Path, float] = {}
     for item in items:
-        of_file[item.path] += seconds.get(item.nodeid, 0)  # type: ignore[assignment]
-    items.sort(key=lambda item: -of_file[item.path])
+        of_file[item.path] = of_file.get(item.path, 0) + seconds.get(item.nodeid, 0)
+    unknown = {path for path, spent in of_file.items() if not spent and path in costly}
+    items.sort(key=lambda item: (item.path not in unknown, -of_file[item.path]))
 
 
 class Durations:
