@@ -105,6 +105,7 @@ def test_what_stands_there_is_read(root: Path) -> None:
         "run": None,
         "running": None,
         "majors": {},
+        "rootless": [],
     }  # fmt: skip
 
 
@@ -161,6 +162,23 @@ def test_settings_of_the_toolkit_that_decide_about_gpus_are_read(
         "mode": mode,
         "no_cgroups": no_cgroups,
     }
+
+
+def test_engines_of_accounts_are_named_and_not_asked(root: Path) -> None:
+    put(root, "etc/passwd", "root:x:0:0::/root:/bin/sh\nann:x:1000:1000::/home/ann:/bin/sh\n")
+    for name in (
+        "1000/docker.sock",
+        "1000/libpod/tmp/pause.pid",
+        "1001/docker.sock",
+        "0/docker.sock",
+    ):
+        put(root, f"run/user/{name}", "")
+    assert probe_tree(root)["rootless"] == [
+        {"engine": "docker", "account": "ann"},
+        {"engine": "docker", "account": "1001"},
+        {"engine": "podman", "account": "ann"},
+    ]
+    assert calls(root) == ["info --format {{json .}}"]
 
 
 def test_a_daemon_that_does_not_run(root: Path) -> None:

@@ -102,6 +102,11 @@ def runtime(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
         else "None None, storage None, cgroups by None; runtimes none"
     )
     yield Evidence(f"{described}; toolkit {toolkit['version'] if toolkit else None}")
+    for own in section.get("rootless", []):
+        yield Evidence(
+            f"The rootless {own['engine']} of {own['account']} was not tried: only that account"
+            " can ask it, and gpu_containers declares root's engine"
+        )
 
 
 @check("containers.cdi", reads=("containers", "driver"), skip_reason=no_cards, effect=READS)
@@ -207,10 +212,24 @@ def _denied_remedy(plan: Plan, section: Containers, gpus: list[ContainerNode]) -
             person(
                 f"on the host: in {quoted(configuration['path'])} set no-cgroups = false below"
                 " [nvidia-container-cli]: with true no container is allowed its GPUs"
+                + (
+                    " (rootless engines need no such setting where they start containers with"
+                    " --device nvidia.com/gpu=all)"
+                    if section.get("rootless")
+                    else ""
+                )
             ),
             person("restart the containers"),
         )
-    if "selinux" in _security(section) and any(card.get("code") == "EACCES" for card in gpus):
+    closed = any(card.get("code") == "EACCES" for card in gpus)
+    mapped = {"userns", "rootless"} & {*_security(section)}
+    if closed and mapped and "selinux" not in _security(section):
+        return person(
+            "on the host: set NVreg_DeviceFileMode=0666 (options nvidia, in /etc/modprobe.d) and"
+            " reboot: the accounts of its containers are in no group of the host; or start"
+            " containers with GPUs with --userns=host"
+        )
+    if "selinux" in _security(section) and closed:
         return person(
             "on the host: setsebool -P container_use_devices on; or start containers with"
             " --security-opt label=disable"

@@ -180,6 +180,8 @@ class TrialContainer:
         upper, work = layer + "/upper", layer + "/work"
         for path in (upper, work):
             os.makedirs(path)
+            # A container of mapped accounts has none that a closed directory is open to.
+            os.chmod(path, 0o755)
         if self.engine_name == "podman":
             options = ["-v", "{0}:{0}:O,upperdir={1},workdir={2}".format(directory, upper, work)]
         else:
@@ -336,7 +338,10 @@ def run_trial(host, wanted, found):
         "image": None,
     }
     try:
-        home, _script = write_script(host)
+        home, script = write_script(host)
+        # Root in a container of mapped accounts is another account on the host.
+        os.chmod(home, 0o755)
+        os.chmod(script, 0o644)
     except (OSError, TypeError) as error:
         return dict(
             run, state="failed", error="cannot write the script for a container: %s" % error
