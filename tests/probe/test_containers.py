@@ -493,6 +493,25 @@ def test_nvidias_hooks_find_a_usr_that_they_can_write_in(root: Path) -> None:
     assert ("etc/debian_version" in in_image) == Path("/etc/debian_version").exists()
 
 
+def test_mapped_accounts_can_read_what_the_trial_gives_its_container(root: Path) -> None:
+    """Root in such a container is another account on the host."""
+    put(root, "proc/driver/nvidia/version")
+    given = """run)
+        for word; do case $word in
+            *:/gpufleet:ro) (cd "${word%%:*}" && stat -c '%a %n' . matmul.py) ;;
+            *upperdir=*) layer=${word#*upperdir=}; stat -c '%a upper' "${layer%%,*}" ;;
+        esac; done >>"$(dirname "$0")/given" ;;
+    import)"""
+    put(root, "usr/bin/docker", ENGINE.replace("import)", given, 1), 0o755)
+    before = os.umask(0o077)
+    try:
+        full(root, expect_gpus=1)
+    finally:
+        os.umask(before)
+    seen = (root / "usr/bin/given").read_text().splitlines()
+    assert {*seen} == {"755 .", "644 matmul.py", "755 upper"}
+
+
 def test_podman_gets_the_same_layer_in_its_own_terms(root: Path) -> None:
     put(root, "usr/bin/podman", ENGINE, 0o755)
     put(
