@@ -49,6 +49,9 @@ MODES = (None, "", "auto", "legacy", "jit-cdi")
 # The toolkit's words for a host whose driver does not run.
 # Docker's words where the kernel has AppArmor, and the host has not its parser.
 NO_PROFILE = re.compile(r"AppArmor enabled on system but the \S+ profile could not be loaded")
+# runc's words where something is mounted over a part of /proc: the kernel gives mapped accounts no
+# /proc that would show what is below.
+NO_PROC = re.compile(r'mounting "proc" to rootfs at "/proc": .*operation not permitted')
 NO_DRIVER = re.compile(r"nvml error|driver not loaded|libnvidia-ml|libcuda\.so", re.IGNORECASE)
 
 
@@ -158,6 +161,17 @@ def _failed_run(
             person(
                 "on the host: install the package apparmor, which has apparmor_parser, and restart"
                 " the engine when nobody needs its containers"
+            ),
+            run["error"] or "",
+            about=(subjects.CONTAINER,),
+        )
+    if NO_PROC.search(run["error"] or ""):
+        return Finding(
+            "The engine starts no container of mapped accounts: something is mounted over a part of"
+            " the host's /proc",
+            person(
+                "on the host: findmnt --submounts /proc shows it; unmount what is over a file or a"
+                " directory that is not empty; or start containers with --userns=host"
             ),
             run["error"] or "",
             about=(subjects.CONTAINER,),

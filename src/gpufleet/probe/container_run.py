@@ -72,7 +72,9 @@ class TrialContainer:
 
     def call(self, *args, **more):
         """The output of the engine, or of a `program` for it. Raises RuntimeError if it failed."""
-        share_s = max(1, min(more.get("most_s", 60), self.ends - time.monotonic()))
+        # A slow host that was given a long deadline may use it.
+        most_s = more.get("most_s", max(60, self.host.inner_s * 0.25))
+        share_s = max(1, min(most_s, self.ends - time.monotonic()))
         program = more.get("program", self.engine)
         status, out, err = run_command([program, *args], share_s, partial=True)
         if more.get("checked", True) and status != 0:
