@@ -80,10 +80,9 @@ SECURE_BOOT = Kind(
 DOCKER = Kind(
     "docker-vm",
     (
-        *("apparmor", "busybox-static", "dbus-user-session", "docker.io", "initramfs-tools"),
-        *("linux-image-cloud-amd64", "rootlesskit", "slirp4netns", "udev", "uidmap"),
+        *(*PLAIN.packages, "apparmor", "busybox-static", "dbus-user-session", "docker.io"),
+        *("rootlesskit", "slirp4netns", "uidmap"),
     ),
-    versions=(),
 )
 CONTEXTS = "etc/selinux/default/contexts/files/file_contexts"
 # What this module needs beside the lab's own programs: {program or file: Debian package}.
