@@ -61,9 +61,10 @@ def options(image: Path, work: Path) -> list[str | Path]:
 
 @contextmanager
 def enrolment(console: Path, password: str) -> Iterator[None]:
-    """Confirm at the console what was asked for, at a reboot that begins inside; await the login.
+    """Confirm at the console what was asked for, at a reboot that begins inside; await the next.
 
-    shim's program waits ten seconds for a key, then asks with menus.
+    shim's program waits ten seconds for a key, then asks with menus. No login is awaited: where the
+    machine is slow, systemd gives up its console, which ssh does not need.
     """
     with socket.socket(socket.AF_UNIX) as terminal:
         terminal.connect(str(console))
@@ -77,7 +78,7 @@ def enrolment(console: Path, password: str) -> Iterator[None]:
             (b"Enroll the key", DOWN + ENTER),
             (b"assword", password.encode() + ENTER),
             (b"Reboot", ENTER),
-            (b"login:", b""),
+            (b"Welcome to GRUB", b""),
         ):
             while text not in seen:
                 seen += terminal.recv(1 << 16)

@@ -15,7 +15,7 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,6 +75,14 @@ SECURE_BOOT = Kind(
     "secure-boot-vm",
     (*PLAIN.packages, "grub-efi-amd64-signed", "mokutil", "openssl", "shim-signed"),
     secure_boot=True,
+)
+# A machine with Docker, of root and rootless: in a container no engine may mount /proc.
+DOCKER = Kind(
+    "docker-vm",
+    (
+        *(*PLAIN.packages, "apparmor", "busybox-static", "dbus-user-session", "docker.io"),
+        *("rootlesskit", "slirp4netns", "uidmap"),
+    ),
 )
 CONTEXTS = "etc/selinux/default/contexts/files/file_contexts"
 # What this module needs beside the lab's own programs: {program or file: Debian package}.
@@ -282,14 +290,21 @@ def _command(
 
 
 def _wait(machine: Machine, emulator: subprocess.Popen[bytes], console: Path) -> None:
+    if not settled(machine, lambda: emulator.poll() is None):
+        output = console.read_text(errors="replace")[-800:] if console.exists() else "nothing"
+        raise LabError(
+            f"the virtual machine did not boot within {BOOT_LIMIT_S:.0f} s",
+            f"Its console: {output}",
+        )
+
+
+def settled(machine: Machine, runs: Callable[[], bool] = lambda: True) -> bool:
+    """Whether a machine that boots has started all its services, while its emulator `runs`."""
     deadline = time.monotonic() + BOOT_LIMIT_S
-    while emulator.poll() is None and time.monotonic() < deadline:
+    while runs() and time.monotonic() < deadline:
         # qemu takes the connection before anybody answers, so that only a login tells.
         state = machine.on("systemctl is-system-running --wait", check=False, answer_s=10).strip()
         if state in ("running", "degraded"):
-            return
+            return True
         time.sleep(0.5)
-    output = console.read_text(errors="replace")[-800:] if console.exists() else "nothing"
-    raise LabError(
-        f"the virtual machine did not boot within {BOOT_LIMIT_S:.0f} s", f"Its console: {output}"
-    )
+    return False

@@ -15,7 +15,7 @@ import pytest
 
 from lab import vm
 from tests.support.lab_fleet import ROOT, TOOLKIT
-from tests.support.virtual_machine import booted
+from tests.support.virtual_machine import booted, unhurried
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 
@@ -60,8 +60,9 @@ def inventory(machine: vm.Machine, tmp_path_factory: pytest.TempPathFactory) -> 
 
 def gpufleet(*words: str | Path) -> str:
     done = subprocess.run(
-        [ROOT / "gpufleet", *words], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+        [ROOT / "gpufleet", *words],
+        cwd=ROOT, env=unhurried(), capture_output=True, text=True, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     return done.stdout + ("" if "--json" in words else done.stderr)
 

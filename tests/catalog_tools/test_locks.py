@@ -62,7 +62,7 @@ def test_a_lock_that_cannot_be_made_is_a_result_with_its_reason() -> None:
     assert found["import"] is None
 
 
-def test_an_index_that_does_not_answer_is_no_result(
+def test_an_index_that_does_not_answer_is_recorded_beside_the_result(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = published.copy_of_data(tmp_path)
@@ -74,7 +74,10 @@ def test_an_index_that_does_not_answer_is_no_result(
     command = ["catalog", "locks", "--all", "--lock-only", "--tensorflow", "2.8.0"]
     assert main([*command, "--python", "3.9"]) == 3
     assert "Python 3.9: not tried: " in capsys.readouterr().out
-    assert locks.load("tensorflow", data) == before
+    after = locks.load("tensorflow", data)
+    (row,) = [row for row in after["2.8.0"] if row["python"] == "3.9"]
+    assert row.pop("untried") == "the package index did not answer"
+    assert after == before
 
 
 def test_a_lock_for_python_3_6_is_for_one_that_hosts_have(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,8 +88,24 @@ def test_a_lock_for_python_3_6_is_for_one_that_hosts_have(monkeypatch: pytest.Mo
     assert [each[each.index("--python-version") + 1] for each in asked] == ["3.6.8", "3.7"]
 
 
-def test_an_interpreter_that_is_not_here_leaves_the_lock_untried() -> None:
-    assert locks.attempt(one(python="3.999"), "2026-11-24") is None
+def test_an_interpreter_that_is_not_here_is_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locks, "_run", lambda *_: locks.OK)
+    found = locks.attempt(one(python="3.999"), "2026-11-24")
+    assert found == {
+        "date": "2026-11-24",
+        "lock": "ok",
+        "import": None,
+        "untried": "no Python 3.999 was there",
+    }
+
+
+def test_a_reason_is_no_result(tmp_path: Path) -> None:
+    locks.save_reason(one(), "an index did not answer", "2026-11-26", tmp_path)
+    known = locks.load("tensorflow", tmp_path)
+    assert known["2.7.0"][0]["lock"] is None
+    assert not locks.is_tried(known, one(), lock_only=True)
+    locks.save(one(), {"date": "2026-11-26", "lock": "ok", "import": "ok"}, tmp_path)
+    assert "untried" not in locks.load("tensorflow", tmp_path)["2.7.0"][0]
 
 
 def test_the_command_tries_what_has_no_result(
@@ -115,6 +134,15 @@ def test_each_result_is_of_a_lock_that_the_catalog_makes_today(framework: Any) -
         known = {each.key: [*each.requirements] for each in locks.tries(framework, version)}
         for row in rows:
             assert known[row["cuda"], row["python"]] == row["requirements"], (version, row)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_each_lock_was_made_or_has_the_reason_why_not(framework: Any) -> None:
+    results = locks.load(framework, facts.DATA)
+    for each in locks.tries(framework):
+        rows = results.get(each.version, [])
+        (row,) = [row for row in rows if (row["cuda"], row["python"]) == each.key]
+        assert row["lock"] or row["untried"], each.name
 
 
 def test_no_lock_of_tensorflow_2_2_to_2_11_failed() -> None:

@@ -105,6 +105,7 @@ def test_what_stands_there_is_read(root: Path) -> None:
         "run": None,
         "running": None,
         "majors": {},
+        "rootless": [],
     }  # fmt: skip
 
 
@@ -161,6 +162,23 @@ def test_settings_of_the_toolkit_that_decide_about_gpus_are_read(
         "mode": mode,
         "no_cgroups": no_cgroups,
     }
+
+
+def test_engines_of_accounts_are_named_and_not_asked(root: Path) -> None:
+    put(root, "etc/passwd", "root:x:0:0::/root:/bin/sh\nann:x:1000:1000::/home/ann:/bin/sh\n")
+    for name in (
+        "1000/docker.sock",
+        "1000/libpod/tmp/pause.pid",
+        "1001/docker.sock",
+        "0/docker.sock",
+    ):
+        put(root, f"run/user/{name}", "")
+    assert probe_tree(root)["rootless"] == [
+        {"engine": "docker", "account": "ann"},
+        {"engine": "docker", "account": "1001"},
+        {"engine": "podman", "account": "ann"},
+    ]
+    assert calls(root) == ["info --format {{json .}}"]
 
 
 def test_a_daemon_that_does_not_run(root: Path) -> None:
@@ -473,6 +491,25 @@ def test_nvidias_hooks_find_a_usr_that_they_can_write_in(root: Path) -> None:
     assert not [*Path(root / "run").glob("gpufleet-*")]
     in_image = (root / "image").read_text().split()
     assert ("etc/debian_version" in in_image) == Path("/etc/debian_version").exists()
+
+
+def test_mapped_accounts_can_read_what_the_trial_gives_its_container(root: Path) -> None:
+    """Root in such a container is another account on the host."""
+    put(root, "proc/driver/nvidia/version")
+    given = """run)
+        for word; do case $word in
+            *:/gpufleet:ro) (cd "${word%%:*}" && stat -c '%a %n' . matmul.py) ;;
+            *upperdir=*) layer=${word#*upperdir=}; stat -c '%a upper' "${layer%%,*}" ;;
+        esac; done >>"$(dirname "$0")/given" ;;
+    import)"""
+    put(root, "usr/bin/docker", ENGINE.replace("import)", given, 1), 0o755)
+    before = os.umask(0o077)
+    try:
+        full(root, expect_gpus=1)
+    finally:
+        os.umask(before)
+    seen = (root / "usr/bin/given").read_text().splitlines()
+    assert {*seen} == {"755 .", "644 matmul.py", "755 upper"}
 
 
 def test_podman_gets_the_same_layer_in_its_own_terms(root: Path) -> None:

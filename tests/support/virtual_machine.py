@@ -20,3 +20,8 @@ def booted(kind: vm.Kind, count: int = 1) -> Iterator[list[vm.Machine]]:
         pytest.skip(f"apt-get install --no-install-recommends {' '.join(lacking)}")
     with vm.together(Lab.from_environment(os.environ), Progress(), kind, count) as machines:
         yield machines
+
+
+def unhurried() -> dict[str, str]:
+    """The environment for Ansible on an emulated processor, which is slow to let root log in."""
+    return {**os.environ, "ANSIBLE_TIMEOUT": "120"}

@@ -45,7 +45,7 @@ def failure(build: Build, source: CudaSource, python: str) -> Failure | None:
     rows = [row for row in results.get(build.version, ()) if row["cuda"] == key]
     row = next((row for row in rows if row["python"] == python), None)
     needs = [*build.requirements(source), *build.ceilings(python)]
-    if row is None or row["lock"] == OK or row["requirements"] != needs:
+    if row is None or row["lock"] in {OK, None} or row["requirements"] != needs:
         return None
     made = [each["python"] for each in rows if each["lock"] == OK]
     others = [

@@ -9,3 +9,7 @@ class MeasureError(Exception):
 
 class ContradictionError(ConfigurationError):
     """What is published contradicts a figure of the catalog, or lacks what a row needs."""
+
+
+class UnansweredError(MeasureError):
+    """An index did not answer."""

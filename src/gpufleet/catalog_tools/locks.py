@@ -28,7 +28,7 @@ from gpufleet.frameworks import FRAMEWORKS, FrameworkId
 from gpufleet.model.plan import CudaSource
 from gpufleet.resolver import pythons
 
-from .errors import MeasureError
+from .errors import MeasureError, UnansweredError
 
 Row = dict[str, Any]
 
@@ -40,7 +40,8 @@ MOST_TEXT = 300
 UNREACHED = re.compile(r"Failed to fetch|Request failed|error sending request|Could not connect")
 HEADER = """\
 # {title}'s locks: each was made by uv, installed, and its framework imported without a GPU
-# Written by 'gpufleet catalog locks'. null: not tried. Where it is not ok, the reason.
+# Written by 'gpufleet catalog locks'. null: not tried, for the reason `untried` where there is one.
+# Where it is not ok, the reason.
 ---
 """
 
@@ -140,7 +141,8 @@ def is_tried(results: dict[str, list[Row]], each: Try, *, lock_only: bool) -> bo
     for row in results.get(each.version, ()):
         if (row["cuda"], row["python"]) == each.key:
             complete = row["import"] is not None or row["lock"] != OK
-            return row["requirements"] == [*each.requirements] and (lock_only or complete)
+            made = row["lock"] is not None and row["requirements"] == [*each.requirements]
+            return made and (lock_only or complete)
     return False
 
 
@@ -148,14 +150,8 @@ def save(each: Try, result: Row, directory: Path) -> None:
     """Add or replace one result, by a rename."""
     results = load(each.framework, directory)
     rows = [r for r in results.get(each.version, ()) if (r["cuda"], r["python"]) != each.key]
-    rows.append(
-        {
-            "cuda": each.cuda,
-            "python": each.python,
-            **result,
-            "requirements": [*each.requirements],
-        }
-    )
+    own = {"cuda": each.cuda, "python": each.python}
+    rows.append({**own, **result, "requirements": [*each.requirements]})
     rows.sort(key=lambda row: (row["cuda"], versions.key(row["python"])))
     results[each.version] = rows
     ordered = {v: results[v] for v in sorted(results, key=versions.key)}
@@ -168,20 +164,30 @@ def save(each: Try, result: Row, directory: Path) -> None:
     partial.replace(path)
 
 
+def save_reason(each: Try, reason: str, today: str, directory: Path) -> None:
+    """Record why a lock was not tried, beside what is known of the same requirements."""
+    rows = load(each.framework, directory).get(each.version, [])
+    known = next((row for row in rows if (row["cuda"], row["python"]) == each.key), None)
+    if known is None or known["requirements"] != [*each.requirements]:
+        known = {"date": today, "lock": None, "import": None}
+    result = {key: known[key] for key in ("date", "lock", "import")}
+    save(each, {**result, "untried": reason}, directory)
+
+
 # -- how it is tried -------------------------------------------------------------------------------
 
 
-def attempt(each: Try, today: str, *, lock_only: bool = False) -> Row | None:
-    """Make the lock and import its framework; None where no interpreter of that Python is here."""
+def attempt(each: Try, today: str, *, lock_only: bool = False) -> Row:
+    """Make the lock and import its framework, if an interpreter of that Python is here."""
     interpreter = None if lock_only else find_interpreter(each.python)
-    if not lock_only and interpreter is None:
-        return None
     result: Row = {"date": today, "lock": None, "import": None}
     with tempfile.TemporaryDirectory(prefix="gpufleet-lock-") as name:
         folder = Path(name)
         result["lock"] = make(each, folder / "lock")
         if result["lock"] == OK and interpreter:
             result["import"] = _import(each, folder, interpreter)
+    if result["lock"] == OK and not lock_only and not interpreter:
+        result["untried"] = f"no Python {each.python} was there"
     return result
 
 
@@ -247,5 +253,5 @@ def _run(command: Sequence[str], each: Try, text: str | None = None) -> str:
     shown = " ".join(reasons if command[0] == UV else reasons[-1:])
     reason = re.sub(r"//[^/@\s]*@", "//", shown or f"exit status {done.returncode}")[:MOST_TEXT]
     if command[0] == UV and UNREACHED.search(done.stderr):
-        raise MeasureError(reason)
+        raise UnansweredError(reason)
     return reason

@@ -49,6 +49,9 @@ MODES = (None, "", "auto", "legacy", "jit-cdi")
 # The toolkit's words for a host whose driver does not run.
 # Docker's words where the kernel has AppArmor, and the host has not its parser.
 NO_PROFILE = re.compile(r"AppArmor enabled on system but the \S+ profile could not be loaded")
+# runc's words where something is mounted over a part of /proc: the kernel gives mapped accounts no
+# /proc that would show what is below.
+NO_PROC = re.compile(r'mounting "proc" to rootfs at "/proc": .*operation not permitted')
 NO_DRIVER = re.compile(r"nvml error|driver not loaded|libnvidia-ml|libcuda\.so", re.IGNORECASE)
 
 
@@ -102,6 +105,11 @@ def runtime(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
         else "None None, storage None, cgroups by None; runtimes none"
     )
     yield Evidence(f"{described}; toolkit {toolkit['version'] if toolkit else None}")
+    for own in section.get("rootless", []):
+        yield Evidence(
+            f"The rootless {own['engine']} of {own['account']} was not tried: only that account"
+            " can ask it, and gpu_containers declares root's engine"
+        )
 
 
 @check("containers.cdi", reads=("containers", "driver"), skip_reason=no_cards, effect=READS)
@@ -157,6 +165,17 @@ def _failed_run(
             run["error"] or "",
             about=(subjects.CONTAINER,),
         )
+    if NO_PROC.search(run["error"] or ""):
+        return Finding(
+            "The engine starts no container of mapped accounts: something is mounted over a part of"
+            " the host's /proc",
+            person(
+                "on the host: findmnt --submounts /proc shows it; unmount what is over a file or a"
+                " directory that is not empty; or start containers with --userns=host"
+            ),
+            run["error"] or "",
+            about=(subjects.CONTAINER,),
+        )
     cause = f"A container {by}{'hung' if hung else 'could not be run'}: {run['error']}"
     # The first container has no SELinux labels; those that are started as people do have them.
     closing = ("rootless", "userns", "selinux") if by else ("rootless", "userns")
@@ -207,10 +226,24 @@ def _denied_remedy(plan: Plan, section: Containers, gpus: list[ContainerNode]) -
             person(
                 f"on the host: in {quoted(configuration['path'])} set no-cgroups = false below"
                 " [nvidia-container-cli]: with true no container is allowed its GPUs"
+                + (
+                    " (rootless engines need no such setting where they start containers with"
+                    " --device nvidia.com/gpu=all)"
+                    if section.get("rootless")
+                    else ""
+                )
             ),
             person("restart the containers"),
         )
-    if "selinux" in _security(section) and any(card.get("code") == "EACCES" for card in gpus):
+    closed = any(card.get("code") == "EACCES" for card in gpus)
+    mapped = {"userns", "rootless"} & {*_security(section)}
+    if closed and mapped and "selinux" not in _security(section):
+        return person(
+            "on the host: set NVreg_DeviceFileMode=0666 (options nvidia, in /etc/modprobe.d) and"
+            " reboot: the accounts of its containers are in no group of the host; or start"
+            " containers with GPUs with --userns=host"
+        )
+    if "selinux" in _security(section) and closed:
         return person(
             "on the host: setsebool -P container_use_devices on; or start containers with"
             " --security-opt label=disable"

@@ -15,7 +15,7 @@ from datetime import date
 
 from gpufleet.catalog import facts
 from gpufleet.catalog_tools import addition, compare, index, locks, measurement, record, validation
-from gpufleet.catalog_tools.errors import ContradictionError, MeasureError
+from gpufleet.catalog_tools.errors import ContradictionError, MeasureError, UnansweredError
 from gpufleet.catalog_tools.tables import Data
 from gpufleet.errors import ConfigurationError
 from gpufleet.frameworks import DEFAULT, FRAMEWORKS, FrameworkId
@@ -207,16 +207,22 @@ def try_locks(options: argparse.Namespace) -> int:
                 continue
             try:
                 result = locks.attempt(each, today, lock_only=options.lock_only)
+            except UnansweredError as error:
+                reason = f"{each.index or 'the package index'} did not answer"
+                locks.save_reason(each, reason, today, facts.DATA)
+                print(f"{each.name}: not tried: {error}", flush=True)
+                status = max(status, UNREAD)
+                continue
             except MeasureError as error:
                 print(f"{each.name}: not tried: {error}", flush=True)
                 status = max(status, UNREAD)
                 continue
-            if result is None:
-                print(f"{each.name}: no interpreter of this Python is here", flush=True)
-                status = max(status, UNREAD)
-                continue
             locks.save(each, result, facts.DATA)
             outcome = result["import"] or result["lock"]
+            if "untried" in result:
+                print(f"{each.name}: not imported: {result['untried']}", flush=True)
+                status = max(status, UNREAD)
+                continue
             print(f"{each.name}: {outcome}", flush=True)
             status = max(status, AGREES if outcome == locks.OK else DIFFERS)
     return status

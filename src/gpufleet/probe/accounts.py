@@ -32,3 +32,14 @@ def account_name(number):
     import pwd
 
     return pwd.getpwuid(number).pw_name
+
+
+def name_of(host, number):
+    """An account's name, of the planted file where there is one; its number where it has none."""
+    if host.real:
+        try:
+            return account_name(number)
+        except KeyError:
+            return str(number)
+    rows = [line.split(":") for line in (host.text_or_none("/etc/passwd") or "").splitlines()]
+    return next((row[0] for row in rows if row[2:3] == [str(number)]), str(number))

@@ -72,7 +72,9 @@ class TrialContainer:
 
     def call(self, *args, **more):
         """The output of the engine, or of a `program` for it. Raises RuntimeError if it failed."""
-        share_s = max(1, min(more.get("most_s", 60), self.ends - time.monotonic()))
+        # A slow host that was given a long deadline may use it.
+        most_s = more.get("most_s", max(60, self.host.inner_s * 0.25))
+        share_s = max(1, min(most_s, self.ends - time.monotonic()))
         program = more.get("program", self.engine)
         status, out, err = run_command([program, *args], share_s, partial=True)
         if more.get("checked", True) and status != 0:
@@ -180,6 +182,8 @@ class TrialContainer:
         upper, work = layer + "/upper", layer + "/work"
         for path in (upper, work):
             os.makedirs(path)
+            # A container of mapped accounts has none that a closed directory is open to.
+            os.chmod(path, 0o755)
         if self.engine_name == "podman":
             options = ["-v", "{0}:{0}:O,upperdir={1},workdir={2}".format(directory, upper, work)]
         else:
@@ -336,7 +340,10 @@ def run_trial(host, wanted, found):
         "image": None,
     }
     try:
-        home, _script = write_script(host)
+        home, script = write_script(host)
+        # Root in a container of mapped accounts is another account on the host.
+        os.chmod(home, 0o755)
+        os.chmod(script, 0o644)
     except (OSError, TypeError) as error:
         return dict(
             run, state="failed", error="cannot write the script for a container: %s" % error

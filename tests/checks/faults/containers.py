@@ -71,6 +71,23 @@ def an_engine_without_the_parser_of_its_profile(plan: Document, snapshot: Docume
     there["run"].update(state="failed", error=NO_PARSER, framework=None)
 
 
+# Seen with Docker 20.10 on Debian 12 with userns-remap, and a file mounted over /proc/devices.
+NO_PROC = (
+    "docker run: docker: Error response from daemon: failed to create shim task: OCI runtime create"
+    " failed: runc create failed: unable to start container process: error during container init:"
+    ' error mounting "proc" to rootfs at "/proc": mount proc:/proc (via /proc/self/fd/16), flags:'
+    " 0xe: operation not permitted: unknown."
+)
+
+
+@fault("containers.runtime", cause="over a part of the host's /proc", remedy="findmnt --submounts")
+@fault("containers.matmul", cause="over a part of the host's /proc", remedy="findmnt --submounts")
+def mapped_accounts_beside_a_mount_below_proc(plan: Document, snapshot: Document) -> None:
+    there = data(snapshot, "containers")
+    there["engine"]["security"] = ["seccomp", "userns"]
+    there["run"].update(state="failed", error=NO_PROC, framework=None)
+
+
 @fault(
     "containers.matmul", cause="in a container on /CPU:0 gave 3 wrong rows", remedy="out of service"
 )

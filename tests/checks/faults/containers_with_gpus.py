@@ -50,6 +50,26 @@ def no_cgroups_as_guides_to_rootless_engines_set_it(plan: Document, snapshot: Do
 
 @fault(
     "containers.gpus",
+    cause="Started by docker run --gpus all or docker run --runtime=nvidia, a container cannot open",
+    remedy="rootless engines need no such setting where they start containers with --device",
+)
+def no_cgroups_for_a_rootless_engine_that_is_there(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "containers")["rootless"] = [{"engine": "docker", "account": "ann"}]
+    no_cgroups_as_guides_to_rootless_engines_set_it(plan, snapshot)
+
+
+@fault(
+    "containers.gpus",
+    cause="Started by docker run --gpus all, a container cannot open /dev/nvidia0",
+    remedy="set NVreg_DeviceFileMode=0666",
+)
+def mapped_accounts_are_in_no_group_of_the_device_files(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "containers")["engine"]["security"] = ["seccomp", "userns"]
+    deny(snapshot, "docker run --gpus all", code="EACCES")
+
+
+@fault(
+    "containers.gpus",
     cause="Started by docker run --gpus all, a container cannot open /dev/nvidia0",
     remedy=PROVISION,
 )

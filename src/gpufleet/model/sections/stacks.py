@@ -285,6 +285,13 @@ class CdiSpecification(TypedDict):
     error: str | None
 
 
+class RootlessEngine(TypedDict):
+    """A container engine of an account, which only this account can ask."""
+
+    engine: Text
+    account: Text
+
+
 class DevChar(TypedDict):
     """Links in /dev/char for NVIDIA's device nodes."""
 
@@ -381,4 +388,7 @@ class Containers(TypedDict):
         Annotated[
             dict[str, int], "the major numbers of NVIDIA's character devices, by the kernel's name"
         ]
+    ]
+    rootless: NotRequired[
+        Annotated[list[RootlessEngine], "engines of other accounts than root, which nobody asked"]
     ]

@@ -6,6 +6,7 @@ import re
 import shutil
 import stat
 
+from ..accounts import name_of
 from ..container_run import OWN_NAME, run_trial
 from ..container_units import character_majors, containers_with_gpus
 from ..processes import run_command
@@ -27,6 +28,11 @@ PODMAN_SECURITY = (
     ("apparmorEnabled", "apparmor"),
     ("selinuxEnabled", "selinux"),
     ("rootless", "rootless"),
+)
+# What rootless engines leave for as long as their account's session lasts.
+ROOTLESS = (
+    ("docker", "/run/user/*/docker.sock"),
+    ("podman", "/run/user/*/libpod/tmp/pause.pid"),
 )
 
 
@@ -88,6 +94,7 @@ def section_containers(host):
         "run": None,
         "running": running_containers(host, engine) if wanted else None,
         "majors": character_majors(host),
+        "rootless": rootless_engines(host),
     }
     found["cdi"] = [spec for spec in found["cdi"] if spec]
     if host["mode"] == "full" and engine and not engine["error"]:
@@ -165,6 +172,16 @@ def running_containers(host, engine):
         for entry in found:
             entry["name"] = names.get(first_match(r"([0-9a-f]{64})", entry["unit"]))
     return found and [entry for entry in found if not (entry["name"] or "").startswith(OWN_NAME)]
+
+
+def rootless_engines(host):
+    """The engines of accounts, which root's engine is not: {"engine", "account"} of each."""
+    return [
+        {"engine": engine, "account": name_of(host, int(number))}
+        for engine, pattern in ROOTLESS
+        for path in host.glob(pattern)
+        for number in re.findall(r"^/run/user/([1-9]\d*)/", path)
+    ]
 
 
 def read_daemon_file(host):
