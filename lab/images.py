@@ -27,6 +27,8 @@ from lab.progress import Progress
 from lab.settings import RECIPE_LABEL, SUITE_LABEL, Lab
 
 HERE = Path(__file__).parent / "host"
+# How long a build may take, and how many times as long where the processor is emulated.
+BUILD_S, SLOWER = 1800, 4
 _CUSTOMIZE = HERE / "customize.sh"
 
 
@@ -101,7 +103,7 @@ class Recipe:
             self.base,
             target,
             self.mirror,
-            timeout=1800,
+            timeout=BUILD_S * (SLOWER if self.arch else 1),
             extra={"TMPDIR": str(work)},
         )
         return target
