@@ -20,7 +20,7 @@ from lab.settings import HOST_LABEL, SUITE_LABEL, USER, Lab, host_number
 from lab.state import Host
 
 INIT = Path(__file__).parent / "host" / "init.sh"
-BOOT_LIMIT_S = 90.0
+BOOT_LIMIT_S, LOGIN_LIMIT_S = 90.0, 30.0
 T = TypeVar("T")
 # Enough for a compiler and a parallel build; a fork bomb stays inside.
 PROCESSES = 8192
@@ -176,13 +176,14 @@ def _boot(lab: Lab, host: Host) -> None:
     """Wait until systemd has started everything, and let our key in."""
     if host.state != "running":
         podman("start", host.container)
-    deadline = time.monotonic() + BOOT_LIMIT_S
+    limit_s = BOOT_LIMIT_S * images.Recipe(host.suite).slower
+    deadline = time.monotonic() + limit_s
     status = ""
     while time.monotonic() < deadline:
         # `--wait` needs the bus, which is not there in the first moments.
         status = podman(
             *("exec", host.container, "systemctl", "is-system-running", "--wait"),
-            timeout=BOOT_LIMIT_S,
+            timeout=limit_s,
             check=False,
         )
         if status in ("running", "degraded"):
@@ -190,7 +191,7 @@ def _boot(lab: Lab, host: Host) -> None:
         time.sleep(0.2)
     else:
         raise LabError(
-            f"{host.name} did not finish booting within {BOOT_LIMIT_S:.0f} s"
+            f"{host.name} did not finish booting within {limit_s:.0f} s"
             f" (systemd says {status or 'nothing'})",
             f"See `podman logs {host.container}`; `python -m lab down`, then `up`, starts again.",
         )
@@ -216,7 +217,7 @@ def _trust(lab: Lab, hosts: list[Host]) -> None:
 def _reach(lab: Lab, host: Host) -> None:
     """Really log in and become root, as Ansible will."""
     output = ""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + LOGIN_LIMIT_S * images.Recipe(host.suite).slower
     while time.monotonic() < deadline:
         done = run(
             *("ssh", *lab.ssh_options(), "-o", "BatchMode=yes", "-o", "ConnectTimeout=5"),

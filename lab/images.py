@@ -27,6 +27,9 @@ from lab.progress import Progress
 from lab.settings import RECIPE_LABEL, SUITE_LABEL, Lab
 
 HERE = Path(__file__).parent / "host"
+BUILD_S = 1800
+# How many times as long everything may take where the processor is emulated.
+SLOWER = 4
 _CUSTOMIZE = HERE / "customize.sh"
 
 
@@ -59,6 +62,11 @@ class Recipe:
         self.apt_options: list[str] = debian.get("apt_options", [])
         self.mirror = mirror.find(os.environ)
         self.network = machine.network(os.environ)
+
+    @property
+    def slower(self) -> int:
+        """How many times as long its hosts and its build may take."""
+        return SLOWER if self.arch else 1
 
     @property
     def digest(self) -> str:
@@ -101,7 +109,7 @@ class Recipe:
             self.base,
             target,
             self.mirror,
-            timeout=1800,
+            timeout=BUILD_S * self.slower,
             extra={"TMPDIR": str(work)},
         )
         return target

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from gpufleet.catalog import facts
-from gpufleet.catalog_tools import addition, validation
+from gpufleet.catalog_tools import addition, other_wheels, validation
 from gpufleet.catalog_tools.errors import ContradictionError, MeasureError
 from gpufleet.catalog_tools.tables import DRIVERS, Data, Row
 from gpufleet.cli.main import main
+from gpufleet.frameworks import FRAMEWORKS
 from tests.support import published
 from tests.support.wheel_index import (
     BUILD_INFO,
@@ -276,7 +277,7 @@ def test_a_release_that_is_not_on_the_index_is_reported(
         addition.add(data, "tensorflow==2.13.8", TODAY)
 
 
-def plugin(folder: Path, cuda: str, version: str) -> dict[str, bytes]:
+def plugin(folder: Path, cuda: str, version: str, arch: str = "x86_64") -> dict[str, bytes]:
     """A plugin of JAX for a major version of CUDA, and its wheel with XLA."""
     name = f"jax_cuda{cuda}_plugin"
     members: dict[str, bytes | str] = {
@@ -284,8 +285,8 @@ def plugin(folder: Path, cuda: str, version: str) -> dict[str, bytes]:
         f"{name}-{version}.dist-info/METADATA": f"Metadata-Version: 2.1\nName: {name}\n"
         f"Requires-Dist: nvidia-cudnn-cu{cuda}<10.0,>=9.8; extra == 'with-cuda'\n",
     }
-    wheel = f"{name}-{version}-cp312-cp312-manylinux_2_27_x86_64.whl"
-    xla = f"jax_cuda{cuda}_pjrt-{version}-py3-none-manylinux_2_27_x86_64.whl"
+    wheel = f"{name}-{version}-cp312-cp312-manylinux_2_27_{arch}.whl"
+    xla = f"jax_cuda{cuda}_pjrt-{version}-py3-none-manylinux_2_27_{arch}.whl"
     return {
         wheel: wheel_file(folder / wheel, members).read_bytes(),
         xla: wheel_file(
@@ -309,6 +310,106 @@ def test_a_release_of_jax_has_a_row_for_each_plugin(
     assert variant["plugin"] == "jax-cuda13-plugin==0.12.9"
     assert variant["requirements"]["pip"][0] == "jax[cuda13]==0.12.9"
     assert validation.row_faults(data) == []
+
+
+# -- other machines --------------------------------------------------------------------------------
+
+
+def torch(
+    folder: Path, version: str, arch: str, cuda: str | None = "13.2", archs: str = "sm_80 sm_90"
+) -> dict[str, bytes]:
+    """A wheel of PyTorch for a machine."""
+    name = f"torch-{version}-cp312-cp312-manylinux_2_28_{arch}.whl"
+    members: dict[str, bytes | str] = {
+        "torch/version.py": f"cuda = {cuda!r}\n",
+        "torch/lib/libtorch_python.so": library(folder) + f"\0{archs}\0".encode(),
+        f"torch-{version}.dist-info/METADATA": "Metadata-Version: 2.1\nName: torch\n"
+        'Requires-Dist: nvidia-cudnn-cu13==9.26.0.51; platform_system == "Linux"\n'
+        "Requires-Dist: nvidia-nccl-cu13==2.30.7; platform_machine == 'x86_64'\n",
+    }
+    return {name: wheel_file(folder / name, members).read_bytes()}
+
+
+def test_the_wheels_of_other_machines_are_a_part_of_the_row(
+    tmp_path: Path, data: Data, served: Index
+) -> None:
+    served.files |= torch(tmp_path, "2.15.9", "x86_64")
+    served.files |= torch(tmp_path, "2.15.9", "aarch64", archs="sm_90 sm_100 compute_100")
+    done = addition.add(data, "torch==2.15.9", TODAY)
+    assert "PyTorch 2.15.9 for aarch64: Python 3.12; machine code for 9.0, 10.0" in done
+    row = row_of(data, "pytorch", "2.15.9")
+    part = row["aarch64"]
+    assert (part["on_pypi"], part["gpu"], part["measured"]) == (True, True, True)
+    assert (part["sass_archs"], part["ptx_archs"]) == (["9.0", "10.0"], ["10.0"])
+    assert (row["sass_archs"], row["ptx_archs"]) == (["8.0", "9.0"], [])
+    assert part["min_compute_capability"] == "9.0"
+    assert "8.0" not in part["cc_native"]
+    assert "12.0" in part["cc_via_ptx_jit"]
+    # A requirement of the other machine alone is no pin here.
+    assert row["cuda_pins"] == ["nvidia-cudnn-cu13==9.26.0.51", "nvidia-nccl-cu13==2.30.7"]
+    assert part["same_pins_as_x86_64"] is False
+    assert part["wheel_platform_tag"] == ["manylinux_2_28_aarch64"]
+    [file] = [name for name in served.files if "aarch64" in name]
+    assert part["wheel"]["file"] == file
+    assert part["source"] == [f"wheel {file} on the package index, read on {TODAY}"]
+    assert validation.row_faults(data) == []
+
+
+def test_each_plugin_of_jax_has_its_part(tmp_path: Path, data: Data, served: Index) -> None:
+    for cuda in ("12", "13"):
+        served.files |= plugin(tmp_path, cuda, "0.12.9")
+    served.files |= plugin(tmp_path, "12", "0.12.9", "aarch64")
+    done = addition.add(data, "jax==0.12.9", TODAY)
+    row = row_of(data, "jax", "0.12.9")
+    assert (row["aarch64"]["plugin_on_pypi"], row["aarch64"]["gpu"]) == (True, True)
+    assert row["aarch64"]["same_pins_as_x86_64"] is True
+    assert row["aarch64"]["wheel"]["plugin"]["file"].startswith("jax_cuda12_plugin-0.12.9-")
+    [variant] = row["variants"]
+    assert variant["aarch64"]["gpu"] is variant["aarch64"]["plugin_on_pypi"] is False
+    assert f"JAX 0.12.9 {variant['name']} for aarch64: no wheel was published" in done
+    assert validation.row_faults(data) == []
+
+
+def test_a_wheel_without_cuda_is_recorded_as_one(tmp_path: Path, data: Data, served: Index) -> None:
+    served.files |= torch(tmp_path, "2.15.9", "x86_64")
+    served.files |= torch(tmp_path, "2.15.9", "aarch64", cuda=None)
+    assert "PyTorch 2.15.9 for aarch64: its wheel has no CUDA" in addition.add(
+        data, "torch==2.15.9", TODAY
+    )
+    part = row_of(data, "pytorch", "2.15.9")["aarch64"]
+    assert (part["on_pypi"], part["gpu"]) == (True, False)
+
+
+def test_a_wheel_with_another_cuda_needs_a_person(
+    tmp_path: Path, data: Data, served: Index
+) -> None:
+    """A part of a row has no CUDA of its own: a stack would be bound to the wrong one."""
+    served.files |= torch(tmp_path, "2.15.9", "x86_64")
+    served.files |= torch(tmp_path, "2.15.9", "aarch64", cuda="13.0")
+    done = addition.add(data, "torch==2.15.9", TODAY)
+    assert any("was built with CUDA 13.0, that for x86_64 with 13.2" in line for line in done)
+    assert "aarch64" not in row_of(data, "pytorch", "2.15.9")
+
+
+def test_what_was_published_later_for_another_machine_is_filled_in(
+    tmp_path: Path, data: Data, served: Index
+) -> None:
+    served.files |= torch(tmp_path, "2.15.0", "aarch64")
+    row = row_of(data, "pytorch", "2.15.0")
+    del row["aarch64"]
+    found = other_wheels.part(
+        FRAMEWORKS["pytorch"], row, "aarch64", known=["9.0"], address=served.address, today=TODAY
+    )
+    assert (found["gpu"], found["cc_native"]) == (True, ["9.0"])
+    assert other_wheels.missing(FRAMEWORKS["pytorch"], row) == ["aarch64"]
+
+
+def test_tensorflow_has_no_gpu_wheel_elsewhere(tmp_path: Path, data: Data, served: Index) -> None:
+    name, content = tensorflow(tmp_path, "2.13.9")
+    served.files |= {name: content, name.replace("x86_64", "aarch64"): content}
+    assert not any("aarch64" in line for line in addition.add(data, "tensorflow==2.13.9", TODAY))
+    assert "aarch64" not in row_of(data, "tensorflow", "2.13.9")
+    assert not [path for path, _ in served.asked if "aarch64" in path]
 
 
 def test_another_package_is_refused(data: Data, served: Index) -> None:

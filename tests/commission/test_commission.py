@@ -7,8 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +19,7 @@ from gpufleet.errors import ConfigurationError
 from gpufleet.nightly.history import History
 from tests.support.command_line import ROOT
 from tests.support.healthy_host import data
+from tests.support.moments import wait_until
 from tests.support.nightly_sessions import host, session
 from tests.support.recorded_hosts import (
     BURN_IN,
@@ -438,10 +437,3 @@ def test_what_cannot_be_signed_is_not_certified(
     assert site.states(capsys)["gpu01"]["state"] == "commissioning"
     assert site.run() == 0
     assert site.verifies(site.state / "certificates/gpu01.json")
-
-
-def wait_until(holds: Callable[[], bool], seconds: float = 60) -> None:
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end, "never seen"
-        time.sleep(0.02)

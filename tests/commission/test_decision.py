@@ -9,7 +9,6 @@ import pytest
 from gpufleet.commission.decision import (
     burned,
     decided,
-    disk_load,
     faulty_parts,
     reason,
     wrong_moments,
@@ -112,37 +111,6 @@ def test_the_moment_of_the_first_wrong_product_is_named() -> None:
     ]
 
 
-def with_disk(snapshot: Document, **more: Any) -> Any:
-    data(snapshot, "compute")["runs"][0]["disk"] = {
-        **{"directory": "/var/tmp", "mib": 1024, "rounds": 40, "wrong": 0, "error": None},
-        **{"write_mib_s": 1800, "read_mib_s": 3100, **more},
-    }
-    return snapshot
-
-
-def test_a_disk_that_was_loaded_is_noted(host: tuple[Document, Document]) -> None:
-    notes, reasons = disk_load(with_disk(host[1]))
-    assert reasons == []
-    assert "40 rounds of 1024 MiB in /var/tmp, 1800 MiB/s written, 3100 MiB/s read" in notes[0]
-
-
-@pytest.mark.parametrize("change", [{"rounds": 0}, {"error": "No space left on device"}])
-def test_a_disk_that_was_not_loaded_is_not_judged(
-    host: tuple[Document, Document], change: Document
-) -> None:
-    [why] = disk_load(with_disk(host[1], **change))[1]
-    assert (why["check"], why["verdict"]) == ("burn-in.disk", "INCONCLUSIVE")
-    assert disk_load(None)[1][0]["verdict"] == "INCONCLUSIVE"
-
-
-def test_a_disk_that_changed_a_block_is_a_fault_of_the_host(
-    host: tuple[Document, Document],
-) -> None:
-    [why] = disk_load(with_disk(host[1], wrong=3))[1]
-    assert why["verdict"] == "FAIL"
-    assert blamed(host, why) == [("gpu01", ["burn-in.disk"])]
-
-
 # -- the part at fault -----------------------------------------------------------------------------
 
 
@@ -197,6 +165,61 @@ def test_a_pair_blames_no_card_and_what_was_not_judged_blames_nobody(
         ("gpu01", ["gpu.sustained"])
     ]
     assert blamed(host, failing("gpu.sustained", "GPU 1 is busy", Verdict.INCONCLUSIVE)) == []
+
+
+MODULE = {
+    **{"bank": "P0_Node0_Channel1_Dimm0", "mib": 65536, "maker": "Samsung"},
+    "part": "M321R8GA0BB0-CQKZJ",
+}
+UNCORRECTED = "EDAC MC0: 1 UE memory read error on {} (channel:1 slot:0 page:0x12 offset:0x0)"
+
+
+def with_modules(snapshot: Document, *slots: str | None) -> None:
+    data(snapshot, "os")["hardware"] = {
+        **dict.fromkeys(("vendor", "product", "serial", "serial_board", "firmware")),
+        "modules": [
+            {**MODULE, "slot": slot, "serial": f"80CE0123{at:02}"} for at, slot in enumerate(slots)
+        ],
+        "drives": [],
+    }
+
+
+@pytest.mark.parametrize(
+    ("named", "parts"),
+    [
+        ("DIMM_B1", ["DIMM_B1"]),
+        # The kernel's own numbering says nothing of slots.
+        ("CPU_SrcID#0_MC#0_Chan#1_DIMM#0", ["gpu01"]),
+        ("DIMM_B10", ["gpu01"]),
+        # Two slots have this name.
+        ("DIMM_C1", ["gpu01"]),
+    ],
+)
+def test_a_memory_module_is_named_by_its_slot(
+    host: tuple[Document, Document], named: str, parts: list[str]
+) -> None:
+    with_modules(host[1], "DIMM_A1", "DIMM_B1", "DIMM_C1", "DIMM_C1", "0")
+    found = failing("kernel.log", "The machine had an uncorrectable memory or processor error")
+    found["evidence"] = UNCORRECTED.format(named)
+    assert [name for name, _ in blamed(host, found)] == parts
+
+
+def test_a_memory_module_has_its_serial_number_and_its_slot(
+    host: tuple[Document, Document],
+) -> None:
+    with_modules(host[1], "DIMM_A1", None)
+    snapshot: Any = host[1]
+    parts = [part for part in parts_of("gpu01", snapshot) if part["kind"] == "module"]
+    assert parts[0] == {
+        "kind": "module",
+        "name": "DIMM_A1",
+        "model": "Samsung M321R8GA0BB0-CQKZJ",
+        "serial": "80CE012300",
+        "id": None,
+        "slot": "DIMM_A1, P0_Node0_Channel1_Dimm0",
+        "firmware": None,
+    }
+    assert [part["name"] for part in parts] == ["DIMM_A1", "memory module 1"]
 
 
 def test_parts_have_what_a_vendor_asks_for(host: tuple[Document, Document]) -> None:

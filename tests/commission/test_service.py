@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,21 +24,26 @@ from gpufleet.inventory import HostSelector
 from gpufleet.rollout import schedulers
 from gpufleet.rollout.schedulers import PROMISE, SLURM, Scheduler
 from lab import collectives
+from tests.support.collective_hosts import processes_with
+from tests.support.command_line import ROOT
 from tests.support.fleet_stand_ins import Slurm
 from tests.support.healthy_host import Document
+from tests.support.moments import wait_until
 from tests.support.nightly_sessions import fabric_test, group_test
 from tests.support.recorded_hosts import RecordedHosts, slow_card
 
 NAMES = ["gpu01", "gpu02", "gpu03"]
 
 
+def words_of(hosts: RecordedHosts, place: Path, *words: str) -> list[str]:
+    return [
+        *("commission", "-i", str(hosts.inventory), "--state", str(place / "state")),
+        *("--database", str(place / "history.sqlite"), "--burn-in", "60s", *words),
+    ]
+
+
 def run(hosts: RecordedHosts, place: Path, *words: str) -> int:
-    return main(
-        [
-            *("commission", "-i", str(hosts.inventory), "--state", str(place / "state")),
-            *("--database", str(place / "history.sqlite"), "--burn-in", "60s", *words),
-        ]
-    )
+    return main(words_of(hosts, place, *words))
 
 
 def record(place: Path, name: str) -> Any:
@@ -94,6 +102,40 @@ def test_who_is_wrong_is_refused_and_the_others_are_tested_without_it(
         assert (tmp_path / f"state/certificates/{name}.json").exists()
     evidence = json.loads((tmp_path / "state/evidence/gpu01/collectives-fabric.json").read_text())
     assert [test["verdict"] for test in evidence] == ["FAIL", "PASS"]
+
+
+@pytest.mark.slow
+def test_killed_in_its_collectives_it_repeats_these_and_nothing_before(
+    group: RecordedHosts, tmp_path: Path
+) -> None:
+    names = ("gpu01", "gpu02")
+    words = ("--limit", ",".join(names))
+    faults = tmp_path / "gpu02/lib64/faults"
+    faults.write_text("name gpu02\nhang 1\n")
+    with subprocess.Popen(
+        [sys.executable, "-m", "gpufleet", *words_of(group, tmp_path, *words)],
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as running:
+        wait_until(lambda: bool(processes_with(tmp_path / "gpu02/lib64")), 120)
+        running.send_signal(signal.SIGKILL)
+    # What it had started on the hosts ends with it.
+    wait_until(lambda: not processes_with(tmp_path))
+    for name in names:
+        stages = record(tmp_path, name)["stages"]
+        ends = {stage: row["outcome"] for stage, row in stages.items()}
+        assert {stage: end for stage, end in ends.items() if end != "passed"} == {
+            "collectives": "running"
+        }
+    faults.write_text("name gpu02\n")
+    group.forget()
+    assert run(group, tmp_path, *words) == 0
+    for name in names:
+        assert group.probes(name) == ["read", "read", "full"]
+        assert record(tmp_path, name)["stages"]["collectives"]["notes"] == ["With gpu01, gpu02."]
+        assert (tmp_path / f"state/certificates/{name}.json").exists()
 
 
 def test_a_culprit_and_a_host_that_took_no_part_are_blamed() -> None:

@@ -14,44 +14,22 @@ from gpufleet.probe.dmi import memory_modules
 from gpufleet.probe.host import Host
 from gpufleet.probe.sections import machine
 from tests.support.planted_host import put
+from tests.support.smbios import smbios_module, structure
 
 DRIVE = "sys/class/nvme/nvme0"
 LOG = nvme.log_values(bytes(512))
 
 
-def structure(kind: int, formatted: bytes, *texts: str) -> bytes:
-    """A structure of an SMBIOS table: its header, its formatted part, its strings."""
-    strings = b"".join(text.encode() + b"\0" for text in texts) or b"\0"
-    return struct.pack("<BBH", kind, len(formatted) + 4, 0x1100) + formatted + strings + b"\0"
-
-
-def module(size: int, *, speed: int = 0, configured: int = 0, large: int = 0) -> bytes:
-    """A memory device of SMBIOS 3.3, with its strings' numbers."""
-    data = bytearray(0x5C - 4)
-
-    def place(form: str, at: int, value: int) -> None:
-        struct.pack_into(form, data, at - 4, value)
-
-    place("<H", 0x0C, size)
-    for at, number in ((0x10, 1), (0x11, 2), (0x17, 3), (0x1A, 4)):
-        place("<B", at, number)
-    place("<H", 0x15, speed)
-    place("<I", 0x1C, large)
-    place("<H", 0x20, configured)
-    place("<I", 0x58, large)
-    return structure(17, bytes(data), "DIMM_A1", "BANK 0", "Maker", "PART-1 ")
-
-
 def test_memory_modules_are_read_from_the_table() -> None:
     table = (
         structure(0, bytes(20), "BIOS")
-        + module(0x7FFF, speed=5600, configured=4800, large=65536)
-        + module(0)
-        + module(16384, speed=3200)
-        + module(0xFFFF)
-        + module(0x8000 | 4096)
+        + smbios_module(0x7FFF, speed=5600, configured=4800, large=65536)
+        + smbios_module(0)
+        + smbios_module(16384, speed=3200)
+        + smbios_module(0xFFFF)
+        + smbios_module(0x8000 | 4096)
         + structure(127, b"")
-        + module(1)
+        + smbios_module(1)
     )
     found = memory_modules(table)
     assert [(row["mib"], row["mt_s"]) for row in found] == [
@@ -72,7 +50,7 @@ def test_memory_modules_are_read_from_the_table() -> None:
 
 
 def test_a_speed_beyond_16_bits_is_in_a_field_of_its_own() -> None:
-    (found,) = memory_modules(module(1024, configured=0xFFFF, large=70000))
+    (found,) = memory_modules(smbios_module(1024, configured=0xFFFF, large=70000))
     assert found["mt_s"] == 70000
 
 
@@ -83,7 +61,7 @@ def test_an_old_table_has_shorter_structures() -> None:
 
 @pytest.mark.parametrize("length", [0, 1, 4, 20, 0x5C, 0x60])
 def test_a_damaged_table_gives_no_module(length: int) -> None:
-    assert memory_modules(module(1024)[:length]) == []
+    assert memory_modules(smbios_module(1024)[:length]) == []
     assert memory_modules(bytes([17, 2, 0, 0]) * 9) == []
 
 
@@ -169,7 +147,7 @@ def host(tmp_path: Path) -> Host:
     put(tmp_path, "sys/devices/platform/ipmi_bmc.0/firmware_revision", "1.74\n")
     put(tmp_path, "sys/devices/platform/ipmi_bmc.0/aux_firmware_revision", "0x00 0x0b\n")
     put(tmp_path, "sys/firmware/dmi/tables/DMI", "")
-    (tmp_path / "sys/firmware/dmi/tables/DMI").write_bytes(module(4096, configured=4800))
+    (tmp_path / "sys/firmware/dmi/tables/DMI").write_bytes(smbios_module(4096, configured=4800))
     for cpu in range(2):
         place = f"sys/devices/system/cpu/cpu{cpu}/topology"
         put(tmp_path, f"{place}/physical_package_id", f"{cpu}\n")

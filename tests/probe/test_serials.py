@@ -9,6 +9,7 @@ import pytest
 
 from gpufleet.probe.host import Host
 from gpufleet.probe.serials import hardware_of
+from tests.support.smbios import smbios_module
 
 DMI = "sys/class/dmi/id"
 
@@ -46,6 +47,7 @@ def test_the_system_its_board_and_its_drives(tmp_path: Path) -> None:
         "serial": "A261234X5678",
         "serial_board": "UM234S012345",
         "firmware": "2.1",
+        "modules": None,
     }
     assert [(drive["name"], drive["serial"]) for drive in drives] == [
         ("nvme2", "S64FNE0R2"),
@@ -67,3 +69,23 @@ def test_a_machine_without_these_files_has_none(tmp_path: Path) -> None:
     found = read(tmp_path)
     assert found.pop("drives") == []
     assert set(found.values()) == {None}
+
+
+def test_memory_modules_have_their_serial_numbers_and_empty_slots_are_left_out(
+    tmp_path: Path,
+) -> None:
+    table = tmp_path / "sys/firmware/dmi/tables/DMI"
+    table.parent.mkdir(parents=True)
+    table.write_bytes(
+        smbios_module(16384, serial="80CE0123")
+        + smbios_module(0)
+        + smbios_module(16384, serial="00000000")
+    )
+    found = read(tmp_path)["modules"]
+    assert found == [
+        {
+            **{"slot": "DIMM_A1", "bank": "BANK 0", "mib": 16384, "part": "PART-1"},
+            **{"maker": "Maker", "serial": serial},
+        }
+        for serial in ("80CE0123", None)
+    ]

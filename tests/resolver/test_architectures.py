@@ -183,14 +183,22 @@ def test_a_tray_gets_the_open_modules_and_no_fabric_manager(system: str) -> None
 
 
 def test_what_a_distribution_has_for_aarch64_may_not_be_known() -> None:
-    (problem,) = driver("ubuntu-24.04", "distro")["problems"]
+    (problem,) = driver("ubuntu-20.04", "distro")["problems"]
     assert problem["code"] == "driver-not-offered"
     assert "has for aarch64 is not known" in problem["message"]
-    assert "source: nvidia_repo" in problem["remedy"]
-    (problem,) = driver("ubuntu-24.04", "distro", branch="580")["problems"]
+    (problem,) = driver("ubuntu-20.04", "distro", branch="570")["problems"]
     assert "has for aarch64 is not known" in problem["message"]
     (problem,) = driver("debian-12", "nvidia_repo")["problems"]
     assert "has for aarch64 is not known" in problem["message"]
+
+
+@pytest.mark.parametrize("system", ["ubuntu-22.04", "ubuntu-24.04"])
+def test_branches_that_ubuntu_has_for_aarch64(system: str) -> None:
+    found = driver(system, "distro", branch="580")
+    assert found["problems"] == []
+    assert found["driver"]["module"] == "open"
+    (problem,) = driver(system, "distro", branch="470")["problems"]
+    assert "it has 580, 595" in problem["message"]
 
 
 def test_branches_that_debian_has_for_aarch64() -> None:

@@ -88,16 +88,20 @@ class CollectiveHosts:
         """Processes that have a stand-in of these hosts loaded, after a moment to end in."""
         found: list[str] = []
         for _ in range(50):
-            found = [
-                path.parent.name for path in Path("/proc").glob("[0-9]*/maps") if self._of(path)
-            ]
+            found = processes_with(self.place)
             if not found:
                 break
             time.sleep(0.1)
         return found
 
-    def _of(self, path: Path) -> bool:
+
+def processes_with(place: Path) -> list[str]:
+    """The processes that have a library below this directory loaded."""
+
+    def has(maps: Path) -> bool:
         try:
-            return str(self.place).encode() in path.read_bytes()
+            return str(place).encode() in maps.read_bytes()
         except OSError:  # it ended, or is another account's
             return False
+
+    return [path.parent.name for path in Path("/proc").glob("[0-9]*/maps") if has(path)]

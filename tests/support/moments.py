@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+import time
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import pytest
@@ -16,3 +17,11 @@ def some_slow(names: Iterable[str], usual: Collection[str]) -> list[Any]:
     listed = list(names)
     assert set(usual) <= set(listed), sorted(set(usual) - set(listed))
     return [pytest.param(name, marks=[pytest.mark.slow] * (name not in usual)) for name in listed]
+
+
+def wait_until(holds: Callable[[], bool], seconds: float = 60) -> None:
+    """Wait for a moment. Raises AssertionError where it does not come."""
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, "never seen"
+        time.sleep(0.02)

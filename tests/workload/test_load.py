@@ -56,6 +56,8 @@ class TestDeep:
 
     def test_bandwidth_copies_and_load(self, libraries: tuple[Path, Path], tmp_path: Path) -> None:
         found = run(libraries, *self.WORDS, "--disk", str(tmp_path))
+        # Links are loaded in a burn-in alone.
+        assert found["fabric"] is None
         disk = found["disk"]
         assert (disk["directory"], disk["wrong"], disk["error"]) == (str(tmp_path), 0, None)
         assert disk["mib"] >= 4
@@ -217,7 +219,7 @@ class TestDeep:
         sustain(
             SimpleNamespace(
                 **{"toolkit": "", "size": 8, "gpus": 1, "gpu": None, "budget": 1, "places": "0"},
-                **{"sustained": 1.1, "settle": 5, "disk": None},
+                **{"sustained": 1.1, "settle": 5, "disk": None, "fabric": False},
             ),
             found.update,
         )
@@ -226,7 +228,7 @@ class TestDeep:
         assert len(asked) == 3
         assert (reported[asked[1] - 1], reported[asked[1] + 1 : asked[1] + 3]) == (
             "multiply",
-            ["cudaSetDevice", "wait"],
+            ["cudaSetDevice", "wait_for_queue"],
         )
         assert reported[asked[2] - 2 : asked[2]] == ["cudaSetDevice", "cudaDeviceReset"]
 
@@ -277,7 +279,7 @@ class TestDeep:
         monkeypatch.setattr(sustained, "Load", Slow)
         found: Document = {}
         options = {"toolkit": "", "size": 8, "gpus": 1, "gpu": None, "budget": 1, "places": "0"}
-        options |= {"sustained": 4 * 3600, "settle": 5, "disk": None}
+        options |= {"sustained": 4 * 3600, "settle": 5, "disk": None, "fabric": False}
         sustain(SimpleNamespace(**options), found.update)
         [row] = found["sustained"]
         assert sustained.MOST_SAMPLES * 0.9 < len(row["samples"]) <= sustained.MOST_SAMPLES

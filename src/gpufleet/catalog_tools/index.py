@@ -19,6 +19,8 @@ from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
+from gpufleet.catalog import facts
+
 from .errors import MeasureError
 
 DEFAULT = "https://pypi.org/simple"
@@ -97,8 +99,8 @@ class _Links(HTMLParser):
             self.found.append(urljoin(self.page, href))
 
 
-def files(project: str, index: str) -> list[File]:
-    """The project's wheels for Linux on x86_64, by version, then Python; raises MeasureError."""
+def files(project: str, index: str, arch: str = facts.X86_64) -> list[File]:
+    """The project's wheels for Linux on a machine, by version and Python; raises MeasureError."""
     page = f"{index}/{project}/"
     with request(page, {"Accept": "application/vnd.pypi.simple.v1+html, text/html"}) as answer:
         links = _Links(page)
@@ -106,12 +108,12 @@ def files(project: str, index: str) -> list[File]:
         if len(content) > MOST_PAGE_BYTES:
             raise MeasureError(f"{page}: the page is larger than {MOST_PAGE_BYTES} bytes")
         links.feed(content.decode("utf-8", "replace"))
-    wheels = [wheel for link in links.found if (wheel := _wheel(link))]
+    wheels = [wheel for link in links.found if (wheel := _wheel(link, arch))]
     return sorted(wheels, key=lambda wheel: (wheel.version, Version(wheel.python)))
 
 
-def _wheel(link: str) -> File | None:
-    """The wheel that a link points to, if it is for CPython, or any Python 3, on Linux x86_64."""
+def _wheel(link: str, arch: str) -> File | None:
+    """The wheel that a link points to, if it is for CPython, or any Python 3, on that Linux."""
     url, fragment = urldefrag(link)
     name = unquote(url.rsplit("/", 1)[-1])
     try:
@@ -120,7 +122,7 @@ def _wheel(link: str) -> File | None:
         return None
     tag = next(iter(tags))
     python = re.fullmatch(r"cp(\d)(\d+)|py(3)", tag.interpreter)
-    if not python or not re.fullmatch(r"(many)?linux.*_x86_64", tag.platform):
+    if not python or not re.fullmatch(rf"(many)?linux.*_{re.escape(arch)}", tag.platform):
         return None
     digest = re.fullmatch(r"sha256=([0-9a-f]{64})", fragment)
     return File(name, url, digest and digest[1], version, python[3] or f"{python[1]}.{python[2]}")

@@ -11,12 +11,14 @@ import re
 import zipfile
 from typing import BinaryIO
 
+from gpufleet.catalog import facts
+
 from .wheel import CUDA_LIBRARY, Contents, Library, architectures, extra, library
 
 _KERNELS = re.compile(r"jax_cuda\d+_plugin/_\w+\.so")
 
 
-def contents(stream: BinaryIO, largest: int | None = None) -> Contents:
+def contents(stream: BinaryIO, largest: int | None = None, arch: str = facts.X86_64) -> Contents:
     """Read a wheel; libraries of more than `largest` packed bytes are listed as unread."""
     found, every = Contents(), Library()
     with zipfile.ZipFile(stream) as archive:
@@ -24,7 +26,9 @@ def contents(stream: BinaryIO, largest: int | None = None) -> Contents:
             if member.filename.endswith(".dist-info/METADATA"):
                 text = archive.read(member).decode()
                 # The name of the extra was written with _ and with -.
-                found.pins = extra(text, "with-cuda") or extra(text, "with_cuda") or None
+                found.pins = (
+                    extra(text, "with-cuda", arch) or extra(text, "with_cuda", arch) or None
+                )
             elif _KERNELS.fullmatch(member.filename) and not found.leaves_out(member, largest):
                 every.add(library(archive, member, CUDA_LIBRARY))
     found.linked = sorted(every.linked)

@@ -23,9 +23,9 @@ READERS = {
 
 
 @cache
-def listed(distribution: str, address: str) -> list[index.File]:
-    """A project's wheels, requested once."""
-    return index.files(distribution, address)
+def listed(distribution: str, address: str, arch: str = facts.X86_64) -> list[index.File]:
+    """A project's wheels for Linux on a machine, requested once."""
+    return index.files(distribution, address, arch)
 
 
 def measure(
@@ -58,11 +58,12 @@ def read(
     chosen: index.File,
     wheels: Sequence[index.File],
     largest: int | None = None,
+    arch: str = facts.X86_64,
 ) -> dict[str, Any]:
     """The measurement of one wheel, with the Pythons and platforms of all of the release."""
     try:
         with remote.remote(chosen.url) as stream:
-            found = READERS[framework](stream, largest)
+            found = READERS[framework](stream, largest, arch)
     except (zipfile.BadZipFile, ValueError) as error:
         raise MeasureError(f"{chosen.name}: {error}") from None
     return {

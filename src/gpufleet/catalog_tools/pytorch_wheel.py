@@ -13,6 +13,8 @@ import re
 import zipfile
 from typing import BinaryIO
 
+from gpufleet.catalog import facts
+
 from .wheel import CUDA_LIBRARY, Contents, Library, capabilities, cuda_packages, library
 
 _CUDA = re.compile(r"^cuda(?:: [\w\[\]]+)? = '([\d.]+)'", re.MULTILINE)
@@ -23,7 +25,7 @@ _TARGET = re.compile(r"(sm|compute)_(\d+)")
 _OWN = re.compile(r"torch/(lib/lib(torch|c10|caffe2)\w*\.so|_C\.[\w-]+\.so)")
 
 
-def contents(stream: BinaryIO, largest: int | None = None) -> Contents:
+def contents(stream: BinaryIO, largest: int | None = None, arch: str = facts.X86_64) -> Contents:
     """Read a wheel; libraries of more than `largest` packed bytes are listed as unread."""
     found, every = Contents(), Library()
     with zipfile.ZipFile(stream) as archive:
@@ -32,7 +34,7 @@ def contents(stream: BinaryIO, largest: int | None = None) -> Contents:
                 version = _CUDA.search(archive.read(member).decode())
                 found.cuda = version and version[1]
             elif member.filename.endswith(".dist-info/METADATA"):
-                found.pins = cuda_packages(archive.read(member).decode())
+                found.pins = cuda_packages(archive.read(member).decode(), arch)
             elif _OWN.fullmatch(member.filename) and not found.leaves_out(member, largest):
                 every.add(library(archive, member, CUDA_LIBRARY, _ARCHITECTURES))
     found.linked = sorted(every.linked)

@@ -19,7 +19,7 @@ from packaging.requirements import Requirement
 from gpufleet.catalog import device_code, versions
 from gpufleet.frameworks import DEFAULT, FRAMEWORKS, Framework, FrameworkId
 
-from . import compare, index, measurement, remote
+from . import compare, index, measurement, other_wheels, remote
 from .errors import ContradictionError, MeasureError
 from .tables import Data, Row
 
@@ -43,8 +43,10 @@ def add_release(data: Data, requirement: str, address: str, today: str) -> list[
     about = _framework(wanted.name, requirement)
     framework = about.id
     rows = data.rows(framework)
-    if any(row["version"] == version for row in rows):
-        return _compare(framework, version, address)
+    known = next((row for row in rows if row["version"] == version), None)
+    if known is not None:
+        done = _compare(framework, version, address)
+        return [*done, *_other_machines(data, about, known, address=address, today=today)]
     older = [
         row
         for row in rows
@@ -68,6 +70,7 @@ def add_release(data: Data, requirement: str, address: str, today: str) -> list[
     ]
     if not about.several_builds:
         del row["variants"]
+    elsewhere = _other_machines(data, about, row, address=address, today=today)
     for variant in row.get("variants", ()):
         del variant["version"], variant["distribution"]
     rows.append(row)
@@ -75,7 +78,32 @@ def add_release(data: Data, requirement: str, address: str, today: str) -> list[
     done = [f"{title} {version}: new; as {before['version']}: {', '.join(row['taken_over'])}"]
     if about.own_index:
         done.append(f"{title} {version}: variants for another CUDA are not on the index: none")
-    return [*done, f"try it: gpufleet catalog locks --{framework} {version}"]
+    return [*done, *elsewhere, f"try it: gpufleet catalog locks --{framework} {version}"]
+
+
+def _other_machines(
+    data: Data, about: Framework, row: Row, *, address: str, today: str
+) -> list[str]:
+    """Add to a row, and to each of its plugins, what other machines have; a line for each."""
+    done: list[str] = []
+    if row.get("unavailable"):
+        return done
+    for own in (row, *(row.get("variants", ()) if about.cuda_plugin else ())):
+        whole = {**row, **own}
+        where = " ".join([about.title, row["version"], *([] if own is row else [own["name"]])])
+        for arch in other_wheels.missing(about, own):
+            try:
+                toolkit = _toolkit(data, whole["cuda_version"], where)
+                known = _known(whole, toolkit)
+                found = other_wheels.part(
+                    about, whole, arch, known=known, address=address, today=today
+                )
+            except MeasureError as error:
+                done.append(f"{where} for {arch}: nothing added: {error}")
+                continue
+            own[arch] = found
+            done.append(f"{where} for {arch}: {other_wheels.described(found)}")
+    return done
 
 
 def _framework(distribution: str, requirement: str) -> Framework:

@@ -15,6 +15,8 @@ import re
 import zipfile
 from typing import BinaryIO
 
+from gpufleet.catalog import facts
+
 from .wheel import Contents, Library, architectures, capabilities, extra, library
 
 # What `import tensorflow` loads. The others are linked to these, or belong to contrib (1.x), where
@@ -40,7 +42,7 @@ _BUILT = re.compile(r"\b(cuda|cudnn)_version(?:_number)?'?(?:,| =) '([\d.]+)'")
 _TARGET = re.compile(r"'(sm|compute)_(\d+)'")
 
 
-def contents(stream: BinaryIO, largest: int | None = None) -> Contents:
+def contents(stream: BinaryIO, largest: int | None = None, arch: str = facts.X86_64) -> Contents:
     """Read a wheel; libraries of more than `largest` packed bytes are listed as unread."""
     found = Contents()
     every = Library()
@@ -57,7 +59,7 @@ def contents(stream: BinaryIO, largest: int | None = None) -> Contents:
                 built |= _BUILT.findall(text)
                 targets = _TARGET.findall(text)
             elif member.filename.endswith(".dist-info/METADATA"):
-                found.pins = extra(archive.read(member).decode(), "and-cuda")
+                found.pins = extra(archive.read(member).decode(), "and-cuda", arch)
             elif _CORE.fullmatch(name) and not found.leaves_out(member, largest):
                 every.add(library(archive, member, _LINKED, _HANDLE))
     found.linked = sorted(every.linked)

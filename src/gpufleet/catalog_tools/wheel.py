@@ -18,7 +18,7 @@ from email.parser import HeaderParser
 
 from packaging.requirements import Requirement
 
-from gpufleet.catalog import device_code, versions
+from gpufleet.catalog import device_code, facts, versions
 from gpufleet.probe.elf import elf_dynamic
 
 # A container of device code (magic, version 1, header of 16 bytes, size of what follows); in it the
@@ -30,7 +30,7 @@ _PTX, _MACHINE_CODE = 1, 2
 NOTHING = re.compile(rb"(?!)")
 # CUDA's libraries under their own names; the driver's has its own version, 1.
 CUDA_LIBRARY = re.compile(r"lib(cu(?!da\b)|nv|nccl)\w*\.so\.[\d.]+")
-LINUX = {"platform_system": "Linux", "sys_platform": "linux", "platform_machine": "x86_64"}
+LINUX = {"platform_system": "Linux", "sys_platform": "linux"}
 
 
 @dataclass
@@ -112,25 +112,27 @@ def capabilities(numbers: Iterable[int]) -> list[str]:
     return [f"{number // 10}.{number % 10}" for number in sorted(set(numbers))]
 
 
-def extra(metadata: str, name: str) -> list[str]:
+def extra(metadata: str, name: str, arch: str = facts.X86_64) -> list[str]:
     """The requirements of an extra on Linux, each as `project==1.2`, sorted."""
+    linux = {**LINUX, "platform_machine": arch}
     return sorted(
         f"{each.name}{each.specifier}"
         for each in _requirements(metadata)
         if each.marker
-        and each.marker.evaluate({**LINUX, "extra": name})
-        and not each.marker.evaluate({**LINUX, "extra": ""})
+        and each.marker.evaluate({**linux, "extra": name})
+        and not each.marker.evaluate({**linux, "extra": ""})
     )
 
 
-def cuda_packages(metadata: str) -> list[str]:
+def cuda_packages(metadata: str, arch: str = facts.X86_64) -> list[str]:
     """NVIDIA's packages that a wheel requires on Linux, each as `project==1.2`, sorted."""
+    linux = {**LINUX, "platform_machine": arch}
     return sorted(
         f"{each.name}{'[' + ','.join(sorted(each.extras)) + ']' if each.extras else ''}"
         f"{each.specifier}"
         for each in _requirements(metadata)
         if each.name.startswith(("nvidia-", "cuda-"))
-        and (not each.marker or each.marker.evaluate({**LINUX, "extra": ""}))
+        and (not each.marker or each.marker.evaluate({**linux, "extra": ""}))
     )
 
 

@@ -31,11 +31,11 @@ from gpufleet.verification.options import ProbeOptions
 from gpufleet.verification.probing import verify
 from gpufleet.verification.session import HostRun, Session
 
+from .beside import beside
 from .decision import (
     Decision,
     burned,
     decided,
-    disk_load,
     loads,
     reason,
     wrong_moments,
@@ -177,7 +177,7 @@ def deep(stage: Stage, hosts: list[InventoryHost], settings: Settings) -> Attemp
 def burn_in(stage: Stage, hosts: list[InventoryHost], settings: Settings) -> Attempts:
     """Load all GPUs of all hosts at once, until the time is over."""
     load_s = round(settings.burn_in_s * LOAD_SHARE)
-    how = replace(settings.probe, deep=True, load_s=load_s, disk_load=DISK)
+    how = replace(settings.probe, deep=True, load_s=load_s, disk_load=DISK, fabric_load=True)
     session = session_of("Burning in", hosts, how, settings.console)
     gpus = {host.name: visible_gpus(host.spec) or 0 for host in hosts}
     found = {run.name: attempt_of(stage, run) for run in session.hosts}
@@ -201,14 +201,16 @@ def add_defect(stage: Stage, decision: Decision, defect: Defect) -> None:
 
 
 def add_burn_in(run: HostRun, decision: Decision, gpus: int, load_s: float) -> None:
-    """Add to a decision what its checks do not judge: all GPUs, all of the time, the disk."""
+    """Add to a decision what its checks do not judge: all GPUs, all of the time, disk and links."""
     if not decision.reasons:
         decision.reasons += burned(run.snapshot, gpus, load_s)
-    disk, wrong = disk_load(run.snapshot)
-    decision.notes += disk
-    # What failed is reported alone: the load of a GPU that failed may have ended the disk's.
-    if wrong and (not decision.reasons or wrong[0]["verdict"] == Verdict.FAIL):
-        decision.reasons += wrong
+    notes, wrong = beside(run.snapshot, gpus)
+    decision.notes += notes
+    # What failed is reported alone: the load of a GPU that failed may have ended the others.
+    decided_before = bool(decision.reasons)
+    decision.reasons += [
+        why for why in wrong if not decided_before or why["verdict"] == Verdict.FAIL
+    ]
     moments = wrong_moments(loads(run.snapshot))
     if samples := wrong_samples(loads(run.snapshot)):
         for why in decision.reasons:

@@ -7,7 +7,8 @@ requires, is not judged.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -24,8 +25,8 @@ from gpufleet.nightly.offenders import named_cards
 from .stages import Stage
 
 Outcome = Literal["passed", "failed", "not-judged"]
-# The name of the burn-in's own finding of the disk.
-DISK = "burn-in.disk"
+# The names of the burn-in's own findings, of the disk and of the links.
+DISK, LINKS = "burn-in.disk", "burn-in.links"
 # How many samples before and after the first wrong product are shown.
 AROUND = 5
 FAILING = {Verdict.FAIL.value, Verdict.HUNG.value}
@@ -141,28 +142,6 @@ def burned(snapshot: Snapshot | None, gpus: int, seconds: float) -> list[Reason]
     ]
 
 
-def disk_load(snapshot: Snapshot | None) -> tuple[list[str], list[Reason]]:
-    """A note on the disk that a burn-in has loaded, and why it does not pass."""
-    data = section_data(snapshot) if snapshot else {}
-    runs = data["compute"]["runs"] if "compute" in data else []
-    found = next((disk for run in reversed(runs) if (disk := run.get("disk"))), None)
-    again = "free space there, and commission the host again"
-    if found is None or found["error"] or not found["rounds"]:
-        why = found and found["error"]
-        cause = f"No disk was loaded: {why or 'nothing was written and read back'}"
-        return [], [reason(DISK, Verdict.INCONCLUSIVE, cause, again)]
-    what = f"{found['rounds']} rounds of {found['mib']} MiB in {found['directory']}"
-    rates = f"{found['write_mib_s']:g} MiB/s written, {found['read_mib_s']:g} MiB/s read"
-    if found["wrong"]:
-        cause = (
-            f"{found['wrong']} blocks of 4 MiB changed between writing and reading"
-            f" {found['directory']}, in {found['rounds']} rounds"
-        )
-        remedy = "on the host: see dmesg and smartctl -x; replace the drive, or test the memory"
-        return [], [reason(DISK, Verdict.FAIL, cause, remedy, f"{what}: {rates}")]
-    return [f"The disk beside the GPUs: {what}, {rates}, each block as it was written."], []
-
-
 def wrong_moments(entries: Iterable[SustainedResult]) -> list[str]:
     """For each GPU with a wrong product, between which samples the first one was computed."""
     found = []
@@ -206,8 +185,8 @@ def wrong_samples(entries: Iterable[SustainedResult]) -> list[str]:
 def faulty_parts(parts: Sequence[Part], reasons: Sequence[Reason]) -> list[FaultyPart]:
     """The parts to send back, each with what was found of it; what failed decides, nothing else.
 
-    A finding that names a GPU, an adapter or a drive blames it. One of the hardware that names
-    none blames the host as a whole. Software is no part.
+    A finding that names a GPU, an adapter, a drive or the only memory module of a slot blames it.
+    One of the hardware that names none blames the host as a whole. Software is no part.
     """
     failing = [each for each in reasons if each["verdict"] in FAILING]
     blamed: dict[int, list[Reason]] = {}
@@ -221,7 +200,7 @@ def faulty_parts(parts: Sequence[Part], reasons: Sequence[Reason]) -> list[Fault
 
 
 def _of_hardware(check: str) -> bool:
-    return check == DISK or (check in CHECKS and CHECKS[check].repair == HARDWARE)
+    return check in {DISK, LINKS} or (check in CHECKS and CHECKS[check].repair == HARDWARE)
 
 
 def _named(parts: Sequence[Part], found: Reason) -> list[int]:
@@ -239,7 +218,21 @@ def _named(parts: Sequence[Part], found: Reason) -> list[int]:
         if part["kind"] in {"adapter", "drive"}
         and re.search(rf"(?<![\w.-]){re.escape(part['name'])}(?![\w-])", found["cause"])
     }
+    named |= set(_modules(parts, found))
     return sorted(at for at in named if at is not None)
+
+
+def _modules(parts: Sequence[Part], found: Reason) -> Iterator[int]:
+    """The memory modules whose slots a message of the kernel names: the finding quotes it."""
+    if not found["check"].startswith("kernel."):
+        return
+    modules = {at: part["name"] for at, part in enumerate(parts) if part["kind"] == "module"}
+    times = Counter(modules.values())
+    for at, name in modules.items():
+        # A number alone is no name, and of two slots of one name neither is known.
+        named = re.search(rf"(?<![\w.#-]){re.escape(name)}(?![\w#-])", found["evidence"])
+        if named and times[name] == 1 and not name.isdigit():
+            yield at
 
 
 def _finding(found: Reason) -> Finding:

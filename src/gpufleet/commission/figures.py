@@ -5,21 +5,24 @@ The bounds are those of the checks that judge the same values.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from gpufleet.checks.base.sections import Sections
-from gpufleet.checks.compute.speed import kept_tflops
+from gpufleet.checks.compute.speed import kept_tflops, least_peer
+from gpufleet.checks.gpu.links import pcie_links
 from gpufleet.checks.gpu.rates import measured
 from gpufleet.model.collectives import FabricTest
 from gpufleet.model.commission import Figure
 from gpufleet.model.plan import Plan
-from gpufleet.model.sections.compute import ComputeDevice, ComputeRun
+from gpufleet.model.sections.compute import ComputeDevice, ComputeRun, LinkLoad
 from gpufleet.model.snapshot import Snapshot
 
 # A bound and where it comes from; None: none is declared or known.
 Bound = tuple[float | None, str]
 TFLOPS, GIB_S = "TFLOP/s", "GiB/s"
 EXACT: Bound = (0, "each product is compared with the exact one")
+UNCHANGED: Bound = (0, "the last block of each round is compared with what was sent")
 
 
 def figures_of(plan: Plan, snapshot: Snapshot | None) -> list[Figure]:
@@ -29,7 +32,15 @@ def figures_of(plan: Plan, snapshot: Snapshot | None) -> list[Figure]:
     observed = Sections(snapshot, ())
     compute = observed.read_elsewhere().get("compute")
     runs = compute["runs"] if compute else []
-    return [*_products(plan, observed, runs), *_of_run(plan, observed, runs[-1])] if runs else []
+    if not runs:
+        return []
+    return [
+        *_products(plan, observed, runs),
+        *_of_run(plan, observed, runs[-1]),
+        *_host_copies(snapshot, runs[-1]),
+        *_peer_copies(runs[-1]),
+        *_loaded_links(runs[-1]),
+    ]
 
 
 def _products(plan: Plan, observed: Sections, runs: Sequence[ComputeRun]) -> Iterator[Figure]:
@@ -80,6 +91,57 @@ def _of_run(plan: Plan, observed: Sections, run: ComputeRun) -> Iterator[Figure]
             (floors.gib_s, floors.gib_s_because) if floors else (None, ""),
         )
     yield from _formats(run)
+
+
+def _host_copies(snapshot: Snapshot, run: ComputeRun) -> Iterator[Figure]:
+    """For each GPU its copies with the host, with the bound that its link sets."""
+    observed = Sections(snapshot, ("smi", "gpus"))
+    links = pcie_links(observed) if {"smi", "gpus"} <= {*observed.read_elsewhere()} else ()
+    bounds = {link.card["address"] or "": link.least_copies() for link in links}
+    for device in run["devices"]:
+        copies = device.get("copies")
+        bound = bounds.get(device["address"] or "", (None, ""))
+        for what, rate in (
+            ("copies from the host", copies and copies["to_device_gib_s"]),
+            ("copies to the host", copies and copies["from_device_gib_s"]),
+        ):
+            if rate is not None:
+                yield at_least(device["index"], what, rate, GIB_S, bound)
+
+
+def _peer_copies(run: ComputeRun) -> Iterator[Figure]:
+    """For each GPU its slowest copies to another one, by what their connection allows."""
+    devices = {device["index"]: device for device in run["devices"]}
+    found: dict[int, list[tuple[float, float, str]]] = defaultdict(list)
+    for entry in run["peer"] or ():
+        if entry["gib_s"] is not None:
+            least, because = least_peer(devices, entry)
+            why = f"{because}, to GPU {entry['to']}"
+            found[entry["from"]].append((entry["gib_s"], least, why))
+    for gpu, rates in sorted(found.items()):
+        rate, least, why = min(rates, key=lambda each: each[0] / max(each[1], 1e-9))
+        yield at_least(gpu, "copies to other GPUs, the slowest", rate, GIB_S, (least, why))
+
+
+def _loaded_links(run: ComputeRun) -> Iterator[Figure]:
+    """For each GPU what its links carry beside all other load, and what changed on the way."""
+    entries = [entry for entry in run.get("fabric") or () if entry["checked"]]
+    for gpu in sorted({entry["from"] for entry in entries if entry["from"] is not None}):
+        own = [entry for entry in entries if gpu in {entry["from"], entry["to"]}]
+        ways: tuple[tuple[str, list[LinkLoad]], ...] = (
+            ("copies from the host under load", [e for e in own if e["from"] is None]),
+            ("copies to the host under load", [e for e in own if e["to"] is None]),
+            (
+                "copies to other GPUs under load, the slowest",
+                [e for e in own if e["from"] == gpu and e["to"] is not None],
+            ),
+        )
+        for what, links in ways:
+            rates = [link["gib_s"] for link in links if link["gib_s"] is not None]
+            if rates:
+                yield at_least(gpu, what, min(rates), GIB_S, (None, ""))
+        checked, wrong = (sum(entry[key] for entry in own) for key in ("checked", "wrong"))
+        yield at_most(gpu, f"wrong of {checked} blocks copied under load", wrong, "", UNCHANGED)
 
 
 def _formats(run: ComputeRun) -> Iterator[Figure]:

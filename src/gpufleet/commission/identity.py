@@ -19,11 +19,13 @@ from gpufleet.model.snapshot import SectionData, Snapshot
 from gpufleet.model.validator import section_data
 
 # The parts of an identity, and how messages name them.
-PLAN, MACHINE, SLOTS, PORTS, DISKS = "plan", "machine", "slots", "ports", "disks"
+PLAN, MACHINE, MEMORY, SLOTS, PORTS = "plan", "machine", "memory", "slots", "ports"
+DISKS = "disks"
 CARDS, DRIVER, INSTALLED, BURN_IN = "cards", "driver", "installed", "burn-in"
 NAMES = {
     PLAN: "its declaration",
     MACHINE: "the machine",
+    MEMORY: "its memory modules",
     SLOTS: "the cards on its PCI bus",
     PORTS: "its network adapters",
     DISKS: "its disks",
@@ -64,6 +66,8 @@ def _read(data: SectionData) -> Iterator[tuple[str, object]]:
     if hardware := _hardware(data):
         numbers = (hardware["serial"], hardware["serial_board"])
         yield MACHINE, [hardware["product"], *numbers, hardware["firmware"]]
+        if found := modules(data):
+            yield MEMORY, sorted(_proven(part) for part in found)
         yield DISKS, sorted(_proven(part) for part in drives(data))
     if "gpus" in data:
         yield SLOTS, sorted((card["address"], card["device"]) for card in data["gpus"]["pci"])
@@ -101,7 +105,7 @@ def _hardware(data: SectionData) -> Hardware | None:
 
 
 def parts_of(name: str, snapshot: Snapshot | None) -> list[Part]:
-    """The host itself, then its GPUs, adapters and drives, each as its vendor identifies it."""
+    """The host itself, then GPUs, adapters, drives and memory, each as its vendor identifies it."""
     data: SectionData = section_data(snapshot) if snapshot else {}
     network = data.get("network")
     return [
@@ -109,6 +113,7 @@ def parts_of(name: str, snapshot: Snapshot | None) -> list[Part]:
         *gpus(data),
         *(adapters(network) if network else ()),
         *drives(data),
+        *modules(data),
     ]
 
 
@@ -141,6 +146,23 @@ def drives(data: SectionData) -> list[Part]:
             "firmware": drive["firmware"],
         }
         for drive in (known["drives"] if known else ())
+    ]
+
+
+def modules(data: SectionData) -> list[Part]:
+    """The memory modules, named by their slots."""
+    known = _hardware(data)
+    return [
+        {
+            "kind": "module",
+            "name": module["slot"] or f"memory module {number}",
+            "model": " ".join(filter(None, (module["maker"], module["part"]))) or None,
+            "serial": module["serial"],
+            "id": None,
+            "slot": ", ".join(filter(None, (module["slot"], module["bank"]))) or None,
+            "firmware": None,
+        }
+        for number, module in enumerate((known and known.get("modules")) or ())
     ]
 
 

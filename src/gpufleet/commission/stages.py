@@ -12,7 +12,7 @@ from gpufleet.workload.consensus import NAMES
 from gpufleet.workload.formats import FORMATS
 from gpufleet.workload.toolkit_run import FORMAT_SHARE
 
-from .identity import BURN_IN, CARDS, DISKS, DRIVER, INSTALLED, MACHINE, PLAN, PORTS, SLOTS
+from .identity import BURN_IN, CARDS, DISKS, DRIVER, INSTALLED, MACHINE, MEMORY, PLAN, PORTS, SLOTS
 
 # What can be judged before anything is installed. The ports are judged where their own software
 # needs no provisioning.
@@ -33,7 +33,7 @@ OF_PORTS = ("network.adapters", "network.ports")
 # What has to have computed: a host that declares none of it would pass with nothing proven.
 COMPUTED = ("gpu.visible", "gpu.formats", "gpu.throughput")
 LOADED = ("gpu.sustained", "gpu.bandwidth", "gpu.after-load", "kernel.after-load")
-HARDWARE = (MACHINE, SLOTS, PORTS, DISKS)
+HARDWARE = (MACHINE, MEMORY, SLOTS, PORTS, DISKS)
 SOFTWARE = (PLAN, DRIVER, INSTALLED)
 
 # The seconds of a deep verification's load and of all that comes with it.
@@ -95,7 +95,7 @@ DEEP = Stage(
 )
 BURN = Stage(
     "burn-in",
-    "all GPUs at once, in all formats, and a disk",
+    "all GPUs, in all formats, all links and a disk at once",
     (*SOFTWARE, *HARDWARE, CARDS, BURN_IN),
     lambda burn_in_s: burn_in_s + DEEP_S,
     required=(*COMPUTED, *LOADED),

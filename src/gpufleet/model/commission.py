@@ -62,12 +62,15 @@ class StageRecord(TypedDict):
 class Part(TypedDict):
     """A part of a host, as a vendor identifies it."""
 
-    kind: Annotated[Literal["host", "gpu", "adapter", "drive"], "`host`: as a whole"]
+    kind: Annotated[
+        Literal["host", "gpu", "adapter", "drive", "module"],
+        "`host`: as a whole; `module`: of memory",
+    ]
     name: Annotated[Text, "such as GPU 3 or mlx5_0"]
     model: Text | None
     serial: Annotated[Text | None, "null: it reports none"]
     id: Annotated[Text | None, "its UUID or GUID"]
-    slot: Annotated[Text | None, "its PCI address, and the port that it is plugged into"]
+    slot: Annotated[Text | None, "its PCI address and the port above it; a module's slot"]
     firmware: Text | None
 
 

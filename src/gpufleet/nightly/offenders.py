@@ -40,7 +40,7 @@ _NUMBER = re.compile(r"\bGPU (\d+)\b")
 # Two cards in one cause: which of them is at fault is unknown.
 _PAIR = re.compile(r"\bGPU \d+ (?:to|and) GPU \d+\b")
 # The checks that number GPUs by their PCI addresses; frameworks may have another order.
-_BY_ADDRESS = ("gpu.", "toolkit.")
+_BY_ADDRESS = ("gpu.", "toolkit.", "burn-in.")
 
 
 class Act(NamedTuple):

@@ -5,7 +5,7 @@ import struct
 TABLE = "/sys/firmware/dmi/tables/DMI"
 MEMORY_DEVICE, END = 17, 127
 # Places in the structure; those of later versions of the standard are beyond the end of an old one.
-SIZE, SLOT, BANK, SPEED, MAKER, PART = 0x0C, 0x10, 0x11, 0x15, 0x17, 0x1A
+SIZE, SLOT, BANK, SPEED, MAKER, SERIAL, PART = 0x0C, 0x10, 0x11, 0x15, 0x17, 0x18, 0x1A
 LARGE_SIZE, CONFIGURED, LARGE_SPEED, LARGE_CONFIGURED = 0x1C, 0x20, 0x54, 0x58
 UNKNOWN, SIZE_IN_KIB, IN_LARGE_FIELD = 0xFFFF, 0x8000, 0x7FFF
 MOST_MODULES = 256
@@ -24,29 +24,50 @@ def structures(table):
         at = end + 2
 
 
-def memory_modules(table):
-    """[{"slot", "bank", "mib", "mt_s", "part", "maker"}] of each slot, an empty one with 0 MiB."""
-    found = []
+def memory_devices(table):
+    """(formatted part, what reads a string by the place of its number) of each slot for memory."""
+    found = 0
     for kind, data, texts in structures(table):
-        if kind != MEMORY_DEVICE or len(data) < 0x15 or len(found) == MOST_MODULES:
+        if kind != MEMORY_DEVICE or len(data) < 0x15 or found == MOST_MODULES:
             continue
+        found += 1
 
         def text(at, data=data, texts=texts):
             number = data[at] if at < len(data) else 0
             return (texts[number - 1].strip() if 0 < number <= len(texts) else "") or None
 
-        found.append(
-            {
-                "slot": text(SLOT),
-                "bank": text(BANK),
-                "mib": size_mib(data),
-                "mt_s": speed(data, CONFIGURED, LARGE_CONFIGURED)
-                or speed(data, SPEED, LARGE_SPEED),
-                "part": text(PART),
-                "maker": text(MAKER),
-            }
-        )
-    return found
+        yield data, text
+
+
+def memory_modules(table):
+    """[{"slot", "bank", "mib", "mt_s", "part", "maker"}] of each slot, an empty one with 0 MiB."""
+    return [
+        {
+            "slot": text(SLOT),
+            "bank": text(BANK),
+            "mib": size_mib(data),
+            "mt_s": speed(data, CONFIGURED, LARGE_CONFIGURED) or speed(data, SPEED, LARGE_SPEED),
+            "part": text(PART),
+            "maker": text(MAKER),
+        }
+        for data, text in memory_devices(table)
+    ]
+
+
+def identified_modules(table):
+    """[{"slot", "bank", "mib", "part", "maker", "serial"}] of each module, without empty slots."""
+    return [
+        {
+            "slot": text(SLOT),
+            "bank": text(BANK),
+            "mib": size_mib(data),
+            "part": text(PART),
+            "maker": text(MAKER),
+            "serial": text(SERIAL),
+        }
+        for data, text in memory_devices(table)
+        if size_mib(data) != 0
+    ]
 
 
 def number(data, at, form):

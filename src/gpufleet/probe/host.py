@@ -27,8 +27,9 @@ DEFAULTS = {
     # How much memory of a GPU a product may use beside other jobs; how long --deep loads a GPU.
     "budget_mib": 1024,
     "sustained_s": 120,
-    # The directory whose disk is loaded together with the GPUs.
+    # The directory whose disk is loaded together with the GPUs; whether all links are.
     "disk_load": None,
+    "fabric_load": False,
     # {"engine": "docker" | "podman", "image": NAME | None}, where containers are declared.
     "containers": None,
     # {"days", "seconds", "components": states}, where a share of all contents is read each night.

@@ -1,8 +1,10 @@
-"""What identifies this machine to its vendor: the serial numbers of system, board and drives."""
+"""What identifies this machine to its vendor: serial numbers of system, board, memory, drives."""
 
 import os
 
+from .dmi import TABLE, identified_modules
 from .pci import link_name, nvme_controllers, word
+from .text import read_bytes
 
 DMI = "/sys/class/dmi/id/"
 # What boards have in place of a serial number that nobody has written; a series of x or 0 is none.
@@ -25,13 +27,26 @@ UNWRITTEN = (
 )
 
 
+def known(text):
+    """A number or name; None where it is what boards have in place of one."""
+    plain = (text or "").lower()
+    return None if plain in UNWRITTEN or not plain.strip("x0. -") else text
+
+
+def modules(host):
+    """The memory modules; None where this account may not read the table, or there is none."""
+    try:
+        found = identified_modules(read_bytes(host.path(TABLE)))
+    except OSError:
+        return None
+    return [dict(row, **{key: known(row[key]) for key in ("part", "serial")}) for row in found]
+
+
 def hardware_of(host):
-    """The system, its board and its NVMe drives; what was not written, or not read, is None."""
+    """The system, its board, memory and NVMe drives; what was not written, or read, is None."""
 
     def written(name):
-        found = word(host, name)
-        text = (found or "").lower()
-        return None if text in UNWRITTEN or not text.strip("x0. -") else found
+        return known(word(host, name))
 
     return {
         "vendor": written(DMI + "sys_vendor"),
@@ -39,6 +54,7 @@ def hardware_of(host):
         "serial": written(DMI + "product_serial"),
         "serial_board": written(DMI + "board_serial"),
         "firmware": written(DMI + "bios_version"),
+        "modules": modules(host),
         "drives": [
             {
                 "name": os.path.basename(name),

@@ -36,6 +36,8 @@ class ProbeOptions:
     load_s: float | None = None
     # The directory whose disk is loaded together with the GPUs.
     disk_load: str | None = None
+    # Whether the links between GPUs, and with the host, are loaded together with the GPUs.
+    fabric_load: bool = False
     # Whether stacks and toolkits compute; without it a full probe reads alone.
     computes: bool = True
 

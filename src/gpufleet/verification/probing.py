@@ -48,6 +48,8 @@ def probe_config(host: InventoryHost, options: ProbeOptions) -> dict[str, Any]:
         config["sustained_s"] = options.load_s
     if options.disk_load is not None:
         config["disk_load"] = options.disk_load
+    if options.fabric_load:
+        config["fabric_load"] = True
     if scrub := options.scrub.get(host.name):
         config["scrub"] = scrub
     return config

@@ -14,6 +14,7 @@ import importlib.util
 import os
 import sys
 
+from .fabric_load import BLOCK_MIB
 from .framework_run import run_stages
 from .jax_run import Jax
 from .pytorch_run import PyTorch
@@ -87,6 +88,11 @@ def main(config=None):
         metavar="DIR",
         help="write and read a file in this directory while the GPUs are loaded",
     )
+    parser.add_argument(
+        "--fabric",
+        action="store_true",
+        help="copy between GPUs, and between each GPU and the host, while the GPUs are loaded",
+    )
     parser.add_argument("--deadline", type=float, default=600, metavar="S")
     parser.add_argument(
         "--no-compile", metavar="REASON", help="compile no function: what is lacking for that"
@@ -96,6 +102,7 @@ def main(config=None):
     parser.add_argument("--gpus", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--gpu", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--seconds", type=float, default=0, help=argparse.SUPPRESS)
+    parser.add_argument("--block", type=int, default=BLOCK_MIB, help=argparse.SUPPRESS)
     for name in ("--cudnn", "--places"):
         parser.add_argument(name, help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -78,6 +78,10 @@ class Runtime(Library):
     def wait(self):
         self("cudaDeviceSynchronize")
 
+    def wait_for_queue(self):
+        """Wait for what was queued without a stream; other streams go on."""
+        self("cudaStreamSynchronize", None)
+
 
 def address_of(data, begin=0):
     """The address of a bytearray's bytes from there on."""

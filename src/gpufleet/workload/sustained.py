@@ -1,4 +1,7 @@
-"""Minutes of load on all GPUs at once, then until they are cool again. Each product is checked."""
+"""Minutes of load on all GPUs at once, then until they are cool again. Each product is checked.
+
+In a burn-in a disk and all links are loaded at the same time.
+"""
 
 import concurrent.futures
 import time
@@ -8,6 +11,7 @@ from .cublas import Blas
 from .disk import DiskLoad
 from .entries import RUNNING, for_each_gpu, new_entries
 from .exactness import ExactProduct
+from .fabric_load import FabricLoad, sleep_while_waiting
 from .library import Refused
 from .runtime import Runtime
 from .sensors import sensors
@@ -54,7 +58,7 @@ class Load:
 
     def end(self):
         self.runtime("cudaSetDevice", self.found["gpu"])
-        self.runtime.wait()
+        self.runtime.wait_for_queue()
 
     def round(self, due):
         """One helping, in a thread of its own: why it was refused, None if it was not.
@@ -90,6 +94,8 @@ def sustain(options, report):
     entries = new_entries(options, n=n, seconds=None, samples=[], settled_s=None, checked=0)
     runtime, blas, exact = Runtime(options.toolkit), Blas(options.toolkit), ExactProduct(n)
     addresses, loads = options.places.split(","), []
+    if options.fabric:
+        sleep_while_waiting(runtime, range(options.gpus))
     for_each_gpu(
         "sustained",
         entries,
@@ -99,10 +105,15 @@ def sustain(options, report):
     )
     for load in loads:
         load.found.update(samples=[], error=RUNNING)
-    disk = DiskLoad(options.disk) if options.disk and loads else None
-    more = {"disk": disk.found} if disk else {}
-    if disk:
-        disk.start()
+    beside = {}
+    if options.disk and loads:
+        beside["disk"] = DiskLoad(options.disk)
+    if options.fabric and loads:
+        loaded = [load.found["gpu"] for load in loads]
+        beside["fabric"] = FabricLoad(runtime, blas, loaded, options)
+    more = {name: load.found for name, load in beside.items()}
+    for load in beside.values():
+        load.start()
     begin = sampled = time.time()
     pause_s = max(1, options.sustained / MOST_SAMPLES)
     with concurrent.futures.ThreadPoolExecutor(max(1, len(loads))) as pool:
@@ -128,11 +139,11 @@ def sustain(options, report):
             if due:
                 report(sustained=entries, **more)
     took = round(time.time() - begin, 1)
-    if disk:
-        disk.end()
+    for load in beside.values():
+        load.end()
     for load in loads:
         load.found.update(seconds=took, wrong=load.wrong, checked=load.checked, error=None)
-    report(sustained=entries)
+    report(sustained=entries, **more)
     release(runtime, entries)
     begin = time.time()
     while loads and time.time() - begin < options.settle:

@@ -40,6 +40,7 @@ class Run:
             "peer": None,
             "sustained": None,
             "disk": None,
+            "fabric": None,
             "mapped": [],
             "seconds": None,
         }
@@ -79,7 +80,8 @@ class Run:
             self.ended = "hung" if hung else "failed"
         reason = reported.pop("error", None) or ended
         self.document["devices"] = reported.get("devices", self.document["devices"])
-        self.document["disk"] = reported.get("disk", self.document["disk"])
+        for beside in ("disk", "fabric"):
+            self.document[beside] = reported.get(beside, self.document[beside])
         return with_reason(reported.get(name, otherwise), reason)
 
 

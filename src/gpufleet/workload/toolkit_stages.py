@@ -88,8 +88,11 @@ def in_process(options, stage, deadline_s, more):
         str(options.settle),
         "--fill",
         str(options.fill),
+        "--block",
+        str(options.block),
     ]
     args += ["--size", str(options.size)] if options.size else []
+    args += ["--fabric"] if options.fabric else []
     given = os.environ.get("LD_LIBRARY_PATH", "").split(":")
     environment = dict(
         os.environ,

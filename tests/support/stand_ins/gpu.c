@@ -204,12 +204,22 @@ int cudaDeviceSynchronize(void)
         usleep(1000 * number("STAND_IN_SLOW_MS", 0));
     return device == 0 ? trouble("STAND_IN_WAIT") : 0;
 }
+/* A stream of its own is not the one in which products are queued. */
+int cudaStreamCreateWithFlags(void **stream, unsigned flags)
+{
+    return *stream = &handle_of_stand_in, flags == 1 ? 0 : 1;
+}
+int cudaStreamSynchronize(void *stream) { return stream ? 0 : cudaDeviceSynchronize(); }
+int cudaSetDeviceFlags(unsigned flags) { return flags == 4 ? 0 : 1; }
 int cudaDeviceGetAttribute(int *value, int attribute, int gpu)
 {
     return (void)gpu, *value = attribute == 18 ? number("STAND_IN_INTEGRATED", 0) : 0, 0;
 }
 int cudaDeviceReset(void) { return 0; }
-int cudaDeviceCanAccessPeer(int *can, int a, int b) { return *can = a != b, 0; }
+int cudaDeviceCanAccessPeer(int *can, int a, int b)
+{
+    return *can = a != b && !told("STAND_IN_PEER", "apart"), 0;
+}
 int cudaDeviceEnablePeerAccess(int peer, unsigned flags)
 {
     return (void)peer, (void)flags, number("STAND_IN_PEER_ACCESS", 704);
@@ -221,7 +231,8 @@ int cudaHostAlloc(void **place, size_t size, unsigned flags)
 int cudaFreeHost(void *place) { return free(place), 0; }
 int cudaMemcpyAsync(void *to, const void *from, size_t size, int kind, void *stream)
 {
-    return (void)stream, cudaMemcpy(to, from, size, kind);
+    /* A direction in which a stream's copies are lost. */
+    return stream && kind == number("STAND_IN_LOST_WAY", 0) ? 0 : cudaMemcpy(to, from, size, kind);
 }
 int cudaMemset(void *to, int byte, size_t size) { return memset(to, byte, size), 0; }
 int cudaMemcpyPeer(void *to, int a, const void *from, int b, size_t size)
@@ -233,6 +244,16 @@ int cudaMemcpyPeer(void *to, int a, const void *from, int b, size_t size)
     if (told("STAND_IN_PEER", "wrong"))
         memset(to, 0, size);
     return trouble("STAND_IN_PEER");
+}
+int cudaMemcpyPeerAsync(void *to, int a, const void *from, int b, size_t size, void *stream)
+{
+    if (!stream)
+        return 1;
+    int status = cudaMemcpyPeer(to, a, from, b, size);
+    /* A link that changes a bit in one direction. */
+    if (told("STAND_IN_PEER", "bit") && a > b)
+        ((char *)to)[size / 3] ^= 1;
+    return status;
 }
 #endif
 
@@ -334,6 +355,7 @@ int cublasLtMatmul(void *handle, struct product *how, const float *alpha, const 
 #ifdef LIBRARY_cublas
 int cublasCreate_v2(void **handle) { return *handle = &handle_of_stand_in, trouble("STAND_IN_CUBLAS"); }
 int cublasDestroy_v2(void *handle) { return (void)handle, 0; }
+int cublasSetStream_v2(void *handle, void *stream) { return (void)handle, stream ? 0 : 1; }
 /* By columns, as BLAS does: element (row, column) of a matrix stands at row + column * lead. */
 int cublasSgemm_v2(void *handle, int ta, int tb, int m, int n, int k, const float *alpha,
                    const float *a, int la, const float *b, int lb, const float *beta, float *c,

@@ -382,6 +382,20 @@ def peer(
 LEAST_PEER_GIB_S = 0.5
 
 
+def least_peer(devices: Mapping[int, ComputeDevice], entry: PeerResult) -> tuple[float, str]:
+    """What copies between two GPUs reach at least in GiB/s, and where that comes from."""
+    ends = [devices.get(gpu) for gpu in (entry["from"], entry["to"])]
+    if nvlink := _nvlink(ends):
+        return nvlink.gib_s, f"of {nvlink.links} NVLinks"
+    return _pcie_rate(ends, direct=bool(entry["access"]))
+
+
+def _nvlink(ends: Sequence[ComputeDevice | None]) -> fabric.Nvlinks | None:
+    """The NVLinks that two GPUs of one model are wired with; else None."""
+    models = [fabric.nvlinks((end and end["name"]) or "") for end in ends]
+    return models[0] if models[0] and models[0].wired and models[0] == models[1] else None
+
+
 def _peer_rate(
     observed: Sections, devices: Mapping[int, ComputeDevice], entry: PeerResult
 ) -> Iterator[Finding]:
@@ -391,20 +405,14 @@ def _peer_rate(
         for gpu in (entry["from"], entry["to"])
     ]
     pair = f"GPU {entry['from']} to GPU {entry['to']}"
-    models = [fabric.nvlinks(end.name or "") for end in ends]
-    nvlink = models[0] if models[0] and models[0].wired and models[0] == models[1] else None
-    if nvlink and not entry["access"]:
+    if _nvlink([devices.get(end.gpu) for end in ends]) and not entry["access"]:
         yield Finding(
             f"GPU {entry['from']} and GPU {entry['to']} cannot address each other's memory, though"
             " NVLink connects them",
             "see gpu.nvlink, driver.fabric and kernel.log; on the host: nvidia-smi topo -p2p r",
         )
         return
-    least, because = (
-        (nvlink.gib_s, f"of {nvlink.links} NVLinks")
-        if nvlink
-        else _pcie_rate([devices.get(end.gpu) for end in ends], direct=bool(entry["access"]))
-    )
+    least, because = least_peer(devices, entry)
     if ends[0].rate >= least:
         return
     cause = f"Copies from {pair} reach {ends[0].rate} GiB/s, the minimum is {least} ({because})"

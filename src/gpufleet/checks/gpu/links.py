@@ -48,6 +48,16 @@ class Link:
         idle = "idle" in (self.card["throttle"] or [])
         return idle or (self.card["utilization_percent"] or 0) < LOADED
 
+    def least_copies(self) -> tuple[float | None, str]:
+        """What copies with the host reach at least in GiB/s, and where that comes from."""
+        generation, width = self.read["generation"], self.read["width"]
+        carried = fabric.pcie_gib_s(generation, width)
+        if not carried or not self.loaded:
+            return None, ""
+        share = fabric.share("virtual_host" if self.virtual else "host")
+        because = f"{share:.0%} of a link of generation {generation}, x{width}"
+        return round(share * carried, 1), because
+
     @property
     def slot_width(self) -> int | None:
         """The lanes of the port above the card; None where no port of the machine is visible."""
@@ -206,17 +216,14 @@ def _idle(what: str) -> Finding:
 def _copies(link: Link, observed: Sections) -> Iterator[Finding | Evidence]:
     """Copies between host and GPU have a part at least of what their link carries."""
     rates = link.copies
-    carried = fabric.pcie_gib_s(link.read["generation"], link.read["width"])
     if rates is None:
         return
-    share = fabric.share("virtual_host" if link.virtual else "host")
-    floor = round(share * carried, 1) if carried and link.loaded else None
+    floor, because = link.least_copies()
     for direction, rate in (("to", rates["to_device_gib_s"]), ("from", rates["from_device_gib_s"])):
         if rate is not None and (rate <= 0 or (floor and rate < floor)):
             figures = (
-                f"Copies {direction} {label(link.card)} reach {rate} GiB/s, the minimum is"
-                f" {floor} ({share:.0%} of a link of generation"
-                f" {link.read['generation']}, x{link.read['width']})"
+                f"Copies {direction} {label(link.card)} reach {rate} GiB/s, the minimum is {floor}"
+                f" ({because or 'its link under load was not read'})"
             )
             if others := used_by_others(link.card, observed):
                 yield Finding(

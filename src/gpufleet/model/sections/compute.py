@@ -191,6 +191,29 @@ class DiskLoad(TypedDict):
     error: str | None
 
 
+_Ends = TypedDict(
+    "_Ends",
+    {
+        "from": Annotated[int | None, "a GPU's index; null: the host's memory"],
+        "to": Annotated[int | None, "as `from`"],
+    },
+)
+
+
+class LinkLoad(_Ends):
+    """A direction in which blocks of 64 MiB were copied, while all GPUs and links were loaded."""
+
+    access: Annotated[
+        bool | None,
+        "one GPU can address the other's memory, else nothing is copied; null: with the host",
+    ]
+    gib: Annotated[float, "how much was copied"]
+    gib_s: Annotated[float | None, "beside all other load"]
+    checked: Annotated[int, "how many blocks were compared: the last one of each round"]
+    wrong: Annotated[int, "how many of them changed on the way"]
+    error: str | None
+
+
 class ComputeRun(TypedDict):
     """What the workload printed with one toolkit's libraries; each part has its own process.
 
@@ -229,6 +252,7 @@ class ComputeRun(TypedDict):
     peer: Annotated[list[PeerResult] | None, "as `bandwidth`"]
     sustained: Annotated[list[SustainedResult] | None, "as `bandwidth`"]
     disk: NotRequired[Annotated[DiskLoad | None, "in a burn-in; else null"]]
+    fabric: NotRequired[Annotated[list[LinkLoad] | None, "in a burn-in; else null"]]
     mapped: Annotated[list[Text], "real paths of the CUDA libraries in the process"]
     seconds: float | None
 

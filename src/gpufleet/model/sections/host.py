@@ -24,6 +24,17 @@ class IdentifiedDrive(TypedDict):
     firmware: Text | None
 
 
+class IdentifiedModule(TypedDict):
+    """A memory module, by the machine's SMBIOS table; null: not written."""
+
+    slot: Annotated[Text | None, "such as DIMM_A1"]
+    bank: Text | None
+    mib: int | None
+    part: Annotated[Text | None, "the part's number"]
+    maker: Text | None
+    serial: Text | None
+
+
 class Hardware(TypedDict):
     """What identifies the machine to its vendor; null: not written, or not read."""
 
@@ -32,6 +43,12 @@ class Hardware(TypedDict):
     serial: Annotated[Text | None, "the serial number of the system, which root alone can read"]
     serial_board: Text | None
     firmware: Annotated[Text | None, "the version of the BIOS"]
+    modules: NotRequired[
+        Annotated[
+            list[IdentifiedModule] | None,
+            "memory modules; null: root alone can read them, or the machine has no such table",
+        ]
+    ]
     drives: list[IdentifiedDrive]
 
 

@@ -89,6 +89,8 @@ def run_toolkit(host, tree, deadline_s, more):
     ]
     if host["disk_load"] and "--deep" in more:
         args += ["--disk", host.path(host["disk_load"])]
+    if host["fabric_load"] and "--deep" in more:
+        args += ["--fabric"]
     try:
         # The interpreter of the probe may be in root's own directory.
         python = (

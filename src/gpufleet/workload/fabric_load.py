@@ -1,0 +1,289 @@
+"""Load the links between GPUs, and each GPU's link with the host, while all GPUs compute.
+
+All links at once: each GPU sends to another one and to the host's memory, and receives from both.
+Each round has other pairs, and at its end each link's last block is compared. Copies have streams
+of their own: the engines that make them take little from the products.
+"""
+
+import concurrent.futures
+import ctypes
+import itertools
+import threading
+import time
+
+from .copies import enable_access
+from .entries import RUNNING
+from .library import Refused
+from .memory import patterns
+from .runtime import MIB, address_of
+
+# A sender begins at its own place in the pattern, so that no two send the same block.
+BLOCK_MIB, SHIFT, FLOAT = 64, 256, 4
+# So many copies are queued at once, and so long a round lasts at most.
+SERIES, ROUND_S = 8, 2
+# How long what is under way may take when the load ends.
+PAUSE_S = 30
+BLOCKING_SYNC, NON_BLOCKING, PORTABLE = 4, 1, 1
+# The host's memory is a sender and a receiver like each GPU.
+HOST = None
+UNLOADED = "GPU %d was not loaded"
+
+
+class Card:
+    """A GPU with the pattern that it sends and expects, and memory to receive in."""
+
+    def __init__(self, runtime, blas, gpu, pattern, block):
+        self.runtime, self.blas, self.gpu, self.block = runtime, blas, gpu, block
+        runtime("cudaSetDevice", gpu)
+        self.pattern = runtime.allocate(len(pattern))
+        runtime.copy(self.pattern, address_of(pattern), len(pattern), runtime.TO_DEVICE)
+        self.handle, self.stream = blas.handle(), new_stream(runtime)
+        # Comparisons do not wait for the products that are queued.
+        blas("cublasSetStream_v2", self.handle, self.stream)
+        # Two links may end here, each in a thread of its own.
+        self.lock = threading.Lock()
+        runtime.wait()
+        self.prove()
+
+    def sent(self, number):
+        """The block that this sender's number stands for."""
+        return ctypes.c_void_p(self.pattern.value + SHIFT * number)
+
+    def memory(self):
+        """Memory for one block, without any block of the pattern in it."""
+        return self.runtime.poisoned(self.block)
+
+    def differs(self, place, number):
+        """Whether a block is not that of this sender. The memory is of no sender afterwards."""
+        self.runtime("cudaSetDevice", self.gpu)
+        minus, found = ctypes.c_float(-1), ctypes.c_float(float("nan"))
+        count = self.block // FLOAT
+        right = self.sent(number)
+        with self.lock:
+            self.blas("cublasSaxpy_v2", self.handle, count, ctypes.byref(minus), right, 1, place, 1)
+            self.blas("cublasSasum_v2", self.handle, count, place, 1, ctypes.byref(found))
+        return found.value != 0
+
+    def prove(self):
+        """Refuse a comparison that does not tell a block from another one."""
+        place = self.memory()
+        answers = []
+        for number in (0, 1):
+            self.runtime.copy(place, self.sent(number), self.block, self.runtime.ON_DEVICE)
+            self.runtime.wait()
+            answers.append(self.differs(place, 0))
+        self.runtime("cudaFree", place)
+        if answers != [False, True]:
+            raise Refused("cublasSasum_v2 does not tell a wrong block from a right one")
+
+
+class Link:
+    """One direction of a link, of which this card does the work.
+
+    `copy` queues a block; `differs` judges the last one.
+    """
+
+    def __init__(self, card, found, copy, differs):
+        self.runtime, self.gpu, self.block = card.runtime, card.gpu, card.block
+        self.found, self.copy, self.differs = found, copy, differs
+        self.runtime("cudaSetDevice", self.gpu)
+        self.stream = new_stream(self.runtime)
+        # Its stream does not wait for what was written into the memory before.
+        self.runtime.wait()
+        self.blocks, self.seconds = 0, 0.0
+
+    def round(self, until, ended):
+        """Copy without a pause, in a thread of its own, and compare what arrived last."""
+        try:
+            self.runtime("cudaSetDevice", self.gpu)
+            begin = time.time()
+            while True:
+                for _ in range(SERIES):
+                    self.copy(self.stream)
+                self.runtime("cudaStreamSynchronize", self.stream)
+                self.blocks += SERIES
+                if ended.is_set() or time.time() >= until:
+                    break
+            self.seconds += max(time.time() - begin, 1e-6)
+            self.found["wrong"] += self.differs()
+            self.found["checked"] += 1
+            gib = self.blocks * self.block / 2**30
+            self.found.update(gib=round(gib, 1), gib_s=round(gib / self.seconds, 2))
+        except Refused as error:
+            self.found["error"] = str(error)
+
+
+class FabricLoad(threading.Thread):
+    """The load of all links of these GPUs; `found` is what it reports, an entry for each direction.
+
+    `loaded`: the GPUs that take part, which have their contexts already.
+    """
+
+    def __init__(self, runtime, blas, loaded, options):
+        threading.Thread.__init__(self, daemon=True)
+        self.runtime, self.ended, self.links = runtime, threading.Event(), {}
+        gpus, self.block = options.gpus, options.block * MIB
+        ends = [*range(gpus), HOST]
+        self.found = [new_entry(a, b) for a in ends for b in ends if a != b]
+        self.gpus, self.host = gpus, None
+        self.pattern = next(patterns(self.block + SHIFT * (gpus + 1)))
+        self.cards, self.errors = {}, {gpu: UNLOADED % gpu for gpu in range(gpus)}
+        for gpu in loaded:
+            self.prepare(gpu, lambda gpu=gpu: self.cards.update({gpu: self.card(blas, gpu)}))
+        if self.cards:
+            self.prepare(HOST, self.host_memory)
+        for found in self.found:
+            self.connect(found)
+        strides = max(1, gpus - 1)
+        self.rounds = [self.of_stride(stride) for stride in range(1, strides + 1)]
+        # Each pair has its turn twice at least.
+        self.round_s = min(ROUND_S, options.sustained / (2.0 * strides))
+
+    def prepare(self, end, work):
+        """Prepare a GPU, or the host's memory, which takes no part where that is refused."""
+        try:
+            work()
+            self.errors.pop(end, None)
+        except (Refused, OSError) as error:
+            self.errors[end] = str(error)
+
+    def card(self, blas, gpu):
+        return Card(self.runtime, blas, gpu, self.pattern, self.block)
+
+    def host_memory(self):
+        """The pattern in memory of the host that GPUs copy from by themselves."""
+        self.runtime("cudaSetDevice", min(self.cards))
+        self.host = self.locked(len(self.pattern))
+        ctypes.memmove(self.host, address_of(self.pattern), len(self.pattern))
+
+    def locked(self, length):
+        place = ctypes.c_void_p()
+        self.runtime("cudaHostAlloc", ctypes.byref(place), ctypes.c_size_t(length), PORTABLE)
+        return place
+
+    def connect(self, found):
+        """Make the link of an entry, or record why there is none."""
+        a, b = found["from"], found["to"]
+        refused = [self.errors[end] for end in (a, b) if end in self.errors]
+        if refused:
+            found["error"] = refused[0]
+            return
+        try:
+            link = (
+                self.to_host(found, a)
+                if b is HOST
+                else self.from_host(found, b)
+                if a is HOST
+                else self.between(found, a, b)
+            )
+        except (Refused, OSError) as error:
+            found["error"] = str(error)
+            return
+        if link:
+            self.links[a, b] = link
+        else:
+            found["error"] = None
+
+    def between(self, found, a, b):
+        """From a GPU to another one, if that can address its memory; else None."""
+        runtime, card, can = self.runtime, self.cards[b], ctypes.c_int()
+        runtime("cudaSetDevice", b)
+        runtime("cudaDeviceCanAccessPeer", ctypes.byref(can), b, a)
+        found["access"] = bool(can.value) and enable_access(runtime, a)
+        if not found["access"]:
+            return None
+        source, place, length = (
+            self.cards[a].sent(a + 1),
+            card.memory(),
+            ctypes.c_size_t(self.block),
+        )
+
+        def copy(stream):
+            runtime("cudaMemcpyPeerAsync", place, b, source, a, length, stream)
+
+        return Link(card, found, copy, lambda: card.differs(place, a + 1))
+
+    def from_host(self, found, b):
+        """From the host's memory to a GPU."""
+        runtime, card, length = self.runtime, self.cards[b], ctypes.c_size_t(self.block)
+        runtime("cudaSetDevice", b)
+        place, source = card.memory(), self.host
+
+        def copy(stream):
+            runtime("cudaMemcpyAsync", place, source, length, runtime.TO_DEVICE, stream)
+
+        return Link(card, found, copy, lambda: card.differs(place, 0))
+
+    def to_host(self, found, a):
+        """From a GPU to the host's memory."""
+        runtime, length = self.runtime, ctypes.c_size_t(self.block)
+        runtime("cudaSetDevice", a)
+        place, source = self.locked(self.block), self.cards[a].sent(a + 1)
+        begin = SHIFT * (a + 1)
+        expected = bytes(self.pattern[begin : begin + self.block])
+
+        def copy(stream):
+            runtime("cudaMemcpyAsync", place, source, length, runtime.FROM_DEVICE, stream)
+
+        def differs():
+            wrong = ctypes.string_at(place, self.block) != expected
+            ctypes.memset(place, 0xA5, self.block)
+            return wrong
+
+        return Link(self.cards[a], found, copy, differs)
+
+    def of_stride(self, stride):
+        """The links of a round: each GPU sends to the one so many numbers after it."""
+        pairs = [(gpu, (gpu + stride) % self.gpus) for gpu in range(self.gpus)]
+        ends = [*pairs, *((gpu, HOST) for gpu, _ in pairs), *((HOST, gpu) for gpu, _ in pairs)]
+        return [self.links[each] for each in ends if each in self.links]
+
+    def run(self):
+        with concurrent.futures.ThreadPoolExecutor(max(1, len(self.links))) as pool:
+            for links in itertools.cycle(self.rounds):
+                due = [link for link in links if link.found["error"] == RUNNING]
+                until = time.time() + self.round_s
+                list(pool.map(lambda link, until=until: link.round(until, self.ended), due))
+                if self.ended.wait(0 if due else self.round_s):
+                    return
+
+    def end(self):
+        """End, and wait a little while for the copies that are under way."""
+        self.ended.set()
+        self.join(PAUSE_S)
+        for found in self.found:
+            if found["error"] == RUNNING:
+                found["error"] = "no answer within %d s" % PAUSE_S if self.is_alive() else None
+
+
+def new_entry(a, b):
+    return {
+        "from": a,
+        "to": b,
+        "access": None,
+        "gib": 0.0,
+        "gib_s": None,
+        "checked": 0,
+        "wrong": 0,
+        "error": RUNNING,
+    }
+
+
+def new_stream(runtime):
+    """A stream that waits for no other one."""
+    stream = ctypes.c_void_p()
+    runtime("cudaStreamCreateWithFlags", ctypes.byref(stream), NON_BLOCKING)
+    return stream
+
+
+def sleep_while_waiting(runtime, gpus):
+    """Have threads that wait for these GPUs sleep: there are many, and the disk's needs its time.
+
+    It only counts before anything is done on a GPU.
+    """
+    for gpu in gpus:
+        try:
+            runtime("cudaSetDevice", gpu)
+            runtime("cudaSetDeviceFlags", BLOCKING_SYNC)
+        except Refused:  # the load itself reports it
+            continue
