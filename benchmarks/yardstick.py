@@ -24,8 +24,7 @@ from rich.table import Table
 
 from gpufleet.yardstick import counts
 from gpufleet.yardstick.analysis import analyse
-from gpufleet.yardstick.shifts import WINDOW
-from gpufleet.yardstick.values import NIGHTS_PER_MONTH, Budget, Finding
+from gpufleet.yardstick.values import NIGHTS_PER_MONTH, WINDOW, Budget, Finding
 
 from .common import ROOT
 from .simulated_fleet import BANDWIDTH, MEASURES, NIGHTS, SPEED, Fault, Fleet

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpufleet.nightly.strips import COLUMNS, MOST_OUTLIERS, columns, strips
-from gpufleet.yardstick.analysis import Analysis
-from gpufleet.yardstick.values import Finding, Spread
+from gpufleet.yardstick.values import Analysis, Finding, Spread
 
 GROUP, SPEED, HEAT = "H100, driver 550", "toolkit.12.3.tflops", "load.temperature_c"
 

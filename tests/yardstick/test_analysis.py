@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from gpufleet.yardstick.analysis import Analysis, analyse
-from gpufleet.yardstick.values import Budget, Kind, Line
+from gpufleet.yardstick.analysis import analyse
+from gpufleet.yardstick.values import Analysis, Budget, Kind, Line
 
 SPEED = Kind("throughput", "lower", True, 0.02, 0.001)
 HEAT = Kind("temperature", "higher", False, 5.0, 0.5)

@@ -13,9 +13,7 @@ from rich.text import Text
 from gpufleet.catalog import yardstick as facts
 from gpufleet.nightly import siblings, strips
 from gpufleet.nightly.history import NIGHTLY, History
-from gpufleet.yardstick.analysis import Analysis
-from gpufleet.yardstick.shifts import WINDOW
-from gpufleet.yardstick.values import Finding, Spread
+from gpufleet.yardstick.values import WINDOW, Analysis, Finding, Spread
 
 SCHEMA = 1
 # A strip has so many columns, from the worst card to the best one.

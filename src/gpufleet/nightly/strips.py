@@ -11,8 +11,7 @@ from collections.abc import Sequence
 
 from gpufleet.catalog import yardstick as facts
 from gpufleet.model.nightly import Strip, StripOutlier
-from gpufleet.yardstick.analysis import Analysis
-from gpufleet.yardstick.values import Finding, Spread
+from gpufleet.yardstick.values import Analysis, Finding, Spread
 
 COLUMNS = 60
 # What is listed of one strip.
