@@ -43,6 +43,18 @@ def test_an_outlier_is_where_it_is_tonight() -> None:
     assert hot["outliers"][0]["offset"] == pytest.approx(12)
 
 
+def test_an_outlier_of_the_mean_is_in_the_strip_of_each_measure() -> None:
+    other = "stack.jax-0.5.3.tflops"
+    found = Analysis(
+        findings=[finding(50, -0.2, "mean throughput"), finding(50, -0.3, other)],
+        spreads=[spread(each, "throughput") for each in (SPEED, other)],
+    )
+    offsets = {
+        each["measure"]: [one["offset"] for one in each["outliers"]] for each in strips(found)
+    }
+    assert offsets == {SPEED: [pytest.approx(-0.2)], other: [pytest.approx(-0.3)]}
+
+
 def test_strips_with_outliers_come_first_and_list_some_of_them() -> None:
     found = Analysis(
         findings=[finding(card, -0.2) for card in range(30)],

@@ -7,7 +7,6 @@ A value of a host, such as the time of an import, is compared where all of its c
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gpufleet.catalog import yardstick as facts
@@ -87,11 +86,12 @@ def _counts(history: History, runs: list[RecordedRun], groups: _Groups) -> list[
     readings = _lines(history.numbers(last, f"{CARD}*{ERRORS}"), groups, len(runs))
     nights = len(last) - 1
     return [
-        replace(
-            line,
-            measure=line.measure.removesuffix(ERRORS),
-            groups=line.groups[len(runs) - nights :],
-            values=counts.growths(line.values)[1:],
+        Line(
+            line.host,
+            line.card,
+            line.measure.removesuffix(ERRORS),
+            line.groups[len(runs) - nights :],
+            counts.growths(line.values)[1:],
         )
         for line in readings
         if nights
@@ -107,6 +107,7 @@ class _Groups:
         )
         # Most nights are as the night before.
         self._parsed: dict[tuple[str | None, ...], dict[str, str]] = {}
+        self._known: dict[tuple[str, str], tuple[str, ...]] = {}
         self._hosts: dict[str, list[dict[str, str]]] = {}
         # Cards with the same history share one tuple.
         self._shared: dict[tuple[str, ...], tuple[str, ...]] = {}
@@ -117,8 +118,10 @@ class _Groups:
             none = [None] * nights
             lines = (texts.get(host, none) for texts in (self._cards, self._skus, self._drivers))
             self._hosts[host] = [self._of_night(*texts) for texts in zip(*lines, strict=True)]
-        groups = tuple([known.get(uuid, "") for known in self._hosts[host]])
-        return self._shared.setdefault(groups, groups)
+        if (host, uuid) not in self._known:
+            groups = tuple([known.get(uuid, "") for known in self._hosts[host]])
+            self._known[host, uuid] = self._shared.setdefault(groups, groups)
+        return self._known[host, uuid]
 
     def _of_night(self, *texts: str | None) -> dict[str, str]:
         if texts not in self._parsed:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from . import fit, groups, levels, shifts
+from .means import means
 from .runs import Runs
 from .values import LEAST_SIBLINGS, Analysis, Budget, Finding, Kind, Line
+
+# By group and measure: how many hosts and cards.
+Sizes = dict[tuple[str, str], tuple[int, int]]
 
 
 @dataclass(frozen=True)
@@ -26,29 +30,30 @@ def analyse(kind: Kind, lines: Iterable[Line], budget: Budget) -> Analysis:
     return analyse_both(kind, lines, budget)[1]
 
 
-def analyse_both(kind: Kind, lines: Iterable[Line], budget: Budget) -> tuple[Analysis, Analysis]:
+def analyse_both(kind: Kind, values: Iterable[Line], budget: Budget) -> tuple[Analysis, Analysis]:
     """Analyse the night before the last one, and the last one.
 
     Both have the same offsets, limits and groups, so that only the last night makes a difference.
     """
     by_name: dict[str, list[Line]] = defaultdict(list)
-    for line in lines:
+    for line in values:
         by_name[line.measure].append(line)
     measures: list[_Measure] = []
     known: list[shifts.Noises] = []
-    sizes: dict[tuple[str, str], tuple[int, int]] = {}
-    for name, members in by_name.items():
+    sizes: Sizes = {}
+    for members in by_name.values():
         if len(members) <= LEAST_SIBLINGS:
             continue
         nights = shifts.parts(len(members[0].values))
         residuals, heights = fit.residuals(members, fit.oriented(kind, members), nights.reference)
         measures.append(_Measure(members, nights, residuals, heights))
         known.append(shifts.noises(kind, members, residuals, nights, heights[-1]))
-        hosts: dict[str, list[str]] = defaultdict(list)
-        for line in members:
-            hosts[line.groups[-1]].append(line.host)
-        for group in heights[-1]:
-            sizes[group, name] = len(set(hosts[group])), len(hosts[group])
+        sizes |= _sizes(members, heights[-1])
+    lines, residuals = means(kind, [(each.lines, each.residuals) for each in measures])
+    if lines:
+        grouped = {group for group, _ in sizes}
+        known.append(shifts.noises(kind, lines, residuals, measures[0].nights, grouped))
+        sizes |= _sizes(lines, grouped)
     runs = shifts.healthy_runs(known)
     before, tonight = (
         _judged(kind, measures, known, runs, budget=budget, sizes=sizes, dropped=dropped)
@@ -60,6 +65,15 @@ def analyse_both(kind: Kind, lines: Iterable[Line], budget: Budget) -> tuple[Ana
     return before, tonight
 
 
+def _sizes(lines: Sequence[Line], groups: Collection[str]) -> Sizes:
+    hosts: dict[str, list[str]] = defaultdict(list)
+    for line in lines:
+        hosts[line.groups[-1]].append(line.host)
+    return {
+        (group, lines[0].measure): (len(set(hosts[group])), len(hosts[group])) for group in groups
+    }
+
+
 def _judged(
     kind: Kind,
     measures: Sequence[_Measure],
@@ -67,7 +81,7 @@ def _judged(
     runs: Runs,
     *,
     budget: Budget,
-    sizes: dict[tuple[str, str], tuple[int, int]],
+    sizes: Sizes,
     dropped: int,
 ) -> Analysis:
     """The findings without so many of the last nights."""

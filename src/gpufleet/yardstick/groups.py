@@ -77,21 +77,31 @@ def judged(
 ) -> list[Finding]:
     """Each card's finding, or one of all hosts that share it.
 
-    `sizes`: the hosts and cards of each group and measure.
+    `sizes`: the hosts and cards of each group and measure. A fault that enough hosts of all groups
+    share is a finding of each of these groups.
     """
     by_group: dict[tuple[str, str], list[Shift]] = defaultdict(list)
     for shift in shifts:
         line = shift.noise.line
         by_group[line.groups[-1], line.measure].append(shift)
+    findings = {
+        key: [shift.finding(kind, sizes[key][1] - 1) for shift in members]
+        for key, members in by_group.items()
+    }
+    # A room has cards of several groups.
+    everywhere: set[tuple[str, str, str]] = set()
+    for name in {name for _, name in by_group}:
+        each = [one for (_, measure), own in findings.items() if measure == name for one in own]
+        all_hosts = sum(hosts for (_, measure), (hosts, _) in sizes.items() if measure == name)
+        everywhere |= {_key(one) for one in _shared(each, all_hosts)}
     found: list[Finding] = []
     for (group, measure), members in by_group.items():
         all_hosts, cards = sizes[group, measure]
-        each = [shift.finding(kind, cards - 1) for shift in members]
-        alike = _alike(each)
-        hosts = sorted({one.host for one in alike})
-        if len(hosts) >= max(LEAST_SHARING, SHARING * all_hosts) and any(
-            one.fails for one in alike
-        ):
+        each = findings[group, measure]
+        alike = _shared(each, all_hosts)
+        if not alike and any(one.fails and _key(one) in everywhere for one in each):
+            alike = [one for one in each if _key(one) in everywhere]
+        if alike:
             found.append(
                 Finding(
                     "shared",
@@ -103,27 +113,31 @@ def judged(
                     round(statistics.median(one.nights for one in alike)),
                     cards,
                     fails=True,
-                    hosts=tuple(hosts),
+                    hosts=tuple(sorted({one.host for one in alike})),
                 )
             )
-        else:
-            alike = []
-        shared = {(one.host, one.card) for one in alike}
+        shared = {_key(one) for one in alike}
         found += [
             one
             for one, shift in zip(each, members, strict=True)
-            if shift.grade != "near" and (one.host, one.card) not in shared
+            if shift.grade != "near" and _key(one) not in shared
         ]
     return found
 
 
-def _alike(each: Sequence[Finding]) -> list[Finding]:
-    """Those that are about as large and as old as the usual one."""
+def _shared(each: Sequence[Finding], all_hosts: int) -> list[Finding]:
+    """Those that are about as large and as old as the usual one, if enough of the hosts have it."""
     size = statistics.median(abs(one.change) for one in each)
     nights = statistics.median(one.nights for one in each)
-    return [
+    alike = [
         one
         for one in each
         if size / ALIKE_LOSS <= abs(one.change) <= size * ALIKE_LOSS
         and abs(one.nights - nights) <= ALIKE_NIGHTS
     ]
+    enough = len({one.host for one in alike}) >= max(LEAST_SHARING, SHARING * all_hosts)
+    return alike if enough and any(one.fails for one in alike) else []
+
+
+def _key(each: Finding) -> tuple[str, str, str]:
+    return each.host, each.card, each.measure

@@ -7,7 +7,7 @@ counts are continued beyond the tenth deepest run:
 - n runs seen count as n + 1 + 2 sqrt(n + 1), about the upper end of their 95 % interval.
 - From there on the probability falls as a power of the depth: the fourth for one night, as the tail
   of Student's t distribution with four degrees of freedom, much slower than a normal one. Each
-  further night adds half of what an independent night would, up to the eighth power, since what
+  further night adds half of what an independent night would, up to the twelfth power, since what
   lasts (a warm room, an offset that is not known exactly) makes nights alike.
 - It is never less than the share that was seen: what healthy cards did names nobody.
 
@@ -29,7 +29,7 @@ LENGTHS = (3, 5, 7, 10)
 # Runs are counted up to the longest of them, and from this depth on, in units of the noise.
 LONGEST, SHALLOWEST = max(LENGTHS), 1.0
 # The count from which on the probability is continued, and its power by the length of the run.
-ANCHOR, TAIL_POWER, MOST_POWER = 10, 4.0, 8.0
+ANCHOR, TAIL_POWER, MOST_POWER = 10, 4.0, 12.0
 # One of so many hosts is left out, and one more, where there are enough of them.
 TRIM, LEAST_TRIMMED = 100, 10
 # Limits are searched on this grid, in units of the noise: 1 to 250, in steps of 4 %.

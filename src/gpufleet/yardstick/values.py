@@ -40,6 +40,11 @@ class Kind:
     resolution: float
 
     @property
+    def mean(self) -> str:
+        """The name of the mean of a card's measures of this kind."""
+        return f"mean {self.name}"
+
+    @property
     def least_loss(self) -> float:
         """`least` on the scale of the comparison."""
         if not self.relative:
@@ -154,6 +159,18 @@ class Analysis:
     spreads: list[Spread] = field(default_factory=list)
     compared: set[tuple[str, str, str]] = field(default_factory=set)
     counted: set[tuple[str, str]] = field(default_factory=set)
+
+    def of(self, spread: Spread) -> list[Finding]:
+        """The findings of one distribution; those of a mean where no other one names the card."""
+        group = [each for each in self.findings if each.group == spread.group]
+        own = [each for each in group if each.measure == spread.measure]
+        cards = {(each.host, each.card) for each in own}
+        return own + [
+            each
+            for each in group
+            if each.measure == f"mean {spread.kind}"
+            and (each.host, each.card) in spread.offsets.keys() - cards
+        ]
 
     def add(self, other: Analysis) -> None:
         """Add what the values of another kind say."""
