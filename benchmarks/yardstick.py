@@ -48,7 +48,8 @@ SETTINGS: Mapping[str, tuple[float, Sequence[float]]] = {
     MAD: (3.5, (10.0, 7.0, 5.0, 4.0, 3.5, 3.0, 2.5)),
 }
 SLOW, SLOWER, ERRORS = "5 % slower", "10 % slower", "errors rise"
-LIMITS = {SLOWER: 3, SLOW: 10, ERRORS: 1}
+ROWS = "rows remapped"
+LIMITS = {SLOWER: 3, SLOW: 10, ERRORS: 1, ROWS: 3}
 
 
 @dataclass
@@ -87,7 +88,9 @@ def faulty(cards: int, seed: int, each: int) -> Fleet:
 
 def title(fault: Fault) -> str:
     """The name of its kind."""
-    return ERRORS if fault.counter else SLOWER if fault.loss > 0.07 else SLOW
+    if fault.counter:
+        return ROWS if fault.counter == "remapped rows" else ERRORS
+    return SLOWER if fault.loss > 0.07 else SLOW
 
 
 def own(fleet: Fleet, alerts: float = 1.0) -> Month:
@@ -304,7 +307,7 @@ def sizes_table(months: Mapping[int, Sequence[Month]]) -> Table:
     """Fleets of all sizes, judged by their own nights."""
     shown = Table(title="budget: one false host a month", min_width=60)
     columns = ("cards", "fleets", "false hosts a month", f"{SLOWER}, 3 nights", f"{SLOW}, 10")
-    for heading in (*columns, f"{ERRORS}, 1", "shared findings a month", "s a night"):
+    for heading in (*columns, f"{ERRORS}, 1", f"{ROWS}, 3", "shared findings a month", "s a night"):
         shown.add_column(heading, justify="right")
     for cards, found in months.items():
         shown.add_row(

@@ -126,17 +126,24 @@ def judged(
 
 
 def _shared(each: Sequence[Finding], all_hosts: int) -> list[Finding]:
-    """Those that are about as large and as old as the usual one, if enough of the hosts have it."""
+    """Those that share a loss: enough hosts have about the usual one since about the same night.
+
+    One that lost less, or seems to have begun later, is among them: a single night ends a run.
+    """
     size = statistics.median(abs(one.change) for one in each)
     nights = statistics.median(one.nights for one in each)
-    alike = [
+    within = [
         one
         for one in each
-        if size / ALIKE_LOSS <= abs(one.change) <= size * ALIKE_LOSS
-        and abs(one.nights - nights) <= ALIKE_NIGHTS
+        if abs(one.change) <= size * ALIKE_LOSS and one.nights <= nights + ALIKE_NIGHTS
+    ]
+    alike = [
+        one
+        for one in within
+        if abs(one.change) >= size / ALIKE_LOSS and one.nights >= nights - ALIKE_NIGHTS
     ]
     enough = len({one.host for one in alike}) >= max(LEAST_SHARING, SHARING * all_hosts)
-    return alike if enough and any(one.fails for one in alike) else []
+    return within if enough and any(one.fails for one in within) else []
 
 
 def _key(each: Finding) -> tuple[str, str, str]:

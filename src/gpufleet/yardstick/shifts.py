@@ -140,12 +140,13 @@ class Shift:
     def finding(self, kind: Kind, siblings: int) -> Finding:
         """The line as a finding of its own."""
         known = self.noise.tested
-        nights = 0
-        for value in reversed(known):
-            if -value < self.limit:
-                break
-            nights += 1
-        loss = statistics.median(known[-max(nights, self.length) :]) * self.noise.sigma
+        # It began where about half of the loss is there, whatever the limit is.
+        half = statistics.median(known[-self.length :]) / 2
+        lasts = next(
+            (nights for nights, each in enumerate(reversed(known)) if each > half), len(known)
+        )
+        nights = max(lasts, self.length)
+        loss = statistics.median(known[-nights:]) * self.noise.sigma
         line = self.noise.line
         return Finding(
             "shift",
