@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from . import fit, groups, levels, shifts
+from .groups import Sizes
 from .means import means
 from .runs import Runs
 from .values import LEAST_SIBLINGS, Analysis, Budget, Finding, Kind, Line
-
-# By group and measure: how many hosts and cards.
-Sizes = dict[tuple[str, str], tuple[int, int]]
 
 
 @dataclass(frozen=True)
@@ -66,12 +64,11 @@ def analyse_both(kind: Kind, values: Iterable[Line], budget: Budget) -> tuple[An
 
 
 def _sizes(lines: Sequence[Line], groups: Collection[str]) -> Sizes:
-    hosts: dict[str, list[str]] = defaultdict(list)
+    found = {(group, lines[0].measure): Counter[str]() for group in groups}
     for line in lines:
-        hosts[line.groups[-1]].append(line.host)
-    return {
-        (group, lines[0].measure): (len(set(hosts[group])), len(hosts[group])) for group in groups
-    }
+        if line.groups[-1] in groups:
+            found[line.groups[-1], line.measure][line.host] += 1
+    return found
 
 
 def _judged(
