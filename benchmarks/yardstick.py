@@ -33,7 +33,7 @@ from .simulated_fleet import BANDWIDTH, COUNTERS, MEASURES, NIGHTS, SPEED, Fault
 # How many fleets of each size, and how many cards of each fault a fleet has.
 FLEETS = {10: (24, 1), 100: (9, 1), 1000: (1, 6), 10_000: (1, 40)}
 # The first seed of the table: the constants of the yardstick were chosen with other ones.
-SEED = 100
+SEED = 120
 # The fleets of the comparison with other methods.
 COMPARED, COMPARED_FLEETS, COMPARED_FAULTS = 400, 2, 2
 FIRST = NIGHTS - NIGHTS_PER_MONTH
