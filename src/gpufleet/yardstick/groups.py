@@ -15,9 +15,9 @@ from .values import Budget, Finding, Kind, Line
 # A group is worse when so many nights in a row are further below than twice the worst night of the
 # reference: nights of a group depend on each other more than those of single cards.
 NIGHTS, MARGIN = 3, 2.0
-# A fault is shared by at least so many hosts. Their cards lost about as much, since about the same
-# night.
-LEAST_SHARING = 4
+# A fault is shared by at least so many hosts, and by this part of the group's hosts, or of all.
+# Their cards lost about as much, since about the same night.
+LEAST_SHARING, SHARING = 4, 0.05
 ALIKE_LOSS, ALIKE_NIGHTS = 2.0, 3
 # Of a host that shares it, so many cards do, or its only one: what is shared is no fault of a card.
 CARDS = 2
@@ -151,7 +151,7 @@ def _shared(each: Sequence[Finding], hosts: Mapping[str, int]) -> list[Finding]:
         for one in within
         if abs(one.change) >= size / ALIKE_LOSS and one.nights >= nights - ALIKE_NIGHTS
     }
-    enough = len(alike) >= LEAST_SHARING
+    enough = len(alike) >= max(LEAST_SHARING, SHARING * len(hosts))
     return within if enough and any(one.fails for one in within) else []
 
 
