@@ -21,6 +21,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from gpufleet.catalog import yardstick
 from gpufleet.cli.history import document, parser
 from gpufleet.nightly import offenders
 from gpufleet.nightly.history import History
@@ -43,6 +44,9 @@ class Fleet:
         self.hosts = [f"gpu{number:04}.example.org" for number in range(hosts)]
         self.checks = [f"part{number % 12}.check-{number}" for number in range(checks)]
         self.broken: set[tuple[str, str]] = set()
+        # The error counters; one in ten grows, in one night of five.
+        self.errors: dict[str, int] = {}
+        self.restless: set[str] = set()
 
     def night(self, number: int) -> Session:
         """One night's session."""
@@ -90,6 +94,8 @@ class Fleet:
             name = f"gpu.GPU-{plan['host'].partition('.')[0]}-{gpu}"
             found[f"{name}.temperature_c"] = self.chance.randrange(30, 60)
             found[f"{name}.ecc_uncorrected"] = 0
+            for counter in yardstick.counters():
+                found[f"{name}.{counter.name}.errors"] = self.count(f"{name}.{counter.name}")
             for stack in STACKS:
                 found[f"{name}.{stack}.tflops"] = round(self.chance.gauss(50, 1), 2)
                 found[f"{name}.{stack}.first_op_s"] = round(self.chance.uniform(0.3, 0.6), 3)
@@ -101,6 +107,16 @@ class Fleet:
             found["skus"] = "; ".join(f"GPU-{host}-{gpu} 58 SMs, 23034 MiB" for gpu in range(GPUS))
             found["driver.version"] = "550.54.15"
         return found
+
+    def count(self, counter: str) -> int:
+        """A counter tonight."""
+        if counter not in self.errors:
+            self.errors[counter] = 0
+            if self.chance.random() < 0.1:
+                self.restless.add(counter)
+        if counter in self.restless and self.chance.random() < 0.2:
+            self.errors[counter] += self.chance.randrange(1, 4)
+        return self.errors[counter]
 
 
 def entry(check: str, verdict: str, cause: str = "", remedy: str = "") -> dict[str, str]:

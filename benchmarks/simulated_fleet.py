@@ -54,17 +54,22 @@ MEASURES = (
     Measure("import", TIME, 6, 0.04, 0.08, load=5.0, heat=0.0),
     Measure("temperature", HEAT, 60, 0.04, 0.015, room=0.02, heat=0.12, load=0.0),
 )
-COUNTERS = ("corrected memory errors", "replayed packets")
+# Each counter: how many of the cards count any now and then, and how many a fault adds each night.
+COUNTERS = {
+    "corrected memory errors": (0.1, 200.0),
+    "replayed packets": (0.1, 200.0),
+    "remapped rows": (0.01, 10.0),
+}
 
 
 @dataclass(frozen=True)
 class Fault:
-    """A card that loses a share of its throughput, or has so many more errors, from a night on."""
+    """A card that loses a share of its throughput, or has more errors, from a night on."""
 
     card: int
     night: int
     loss: float = 0.0
-    errors: float = 0.0
+    counter: str = ""
 
 
 @dataclass
@@ -159,13 +164,14 @@ class Fleet:
         self, chance: np.random.Generator, counter: str, reached: NDArray[np.bool_]
     ) -> Values:
         """New errors of each night: most cards have none, some have some, in bursts."""
-        rates = np.where(chance.random(self.cards) < 0.1, chance.gamma(0.5, 2.0, self.cards), 0.002)
+        restless, more = COUNTERS[counter]
+        restless_cards = chance.random(self.cards) < restless
+        rates = np.where(restless_cards, chance.gamma(0.5, 2.0, self.cards), 0.002)
         bursts = chance.gamma(0.7, 1 / 0.7, (self.cards, NIGHTS))
         values = chance.poisson(rates[:, None] * bursts).astype(float)
         for fault in self.faults:
-            if fault.errors and counter == COUNTERS[0]:
-                more = chance.poisson(fault.errors, NIGHTS - fault.night)
-                values[fault.card, fault.night :] += more
+            if fault.counter == counter:
+                values[fault.card, fault.night :] += chance.poisson(more, NIGHTS - fault.night)
         values[~reached[self.hosts]] = np.nan
         return values
 

@@ -296,6 +296,15 @@ def test_a_load_that_failed_or_was_short_tells_no_temperature(
     assert not [name for name in found if name.startswith("gpu.") and ".load." in name]
 
 
+def test_the_time_of_a_driver_start_is_one_of_the_host(cards: tuple[Document, Document]) -> None:
+    driver = data(cards[1], "compute")["runs"][0]["driver"]
+    assert "toolkit.11.8.cuinit_s" not in measures(cards[1], cards[0])
+    driver["cuinit_s"] = 0.31
+    assert measures(cards[1], cards[0])["toolkit.11.8.cuinit_s"] == 0.31
+    driver["cuinit"] = 803
+    assert "toolkit.11.8.cuinit_s" not in measures(cards[1], cards[0])
+
+
 def test_the_time_of_an_import_is_one_of_the_host(cards: tuple[Document, Document]) -> None:
     framework = data(cards[1], "stacks")["stacks"][0]["framework"]
     framework["seconds"] = {"import": 3.5, "total": 9.0}

@@ -68,7 +68,7 @@ def test_hosts_checks_and_throughput(tmp_path: Path) -> None:
                     "gpu.GPU-1.temperature_c": 31.0,
                 }
             },
-            {("gpu01", "GPU-1"): 2},
+            {("gpu01", "GPU-1", "gpu.throughput"): 2},
             {"gpu01": 1_800_000_000},
         ),
     )
@@ -91,7 +91,9 @@ def test_hosts_checks_and_throughput(tmp_path: Path) -> None:
     assert found["gpufleet_contents_read_timestamp_seconds"] == [
         ({"host": "gpu01"}, 1_800_000_000.0)
     ]
-    assert found["gpufleet_gpu_slow_nights"] == [({"host": "gpu01", "gpu": "GPU-1"}, 2.0)]
+    assert found["gpufleet_gpu_slow_nights"] == [
+        ({"host": "gpu01", "gpu": "GPU-1", "check": "gpu.throughput"}, 2.0)
+    ]
     assert found["gpufleet_matmul_tflops"] == [
         ({"host": "gpu01", "gpu": "GPU-1", "stack": "tensorflow-2.13.1"}, 33.5),
         ({"host": "gpu01", "gpu": "GPU-1", "stack": "cuda-11.8"}, 34.4),

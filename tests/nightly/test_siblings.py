@@ -16,7 +16,7 @@ from gpufleet.model.nightly import Changes
 from gpufleet.nightly import siblings
 from gpufleet.nightly.history import History
 from gpufleet.verification.session import HostRun, Session
-from gpufleet.yardstick.shifts import WINDOW
+from gpufleet.yardstick.values import WINDOW
 
 SPEED = "toolkit.12.3.tflops"
 Change = Callable[[str, int], float]

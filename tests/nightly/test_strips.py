@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpufleet.nightly.strips import COLUMNS, MOST_OUTLIERS, columns, strips
-from gpufleet.yardstick.analysis import Analysis
-from gpufleet.yardstick.values import Finding, Spread
+from gpufleet.yardstick.values import Analysis, Finding, Spread
 
 GROUP, SPEED, HEAT = "H100, driver 550", "toolkit.12.3.tflops", "load.temperature_c"
 
@@ -42,6 +41,18 @@ def test_an_outlier_is_where_it_is_tonight() -> None:
     assert slow["least"] == pytest.approx(-0.2)
     assert sum(slow["counts"]) == 101
     assert hot["outliers"][0]["offset"] == pytest.approx(12)
+
+
+def test_an_outlier_of_the_mean_is_in_the_strip_of_each_measure() -> None:
+    other = "stack.jax-0.5.3.tflops"
+    found = Analysis(
+        findings=[finding(50, -0.2, "mean throughput"), finding(50, -0.3, other)],
+        spreads=[spread(each, "throughput") for each in (SPEED, other)],
+    )
+    offsets = {
+        each["measure"]: [one["offset"] for one in each["outliers"]] for each in strips(found)
+    }
+    assert offsets == {SPEED: [pytest.approx(-0.2)], other: [pytest.approx(-0.3)]}
 
 
 def test_strips_with_outliers_come_first_and_list_some_of_them() -> None:

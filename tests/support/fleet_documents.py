@@ -17,8 +17,7 @@ from gpufleet.judge import judge
 from gpufleet.model.verdict import Verdict, consequences
 from gpufleet.nightly.strips import strips
 from gpufleet.verification.session import HostRun, Session
-from gpufleet.yardstick.analysis import Analysis
-from gpufleet.yardstick.values import LEAST_SIBLINGS, Finding, Spread
+from gpufleet.yardstick.values import LEAST_SIBLINGS, Analysis, Finding, Spread
 from tests.support.healthy_host import data, document, with_cards
 from tests.support.rdma_host import DOWN
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
-from gpufleet.yardstick.analysis import Analysis, analyse
-from gpufleet.yardstick.values import Budget, Kind, Line
+from gpufleet.yardstick import fit
+from gpufleet.yardstick.analysis import analyse
+from gpufleet.yardstick.means import means
+from gpufleet.yardstick.values import Analysis, Budget, Kind, Line
 
 SPEED = Kind("throughput", "lower", True, 0.02, 0.001)
 HEAT = Kind("temperature", "higher", False, 5.0, 0.5)
@@ -17,10 +21,16 @@ Change = Callable[[int, int, float], float]
 
 
 def lines(
-    change: Change, level: float = 50.0, cards: int = HOSTS * PER_HOST, noise: float = 0.008
+    change: Change,
+    level: float = 50.0,
+    cards: int = HOSTS * PER_HOST,
+    *,
+    noise: float = 0.008,
+    measure: str = "fp32",
+    seed: int = 5,
 ) -> list[Line]:
     """Cards that differ by 2 %, and nights by `noise`; `change(card, night, value)` adds a fault."""
-    chance = random.Random(5)
+    chance = random.Random(seed)
     groups = ("H100, driver 550",) * NIGHTS
     found = []
     for card in range(cards):
@@ -28,7 +38,7 @@ def lines(
         values = [
             change(card, night, usual * (1 + chance.gauss(0, noise))) for night in range(NIGHTS)
         ]
-        found.append(Line(f"host{card // PER_HOST}", f"card{card}", "fp32", groups, values))
+        found.append(Line(f"host{card // PER_HOST}", f"card{card}", measure, groups, values))
     return found
 
 
@@ -130,6 +140,67 @@ def test_hosts_that_became_slower_together_are_one_finding() -> None:
     )
     (finding,) = (each for each in found.findings if each.fails)
     assert (finding.method, finding.hosts) == ("shared", tuple(f"host{each}" for each in range(5)))
+
+
+def test_hosts_of_several_groups_that_became_slower_together_are_not_named_one_by_one() -> None:
+    """Two hosts of each model stand in the hot room: too few for each group alone."""
+    known = [
+        Line(
+            line.host,
+            line.card,
+            line.measure,
+            (f"model {number // PER_HOST % 3}",) * NIGHTS,
+            line.values,
+        )
+        for number, line in enumerate(
+            lines(
+                lambda card, night, value: value * (0.92 if card < 24 and night >= 45 else 1),
+                cards=2 * HOSTS * PER_HOST,
+            )
+        )
+    ]
+    found = analyse(SPEED, known, Budget(1, 2 * HOSTS, 4, 200, 4)).findings
+    assert {each.method for each in found if each.fails} == {"shared"}
+    assert {host for each in found for host in each.hosts} == {f"host{each}" for each in range(6)}
+
+
+def test_a_loss_in_the_noise_of_each_measure_is_found_in_their_mean() -> None:
+    def slow(card: int, night: int, value: float) -> float:
+        return value * (0.95 if card == 9 and night >= NIGHTS - 3 else 1)
+
+    several = [
+        line
+        for number, measure in enumerate(("fp32", "fp16", "int8", "fp64", "bf16"))
+        for line in lines(slow, noise=0.025, measure=measure, seed=number)
+    ]
+    budget = Budget(1, HOSTS, 1, len(several), 5)
+    for number in range(0, len(several), HOSTS * PER_HOST):
+        alone = analyse(SPEED, several[number : number + HOSTS * PER_HOST], budget)
+        assert [each for each in alone.findings if each.fails] == []
+    found = analyse(SPEED, several, budget)
+    (finding,) = (each for each in found.findings if each.fails)
+    assert (finding.measure, finding.card, finding.nights) == ("mean throughput", "card9", 3)
+    assert finding.change == pytest.approx(-0.05, abs=0.015)
+    # It is shown in the distribution of each measure.
+    assert [spread.measure for spread in found.spreads if finding in found.of(spread)] == [
+        "fp32",
+        "fp16",
+        "int8",
+        "fp64",
+        "bf16",
+    ]
+
+
+def test_a_night_without_one_of_the_measures_has_no_mean() -> None:
+    """The other measure alone differs by the card's permanent offset in the missing one."""
+    both = lines(unchanged), lines(unchanged, measure="fp16", seed=6)
+    residuals = [fit.oriented(SPEED, each) for each in both]
+    residuals[1][9, 3] = math.nan
+    several, rows = means(SPEED, [*zip(both, residuals, strict=True)])
+    assert [line.card for line in several] == [line.card for line in both[0]]
+    assert [*zip(*np.nonzero(np.isnan(rows)), strict=True)] == [(9, 3)]
+    assert rows[9, 4] == pytest.approx((residuals[0][9, 4] + residuals[1][9, 4]) / 2)
+    assert means(SPEED, [(both[0], residuals[0])])[0] == []
 
 
 def test_fewer_than_eight_siblings_are_not_compared() -> None:

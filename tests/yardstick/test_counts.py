@@ -37,6 +37,11 @@ def test_a_smaller_counter_began_again_at_zero() -> None:
     assert growths([5, 2, 2, 0]) == [None, 2, 0, 0]
 
 
+def test_a_counter_that_stays_has_no_new_errors() -> None:
+    assert growths([5, 5, 5]) == [None, 0, 0]
+    assert growths([None, None]) == [None, None]
+
+
 def test_the_night_before_is_judged_by_the_same_limits() -> None:
     before, tonight = rises_both(lines({7: [0, 100]}), BUDGET)
     assert [each.card for each in before if each.fails] == ["card7"]

@@ -6,7 +6,19 @@ import math
 import random
 from itertools import pairwise
 
-from gpufleet.yardstick.runs import LENGTHS, Runs
+import numpy as np
+
+from gpufleet.yardstick import runs
+from gpufleet.yardstick.runs import LENGTHS
+
+
+def Runs(noises: list[tuple[str, list[float | None]]]) -> runs.Runs:
+    return runs.Runs(
+        [host for host, _ in noises],
+        np.array([nights for _, nights in noises], float).reshape(
+            len(noises), len(noises[0][1]) if noises else 0
+        ),
+    )
 
 
 def healthy(hosts: int, nights: int = 20, seed: int = 1) -> list[tuple[str, list[float | None]]]:

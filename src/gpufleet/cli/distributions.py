@@ -13,9 +13,7 @@ from rich.text import Text
 from gpufleet.catalog import yardstick as facts
 from gpufleet.nightly import siblings, strips
 from gpufleet.nightly.history import NIGHTLY, History
-from gpufleet.yardstick.analysis import Analysis
-from gpufleet.yardstick.shifts import WINDOW
-from gpufleet.yardstick.values import Finding, Spread
+from gpufleet.yardstick.values import WINDOW, Analysis, Finding, Spread
 
 SCHEMA = 1
 # A strip has so many columns, from the worst card to the best one.
@@ -33,15 +31,12 @@ def document(history: History, host: str | None, measure: str | None, alerts: fl
     """
     nights = history.nights(WINDOW, NIGHTLY)
     tonight = siblings.compare(history, nights, alerts)[1] if nights else Analysis()
-    findings: dict[tuple[str, str], list[Finding]] = defaultdict(list)
-    for each in tonight.findings:
-        findings[each.group, each.measure].append(each)
     return {
         "schema": SCHEMA,
         "night": nights[-1].started if nights else None,
         "alerts_per_month": alerts,
         "distributions": [
-            _distribution(spread, findings[spread.group, spread.measure])
+            _distribution(spread, tonight.of(spread))
             for spread in sorted(tonight.spreads, key=lambda each: (each.group, each.measure))
             if fnmatchcase(spread.measure, measure or "*")
             and (host is None or any(host == name for name, _ in spread.offsets))
@@ -62,6 +57,7 @@ def _distribution(spread: Spread, findings: list[Finding]) -> Document:
         "findings": [
             {
                 "method": each.method,
+                "measure": each.measure,
                 "host": each.host or None,
                 "card": each.card or None,
                 "hosts": list(each.hosts),
@@ -126,7 +122,7 @@ def _outlier(distribution: Document, finding: Document) -> Text:
         facts.amount(distribution["kind"], finding[each], "+") for each in ("change", "bound")
     )
     return Text(
-        f"  {'✗' if finding['fails'] else '!'} {who}: {distribution['measure']} {change}{since},"
+        f"  {'✗' if finding['fails'] else '!'} {who}: {finding['measure']} {change}{since},"
         f" bound {bound}",
         style="bold red" if finding["fails"] else "yellow",
     )

@@ -10,7 +10,7 @@ import json
 import re
 import sys
 from collections.abc import Sequence
-from fnmatch import fnmatchcase
+from fnmatch import translate
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -35,17 +35,20 @@ def numbers(
         f"SELECT host << {_DEVICE_BITS} | device, value FROM numbers WHERE night = ?"
         f" AND measure = ? AND value {_FINITE}{one}"
     )
+    matches = re.compile(translate(named)).match
     found: dict[tuple[str, str], list[float | None]] = {}
     for measure, name in _measures(history, named).items():
         columns: list[dict[int, float]] = [
             history.fetched(dict, column, night.id, measure, *([host] if host else []))
             for night in nights
         ]
-        for card in dict.fromkeys(chain.from_iterable(columns)):
+        cards = list(dict.fromkeys(chain.from_iterable(columns)))
+        lines = zip(*(map(values.get, cards) for values in columns), strict=True)
+        for card, line in zip(cards, lines, strict=True):
             device = devices[card & (1 << _DEVICE_BITS) - 1]
             full = f"{device}.{name}" if device else name
-            if fnmatchcase(full, named):
-                found[hosts[card >> _DEVICE_BITS], full] = [values.get(card) for values in columns]
+            if matches(full):
+                found[hosts[card >> _DEVICE_BITS], full] = list(line)
     return found
 
 

@@ -29,9 +29,9 @@ from gpufleet.model.plan import Plan
 from gpufleet.model.sections.cuda import ContentsRead
 from gpufleet.model.snapshot import Snapshot
 from gpufleet.model.verdict import LETTERS, Verdict
-from gpufleet.yardstick.shifts import WINDOW as COMPARED
+from gpufleet.yardstick.values import WINDOW as COMPARED
 
-from . import columns, database, drift, fabric_history, outliers, siblings, silences, versions
+from . import columns, database, drift, fabric_history, outliers, silences, versions
 from .database import HistoryError
 from .drift import NOT_THERE, CheckResult
 from .recording import CODES, SCRUB, split_measure, write_run
@@ -237,6 +237,8 @@ class History:
 
     def changes(self, night: int | None = None, *, alerts_per_month: float = 1.0) -> Changes:
         """Return the CHANGES document of a nightly run, by default of the newest."""
+        from . import siblings  # noqa: PLC0415 (reading is faster without it)
+
         nights = self.nights(kind=NIGHTLY)
         if night is not None:
             nights = nights[

@@ -12,6 +12,7 @@ A number's name ends in its unit. A value that could not be read has no entry. T
     gpu.GPU-<uuid>.load.temperature_c, .clock_mhz, .power_w    after some time under full load
     gpu.GPU-<uuid>.pcie_replays.errors, ...                    counters of catalog/yardstick.yml
     stack.tensorflow-2.13.1.import_s                           time of the framework's import
+    toolkit.11.8.cuinit_s                                      time until the driver is ready
     port.<guid>.symbol_error.reading, ...                      error counters of a port
     nvlink.GPU-<uuid>.replay.reading, ...                      error counters of a GPU's NVLinks
     port.<guid>.load.reading    a number for the boot and the driver load that they belong to
@@ -280,7 +281,9 @@ def _active_links(data: SectionData) -> Iterator[str]:
 
 def _products(data: SectionData, plan: Plan, names: Mapping[float | str, str]) -> Iterator[Pair]:
     for run in data["compute"]["runs"] if "compute" in data else ():
-        where = f"toolkit.{_short(run['toolkit'], plan)}"
+        where, driver = f"toolkit.{_short(run['toolkit'], plan)}", run["driver"]
+        if driver and driver["cuinit"] == 0:
+            yield f"{where}.cuinit_s", driver.get("cuinit_s")
         for entry in run["cublas"]:
             yield from _product(f"{_gpu(names, entry['gpu'])}.{where}", entry)
         for card, measure, rate in _copies(run):

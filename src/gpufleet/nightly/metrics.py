@@ -59,7 +59,7 @@ METRICS: dict[str, tuple[str, tuple[str, ...]]] = {
     "gpufleet_gpu_slow_nights": (
         "Nights in a row that a card is slower than its siblings or than before; absent if it is"
         " not, and where it was not measured",
-        ("host", "gpu"),
+        ("host", "gpu", "check"),
     ),
     "gpufleet_port_up": (
         "1 if a port of an RDMA device has a link, 0 if not; absent where it was not read",
@@ -118,8 +118,8 @@ class Run:
     hosts: Mapping[str, HostResult] | None = None
     # By host, its `measures()`.
     measures: Mapping[str, Mapping[str, float | str]] = field(default_factory=dict)
-    # By host and card, how many nights in a row the card is slow.
-    slow: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    # By host, card and the check that says so, how many nights in a row the card is slow.
+    slow: Mapping[tuple[str, str, str], int] = field(default_factory=dict)
     # By host, the oldest whole reading of a component.
     contents_read: Mapping[str, int] = field(default_factory=dict)
     # By host and port GUID, or UUID of a GPU, the growth of error counters since the run before.

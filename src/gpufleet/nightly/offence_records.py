@@ -76,21 +76,23 @@ def read(history: History, last: int | None = None) -> Records:
 
 def texts_of(history: History, hosts: Iterable[str], last: int | None = None) -> dict[str, Texts]:
     """By host and measure, the texts that differ from the one before, with the night's number."""
-    ids = json.dumps([night.id for night in history.nights(last, NIGHTLY)])
-    found: dict[str, Texts] = {}
-    for host in dict.fromkeys(hosts):
-        lines: Texts = defaultdict(list)
-        # The database compares: of a text that stays only its first night is returned.
-        for number, measure, text in history.rows(
-            "SELECT number, m.name, t.text FROM (SELECT n.key AS number, w.measure, w.text,"
-            " lag(w.text) OVER (PARTITION BY w.measure ORDER BY n.key) AS before"
-            " FROM json_each(?) n CROSS JOIN words w ON w.night = n.value"
-            " AND w.host = (SELECT id FROM hosts WHERE name = ?)) w"
-            " JOIN measures m ON m.id = w.measure JOIN texts t ON t.id = w.text"
-            " WHERE w.text IS NOT w.before ORDER BY number",
-            ids,
-            host,
+    found: dict[str, Texts] = {host: defaultdict(list) for host in hosts}
+    names = dict(history.rows("SELECT id, name FROM hosts"))
+    measures = dict(history.rows("SELECT id, name FROM measures"))
+    latest: dict[tuple[int, int], str] = {}
+    before = None
+    for number, night in enumerate(history.nights(last, NIGHTLY)):
+        # The database compares with the night before, in the order of the file, and few differ.
+        for host, measure, text in history.rows(
+            "SELECT w.host, w.measure, t.text FROM words w JOIN texts t ON t.id = w.text"
+            " WHERE w.night = ? AND w.text IS NOT"
+            " (SELECT text FROM words WHERE (night, host, measure) = (?, w.host, w.measure))",
+            night.id,
+            before,
         ):
-            lines[measure].append((number, text))
-        found[host] = lines
+            # That of the night before may be missing.
+            if names[host] in found and latest.get((host, measure)) != text:
+                latest[host, measure] = text
+                found[names[host]][measures[measure]].append((number, text))
+        before = night.id
     return found

@@ -15,8 +15,7 @@ from gpufleet.catalog import yardstick as facts
 from gpufleet.errors import Defect, guarded
 from gpufleet.model.nightly import Standing
 from gpufleet.model.verdict import Verdict
-from gpufleet.yardstick.analysis import Analysis
-from gpufleet.yardstick.values import ERRORS, Finding
+from gpufleet.yardstick.values import ERRORS, Analysis, Finding
 
 from .change import Change, count_nights
 

@@ -266,11 +266,11 @@ class NightlyRun:
             self.host_states,
         )
 
-    def _slow(self) -> dict[tuple[str, str], int]:
-        """By host and card, how many nights in a row the card is slow."""
+    def _slow(self) -> dict[tuple[str, str, str], int]:
+        """By host, card and the check that says so, how many nights in a row the card is slow."""
         standing = self.changes["standing"] if self.changes else []
         return {
-            (row["host"], row["slow_card"]["gpu"]): row["slow_card"]["nights"]
+            (row["host"], row["slow_card"]["gpu"], row["check"]): row["slow_card"]["nights"]
             for row in standing
             if "slow_card" in row
         }

@@ -7,14 +7,12 @@ A value of a host, such as the time of an import, is compared where all of its c
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gpufleet.catalog import yardstick as facts
 from gpufleet.yardstick import counts
-from gpufleet.yardstick.analysis import Analysis, analyse_both
-from gpufleet.yardstick.shifts import WINDOW
-from gpufleet.yardstick.values import LEAST_SIBLINGS, Budget, Line
+from gpufleet.yardstick.analysis import analyse_both
+from gpufleet.yardstick.values import LEAST_SIBLINGS, WINDOW, Analysis, Budget, Line
 
 from . import versions
 from .measures import ERRORS
@@ -88,11 +86,12 @@ def _counts(history: History, runs: list[RecordedRun], groups: _Groups) -> list[
     readings = _lines(history.numbers(last, f"{CARD}*{ERRORS}"), groups, len(runs))
     nights = len(last) - 1
     return [
-        replace(
-            line,
-            measure=line.measure.removesuffix(ERRORS),
-            groups=line.groups[len(runs) - nights :],
-            values=counts.growths(line.values)[1:],
+        Line(
+            line.host,
+            line.card,
+            line.measure.removesuffix(ERRORS),
+            line.groups[len(runs) - nights :],
+            counts.growths(line.values)[1:],
         )
         for line in readings
         if nights
@@ -106,39 +105,38 @@ class _Groups:
         self._drivers, self._cards, self._skus = (
             history.texts(runs, name) for name in ("driver.version", "gpus", "skus")
         )
+        # Most nights are as the night before.
+        self._parsed: dict[tuple[str | None, ...], dict[str, str]] = {}
         self._known: dict[tuple[str, str], tuple[str, ...]] = {}
+        self._hosts: dict[str, list[dict[str, str]]] = {}
         # Cards with the same history share one tuple.
         self._shared: dict[tuple[str, ...], tuple[str, ...]] = {}
 
     def of(self, host: str, uuid: str, nights: int) -> tuple[str, ...]:
         """The card's group in each night; empty where it is not known."""
-        key = host, uuid
-        if key not in self._known:
+        if host not in self._hosts:
             none = [None] * nights
-            # Most nights are as the night before.
-            names: dict[tuple[str | None, ...], str] = {}
-            found = []
-            for texts in zip(
-                self._cards.get(host, none),
-                self._skus.get(host, none),
-                self._drivers.get(host, none),
-                strict=True,
-            ):
-                if texts not in names:
-                    names[texts] = _group(uuid, *texts)
-                found.append(names[texts])
-            groups = tuple(found)
-            self._known[key] = self._shared.setdefault(groups, groups)
-        return self._known[key]
+            lines = (texts.get(host, none) for texts in (self._cards, self._skus, self._drivers))
+            self._hosts[host] = [self._of_night(*texts) for texts in zip(*lines, strict=True)]
+        if (host, uuid) not in self._known:
+            groups = tuple([known.get(uuid, "") for known in self._hosts[host]])
+            self._known[host, uuid] = self._shared.setdefault(groups, groups)
+        return self._known[host, uuid]
+
+    def _of_night(self, *texts: str | None) -> dict[str, str]:
+        if texts not in self._parsed:
+            self._parsed[texts] = _groups(*texts)
+        return self._parsed[texts]
 
 
-def _group(uuid: str, cards: str | None, skus: str | None, driver: str | None) -> str:
-    known = versions.cards(cards or "")
-    if not uuid:
-        own = {_group(each, cards, skus, driver) for each in known}
-        return own.pop() if len(own) == 1 else ""
-    card = known.get(uuid)
-    if card is None or driver is None:
-        return ""
-    sku = dict(row.partition(" ")[::2] for row in (skus or "").split("; ")).get(uuid)
-    return ", ".join(filter(None, (card[1], sku, f"driver {driver}")))
+def _groups(cards: str | None, skus: str | None, driver: str | None) -> dict[str, str]:
+    """By card its group, and without a card that of all of them, if they are one group."""
+    if cards is None or driver is None:
+        return {}
+    sku = dict(row.partition(" ")[::2] for row in (skus or "").split("; "))
+    found = {
+        uuid: ", ".join(filter(None, (model, sku.get(uuid), f"driver {driver}")))
+        for uuid, (_, model) in versions.cards(cards).items()
+    }
+    own = set(found.values())
+    return {**found, "": own.pop()} if len(own) == 1 else found

@@ -6,13 +6,11 @@ a bound are listed.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 
 from gpufleet.catalog import yardstick as facts
 from gpufleet.model.nightly import Strip, StripOutlier
-from gpufleet.yardstick.analysis import Analysis
-from gpufleet.yardstick.values import Finding, Spread
+from gpufleet.yardstick.values import Analysis, Finding, Spread
 
 COLUMNS = 60
 # What is listed of one strip.
@@ -21,11 +19,10 @@ MOST_OUTLIERS = 20
 
 def strips(tonight: Analysis) -> list[Strip]:
     """A strip for each group and measure; those with faults first, then those with notes."""
-    findings: dict[tuple[str, str], list[Finding]] = defaultdict(list)
-    for each in tonight.findings:
-        if each.host:
-            findings[each.group, each.measure].append(each)
-    found = [_strip(spread, findings[spread.group, spread.measure]) for spread in tonight.spreads]
+    found = [
+        _strip(spread, [each for each in tonight.of(spread) if each.host])
+        for spread in tonight.spreads
+    ]
     return sorted(found, key=lambda each: (*_rank(each), each["group"], each["measure"]))
 
 

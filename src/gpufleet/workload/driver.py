@@ -1,6 +1,7 @@
 """The driver's libcuda: the GPUs and their properties."""
 
 import ctypes
+import time
 
 from .entries import RUNNING, WAITING
 from .library import Library, Refused
@@ -66,7 +67,10 @@ def query_devices(options, report):
     cuda = Driver()
     found.update(version=version_of(cuda.number("cuDriverGetVersion")), error=RUNNING)
     report(driver=found, devices=devices)
+    begin = time.perf_counter()
     found["cuinit"] = cuda.library.cuInit(0)
+    # Without a persistence daemon this loads the driver onto each card.
+    found["cuinit_s"] = round(time.perf_counter() - begin, 4)
     if found["cuinit"]:
         found["error"] = "cuInit returned %d %s" % (found["cuinit"], cuda.describe(found["cuinit"]))
     else:

@@ -2,34 +2,15 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 
 from . import fit, groups, levels, shifts
+from .groups import Sizes
+from .means import means
 from .runs import Runs
-from .values import LEAST_SIBLINGS, Budget, Finding, Kind, Line, Spread
-
-
-@dataclass
-class Analysis:
-    """The findings and distributions of one night's values.
-
-    `compared`: the (host, card, measure) of the lines that have enough nights and siblings to be
-    compared; nobody else's own past is judged here. `counted`: the (host, card) whose errors were
-    counted in the last night.
-    """
-
-    findings: list[Finding] = field(default_factory=list)
-    spreads: list[Spread] = field(default_factory=list)
-    compared: set[tuple[str, str, str]] = field(default_factory=set)
-    counted: set[tuple[str, str]] = field(default_factory=set)
-
-    def add(self, other: Analysis) -> None:
-        """Add what the values of another kind say."""
-        self.findings += other.findings
-        self.spreads += other.spreads
-        self.compared |= other.compared
+from .values import LEAST_SIBLINGS, Analysis, Budget, Finding, Kind, Line
 
 
 @dataclass(frozen=True)
@@ -38,7 +19,7 @@ class _Measure:
 
     lines: list[Line]
     nights: shifts.Parts
-    residuals: list[fit.Row]
+    residuals: fit.Rows
     heights: fit.Levels
 
 
@@ -47,55 +28,65 @@ def analyse(kind: Kind, lines: Iterable[Line], budget: Budget) -> Analysis:
     return analyse_both(kind, lines, budget)[1]
 
 
-def analyse_both(kind: Kind, lines: Iterable[Line], budget: Budget) -> tuple[Analysis, Analysis]:
+def analyse_both(kind: Kind, values: Iterable[Line], budget: Budget) -> tuple[Analysis, Analysis]:
     """Analyse the night before the last one, and the last one.
 
     Both have the same offsets, limits and groups, so that only the last night makes a difference.
     """
     by_name: dict[str, list[Line]] = defaultdict(list)
-    for line in lines:
+    for line in values:
         by_name[line.measure].append(line)
     measures: list[_Measure] = []
-    known: list[shifts.Noise] = []
-    sizes: dict[tuple[str, str], tuple[int, int]] = {}
-    for name, members in by_name.items():
+    known: list[shifts.Noises] = []
+    sizes: Sizes = {}
+    for members in by_name.values():
         if len(members) <= LEAST_SIBLINGS:
             continue
         nights = shifts.parts(len(members[0].values))
         residuals, heights = fit.residuals(members, fit.oriented(kind, members), nights.reference)
         measures.append(_Measure(members, nights, residuals, heights))
-        known += shifts.noises(kind, members, residuals, nights)
-        hosts: dict[str, list[str]] = defaultdict(list)
-        for line in members:
-            hosts[line.groups[-1]].append(line.host)
-        for group in heights[-1]:
-            sizes[group, name] = len(set(hosts[group])), len(hosts[group])
-    known = [noise for noise in known if _key(noise.line) in sizes]
+        known.append(shifts.noises(kind, members, residuals, nights, heights[-1]))
+        sizes |= _sizes(members, heights[-1])
+    lines, residuals = means(kind, [(each.lines, each.residuals) for each in measures])
+    if lines:
+        grouped = {group for group, _ in sizes}
+        known.append(shifts.noises(kind, lines, residuals, measures[0].nights, grouped))
+        sizes |= _sizes(lines, grouped)
     runs = shifts.healthy_runs(known)
     before, tonight = (
         _judged(kind, measures, known, runs, budget=budget, sizes=sizes, dropped=dropped)
         for dropped in (1, 0)
     )
-    tonight.compared = {(noise.line.host, noise.line.card, noise.line.measure) for noise in known}
+    tonight.compared = {
+        (line.host, line.card, line.measure) for noises in known for line in noises.lines
+    }
     return before, tonight
+
+
+def _sizes(lines: Sequence[Line], groups: Collection[str]) -> Sizes:
+    found = {(group, lines[0].measure): Counter[str]() for group in groups}
+    for line in lines:
+        if line.groups[-1] in groups:
+            found[line.groups[-1], line.measure][line.host] += 1
+    return found
 
 
 def _judged(
     kind: Kind,
     measures: Sequence[_Measure],
-    known: Sequence[shifts.Noise],
+    known: Sequence[shifts.Noises],
     runs: Runs,
     *,
     budget: Budget,
-    sizes: dict[tuple[str, str], tuple[int, int]],
+    sizes: Sizes,
     dropped: int,
 ) -> Analysis:
     """The findings without so many of the last nights."""
     found = Analysis()
     permanent: list[Finding] = []
     for each in measures:
-        rows = [row[:-dropped] for row in each.residuals] if dropped else each.residuals
-        heights = each.heights[:-dropped] if dropped else each.heights
+        end = len(each.heights) - dropped
+        rows, heights = each.residuals[:, :end], each.heights[:end]
         if not heights:
             continue
         offsets = levels.offsets(each.lines, rows)
@@ -113,7 +104,3 @@ def _judged(
         each for each in permanent if (each.host, each.card, each.measure) not in cards
     ]
     return found
-
-
-def _key(line: Line) -> tuple[str, str]:
-    return line.groups[-1], line.measure

@@ -12,6 +12,8 @@ import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from .runs import Runs
 from .shifts import CHANGED, LEAST_OFFSET_NIGHTS
 from .values import ERRORS, LEAST_SIBLINGS, NOTE_FACTOR, Budget, Finding, Line
@@ -37,6 +39,9 @@ def growths(readings: Sequence[float | None]) -> list[float | None]:
     what is new equally. The first reading says nothing.
     """
     found: list[float | None] = [None] * len(readings)
+    if readings and readings.count(readings[0]) == len(readings) and readings[0] is not None:
+        # Most counters stay as they are.
+        return [None, *[0.0] * (len(readings) - 1)]
     before: float | None = None
     gap = 0
     for night, reading in enumerate(readings):
@@ -66,26 +71,28 @@ def rises_both(lines: Sequence[Line], budget: Budget) -> tuple[list[Finding], li
         if line.groups[-1]:
             groups[line.measure, line.groups[-1]].append(line)
     known: list[tuple[Line, float, int]] = []
-    noises: list[tuple[str, list[float]]] = []
+    hosts: list[str] = []
+    noises: list[list[float]] = []
     for members in groups.values():
         if len(members) <= LEAST_SIBLINGS:
             continue
         past = [_past(line) for line in members]
         nights = sum(map(len, past))
         usual = sum(map(sum, past)) / nights if nights else 0.0
+        # Most cards have the same counts: none.
+        alike: dict[tuple[float | None, ...], tuple[float, list[float]]] = {}
         for line, own in zip(members, past, strict=True):
-            last = [value for value in line.values[-max(LENGTHS) :] if value is not None]
-            expected = (sum(own) + usual) / (len(own) + 1)
-            half = len(own) // 2
-            # A card that has errors in most nights is no healthy example.
-            rising = last and -ratio(statistics.median(last), expected) < CHANGED
-            if half >= LEAST_OFFSET_NIGHTS and not rising:
-                before = (sum(own[:half]) + usual) / (half + 1)
-                noise = [-ratio(each, before) for each in own[half:]]
-                if statistics.median(noise) > CHANGED:
-                    noises.append((line.host, noise))
+            values = tuple(line.values)
+            if values not in alike:
+                alike[values] = _noise(values, own, usual)
+            expected, noise = alike[values]
+            if noise:
+                hosts.append(line.host)
+                noises.append(noise)
             known.append((line, expected, len(members) - 1))
-    runs = Runs(noises)
+    width = max(map(len, noises), default=0)
+    rows = [[*each, *[np.nan] * (width - len(each))] for each in noises]
+    runs = Runs(hosts, np.array(rows).reshape(len(rows), width))
     chance = budget.chance("rise")
     fails, notes = (runs.limits(factor * chance, LENGTHS) for factor in (1.0, NOTE_FACTOR))
     return _judged(known, fails, notes, 1), _judged(known, fails, notes, 0)
@@ -129,6 +136,22 @@ def _judged(
             )
         )
     return found
+
+
+def _noise(
+    values: Sequence[float | None], own: Sequence[float], usual: float
+) -> tuple[float, list[float]]:
+    """The usual count of a card, and its nights as examples; none if it is no healthy one."""
+    expected = (sum(own) + usual) / (len(own) + 1)
+    last = [value for value in values[-max(LENGTHS) :] if value is not None]
+    half = len(own) // 2
+    # A card that has errors in most nights is no healthy example.
+    rising = last and -ratio(statistics.median(last), expected) < CHANGED
+    if half < LEAST_OFFSET_NIGHTS or rising:
+        return expected, []
+    before = (sum(own[:half]) + usual) / (half + 1)
+    noise = [-ratio(each, before) for each in own[half:]]
+    return expected, noise if statistics.median(noise) > CHANGED else []
 
 
 def _past(line: Line) -> list[float]:

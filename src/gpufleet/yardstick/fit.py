@@ -7,109 +7,104 @@ offset is kept when a card changes its group by a driver upgrade.
 
 from __future__ import annotations
 
-import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from operator import sub
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
 
 from .values import LEAST_SIBLINGS, Kind, Line
 
-Row = list[float | None]
+# Of each line its nights, oldest first; NaN: not measured.
+Rows = NDArray[np.float64]
+Positions = NDArray[np.intp]
 # By night: the level of each group that has enough cards.
 Levels = list[dict[str, float]]
 
 
-def oriented(kind: Kind, lines: Sequence[Line]) -> list[Row]:
-    """The values of each line on the scale of the comparison."""
-    return [kind.oriented(line.values) for line in lines]
+def oriented(kind: Kind, lines: Sequence[Line]) -> Rows:
+    """The values of each line, which are finite, on the scale where lower is worse."""
+    rows = np.array([line.values for line in lines], float)
+    sign = 1 if kind.worse == "lower" else -1
+    return sign * (np.log(np.where(rows > 0, rows, np.nan)) if kind.relative else rows)
 
 
-def residuals(
-    lines: Sequence[Line], rows: Sequence[Row], reference: range
-) -> tuple[list[Row], Levels]:
+def residuals(lines: Sequence[Line], rows: Rows, reference: range) -> tuple[Rows, Levels]:
     """Subtract the level of each night and group; what is left is the card's offset and its noise.
 
     All lines are of one measure. `reference`: the nights that offsets are estimated from. A night
-    in which the group has too few cards is None.
+    in which the group has too few cards is NaN.
     """
-    past = [row[reference.start : reference.stop] for row in rows]
-    first = _levels(lines, past, None, reference.start)
-    rough = [median(row) for row in _without(lines, past, first, reference.start)]
-    levels = _levels(lines, rows, rough)
-    return _without(lines, rows, levels), levels
+    cohorts = _cohorts(lines)
+    begin = reference.start
+    past = rows[:, begin : reference.stop]
+    rough = medians(_without(cohorts, past, _levels(cohorts, past, begin), begin))
+    levels = _levels(cohorts, rows - rough[:, None])
+    return _without(cohorts, rows, levels), levels
+
+
+def medians(rows: Rows) -> Rows:
+    """The median of what is known in each row; NaN of nothing."""
+    if not rows.size:
+        return np.full(len(rows), np.nan)
+    ordered = np.sort(rows)  # NaN last
+    known, line = counted(rows), np.arange(len(rows))
+    low, high = ordered[line, np.maximum(known - 1, 0) // 2], ordered[line, known // 2]
+    middle: Rows = (low + high) / 2
+    return middle
+
+
+def counted(rows: Rows) -> Positions:
+    """How many values of each row are known."""
+    known: Positions = np.count_nonzero(~np.isnan(rows), axis=1)
+    return known
+
+
+def packed(rows: Rows) -> tuple[Rows, Positions]:
+    """What is known in each row, then NaN; and where it was."""
+    order = np.argsort(np.isnan(rows), axis=1, kind="stable")
+    return np.take_along_axis(rows, order, axis=1), order
+
+
+def _cohorts(lines: Sequence[Line]) -> dict[tuple[str, ...], Positions]:
+    """The positions of the lines that were in the same groups."""
+    found: dict[tuple[str, ...], list[int]] = defaultdict(list)
+    for position, line in enumerate(lines):
+        found[line.groups].append(position)
+    return {groups: np.array(positions) for groups, positions in found.items()}
 
 
 def _without(
-    lines: Sequence[Line], rows: Sequence[Row], levels: Levels, begin: int = 0
-) -> list[Row]:
+    cohorts: Mapping[tuple[str, ...], Positions], rows: Rows, levels: Levels, begin: int = 0
+) -> Rows:
     """The values less the level of their night and group, from night `begin` on."""
-    by_history: dict[tuple[str, ...], list[float | None]] = {}
-    found: list[Row] = []
-    for line, row in zip(lines, rows, strict=True):
-        own = by_history.get(line.groups)
-        if own is None:
-            own = by_history[line.groups] = [
-                level.get(group) for level, group in zip(levels, line.groups[begin:], strict=False)
-            ]
-        try:
-            found.append(list(map(sub, row, own)))
-        except TypeError:
-            # A few cards were not measured in each night.
-            found.append(
-                [
-                    None if value is None or level is None else value - level
-                    for value, level in zip(row, own, strict=True)
-                ]
-            )
+    found = np.empty_like(rows)
+    for groups, positions in cohorts.items():
+        own = [
+            level.get(group, np.nan) for level, group in zip(levels, groups[begin:], strict=False)
+        ]
+        found[positions] = rows[positions] - np.array(own)
     return found
 
 
-def _levels(
-    lines: Sequence[Line],
-    rows: Sequence[Row],
-    offsets: Sequence[float | None] | None,
-    begin: int = 0,
-) -> Levels:
-    """The median over the cards of each group and night, from `begin` on.
-
-    Less their offsets, where these are known; a card without one does not count then.
-    """
-    cohorts: dict[tuple[str, ...], list[int]] = defaultdict(list)
-    for position, line in enumerate(lines):
-        if offsets is None or offsets[position] is not None:
-            cohorts[line.groups].append(position)
-    columns = [
-        (
-            groups,
-            list(zip(*(rows[position] for position in positions), strict=True)),
-            offsets and [offsets[position] or 0.0 for position in positions],
-        )
-        for groups, positions in cohorts.items()
-    ]
+def _levels(cohorts: Mapping[tuple[str, ...], Positions], rows: Rows, begin: int = 0) -> Levels:
+    """The median over the cards of each group and night, from `begin` on."""
     levels: Levels = []
-    for night in range(len(rows[0]) if rows else 0):
-        values: dict[str, list[float]] = defaultdict(list)
-        for groups, nights, own in columns:
-            if own is None:
-                known = [value for value in nights[night] if value is not None]
-            else:
-                known = [
-                    value - offset
-                    for value, offset in zip(nights[night], own, strict=True)
-                    if value is not None
-                ]
-            values[groups[begin + night]] += known
+    for night, column in enumerate(rows.T, begin):
+        members: dict[str, list[Positions]] = defaultdict(list)
+        for groups, positions in cohorts.items():
+            members[groups[night]].append(positions)
+        known = {
+            group: values[~np.isnan(values)]
+            for group, each in members.items()
+            if group
+            for values in [column[np.concatenate(each)]]
+        }
         levels.append(
             {
-                group: statistics.median(each)
-                for group, each in values.items()
-                if group and len(each) > LEAST_SIBLINGS
+                group: float(np.median(values))
+                for group, values in known.items()
+                if len(values) > LEAST_SIBLINGS
             }
         )
     return levels
-
-
-def median(values: Iterable[float | None]) -> float | None:
-    """The median of what is known; None of nothing."""
-    known = [value for value in values if value is not None]
-    return statistics.median(known) if known else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import comb
 
 from .fit import Levels
@@ -15,10 +15,15 @@ from .values import Budget, Finding, Kind, Line
 # A group is worse when so many nights in a row are further below than twice the worst night of the
 # reference: nights of a group depend on each other more than those of single cards.
 NIGHTS, MARGIN = 3, 2.0
-# A fault is shared by at least so many hosts, and by this part of the group's hosts. Their cards
-# lost about as much, since about the same night.
+# A fault is shared by at least so many hosts, and by this part of the group's hosts, or of all.
+# Their cards lost about as much, since about the same night.
 LEAST_SHARING, SHARING = 4, 0.05
 ALIKE_LOSS, ALIKE_NIGHTS = 2.0, 3
+# Of a host that shares it, so many cards do, or its only one: what is shared is no fault of a card.
+CARDS = 2
+
+# By group and measure: how many cards each host has.
+Sizes = dict[tuple[str, str], Counter[str]]
 
 
 def drifts(
@@ -73,25 +78,34 @@ def drifts(
 def judged(
     kind: Kind,
     shifts: Iterable[Shift],
-    sizes: dict[tuple[str, str], tuple[int, int]],
+    sizes: Sizes,
 ) -> list[Finding]:
     """Each card's finding, or one of all hosts that share it.
 
-    `sizes`: the hosts and cards of each group and measure.
+    `sizes`: of each group and measure. A fault that enough hosts of all groups
+    share is a finding of each of these groups.
     """
     by_group: dict[tuple[str, str], list[Shift]] = defaultdict(list)
     for shift in shifts:
         line = shift.noise.line
         by_group[line.groups[-1], line.measure].append(shift)
+    findings = {
+        key: [shift.finding(kind, sizes[key].total() - 1) for shift in members]
+        for key, members in by_group.items()
+    }
+    # A room has cards of several groups.
+    everywhere: set[tuple[str, str, str]] = set()
+    for name in {name for _, name in by_group}:
+        each = [one for (_, measure), own in findings.items() if measure == name for one in own]
+        hosts = sum((own for (_, measure), own in sizes.items() if measure == name), Counter())
+        everywhere |= {_key(one) for one in _shared(each, hosts)}
     found: list[Finding] = []
     for (group, measure), members in by_group.items():
-        all_hosts, cards = sizes[group, measure]
-        each = [shift.finding(kind, cards - 1) for shift in members]
-        alike = _alike(each)
-        hosts = sorted({one.host for one in alike})
-        if len(hosts) >= max(LEAST_SHARING, SHARING * all_hosts) and any(
-            one.fails for one in alike
-        ):
+        each = findings[group, measure]
+        alike = _shared(each, sizes[group, measure])
+        if not alike and any(one.fails and _key(one) in everywhere for one in each):
+            alike = [one for one in each if _key(one) in everywhere]
+        if alike:
             found.append(
                 Finding(
                     "shared",
@@ -101,29 +115,45 @@ def judged(
                     statistics.median(one.change for one in alike),
                     statistics.median(one.bound for one in alike),
                     round(statistics.median(one.nights for one in alike)),
-                    cards,
+                    sizes[group, measure].total(),
                     fails=True,
-                    hosts=tuple(hosts),
+                    hosts=tuple(sorted({one.host for one in alike})),
                 )
             )
-        else:
-            alike = []
-        shared = {(one.host, one.card) for one in alike}
+        shared = {_key(one) for one in alike}
         found += [
             one
             for one, shift in zip(each, members, strict=True)
-            if shift.grade != "near" and (one.host, one.card) not in shared
+            if shift.grade != "near" and _key(one) not in shared
         ]
     return found
 
 
-def _alike(each: Sequence[Finding]) -> list[Finding]:
-    """Those that are about as large and as old as the usual one."""
+def _shared(each: Sequence[Finding], hosts: Mapping[str, int]) -> list[Finding]:
+    """Those that share a loss: enough hosts have about the usual one since about the same night.
+
+    One that lost less, or seems to have begun later, is among them: a single night ends a run.
+    `hosts`: how many cards each has.
+    """
+    own = Counter(one.host for one in each)
+    each = [one for one in each if own[one.host] >= min(CARDS, hosts[one.host])]
+    if not each:
+        return []
     size = statistics.median(abs(one.change) for one in each)
     nights = statistics.median(one.nights for one in each)
-    return [
+    within = [
         one
         for one in each
-        if size / ALIKE_LOSS <= abs(one.change) <= size * ALIKE_LOSS
-        and abs(one.nights - nights) <= ALIKE_NIGHTS
+        if abs(one.change) <= size * ALIKE_LOSS and one.nights <= nights + ALIKE_NIGHTS
     ]
+    alike = {
+        one.host
+        for one in within
+        if abs(one.change) >= size / ALIKE_LOSS and one.nights >= nights - ALIKE_NIGHTS
+    }
+    enough = len(alike) >= max(LEAST_SHARING, SHARING * len(hosts))
+    return within if enough and any(one.fails for one in within) else []
+
+
+def _key(each: Finding) -> tuple[str, str, str]:
+    return each.host, each.card, each.measure

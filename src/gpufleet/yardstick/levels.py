@@ -13,7 +13,9 @@ import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from .fit import Row
+import numpy as np
+
+from .fit import Rows, counted, medians
 from .values import LEAST_SIBLINGS, NOTE_FACTOR, Budget, Finding, Kind, Line, Spread
 
 # Factor from the median absolute deviation to the standard deviation of a normal distribution.
@@ -27,17 +29,17 @@ MOST_NOTES = 0.01
 LEAST_NIGHTS = 3
 
 
-def offsets(lines: Sequence[Line], residuals: Sequence[Row]) -> dict[str, dict[int, float]]:
+def offsets(lines: Sequence[Line], residuals: Rows) -> dict[str, dict[int, float]]:
     """By group of tonight: each line's offset, by position of the line.
 
     All nights count, so that a change has become permanent when most of them show it. A line that
     was not measured in the last night has none.
     """
     found: dict[str, dict[int, float]] = defaultdict(dict)
-    for position, (line, row) in enumerate(zip(lines, residuals, strict=True)):
-        known = [value for value in row if value is not None]
-        if row[-1] is not None and len(known) >= LEAST_NIGHTS:
-            found[line.groups[-1]][position] = statistics.median(known)
+    known = counted(residuals) >= LEAST_NIGHTS
+    usual = medians(residuals).tolist()
+    for position in np.flatnonzero(known & ~np.isnan(residuals[:, -1])).tolist():
+        found[lines[position].groups[-1]][position] = usual[position]
     return {group: each for group, each in found.items() if len(each) > LEAST_SIBLINGS}
 
 

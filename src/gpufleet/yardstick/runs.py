@@ -7,7 +7,7 @@ counts are continued beyond the tenth deepest run:
 - n runs seen count as n + 1 + 2 sqrt(n + 1), about the upper end of their 95 % interval.
 - From there on the probability falls as a power of the depth: the fourth for one night, as the tail
   of Student's t distribution with four degrees of freedom, much slower than a normal one. Each
-  further night adds half of what an independent night would, up to the eighth power, since what
+  further night adds half of what an independent night would, up to the twelfth power, since what
   lasts (a warm room, an offset that is not known exactly) makes nights alike.
 - It is never less than the share that was seen: what healthy cards did names nobody.
 
@@ -18,15 +18,18 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from itertools import accumulate
+from collections.abc import Sequence
+
+import numpy as np
+
+from .fit import Positions, Rows, counted, packed
 
 # The lengths of runs that are tested: a host may have a job that is gone two nights later.
 LENGTHS = (3, 5, 7, 10)
 # Runs are counted up to the longest of them, and from this depth on, in units of the noise.
 LONGEST, SHALLOWEST = max(LENGTHS), 1.0
 # The count from which on the probability is continued, and its power by the length of the run.
-ANCHOR, TAIL_POWER, MOST_POWER = 10, 4.0, 8.0
+ANCHOR, TAIL_POWER, MOST_POWER = 10, 4.0, 12.0
 # One of so many hosts is left out, and one more, where there are enough of them.
 TRIM, LEAST_TRIMMED = 100, 10
 # Limits are searched on this grid, in units of the noise: 1 to 250, in steps of 4 %.
@@ -40,43 +43,40 @@ class Runs:
     room and its measurement, and it is hosts that a false alarm costs.
     """
 
-    def __init__(self, noises: Iterable[tuple[str, Sequence[float | None]]]) -> None:
-        """`noises`: host and residuals of a line in units of its noise, lower is worse."""
-        # By host: how many nights it has; by host, night and length: the deepest run.
-        nights: dict[str, int] = {}
-        deepest: dict[tuple[str, int, int], float] = {}
-        for host, noise in noises:
-            known = 0
-            run: list[float] = []
-            for night, value in enumerate(noise):
-                if value is None:
-                    continue
-                known += 1
-                if value > -SHALLOWEST:
-                    if run:
-                        run = []
-                    continue
-                run.append(-value)
-                # The shallowest of the last one, two, three nights, and so on.
-                recent = run[: -LONGEST - 1 : -1]
-                for length, depth in enumerate(accumulate(recent, min)):
-                    key = host, night, length
-                    if depth > deepest.get(key, 0.0):
-                        deepest[key] = depth
-            if known > nights.get(host, 0):
-                nights[host] = known
-        ill = _worst_hosts(nights, deepest)
-        self._depths: list[list[float]] = [[] for _ in range(LONGEST)]
-        for (host, _, length), depth in deepest.items():
-            if host not in ill:
-                self._depths[length].append(depth)
-        for depths in self._depths:
-            depths.sort()
-        # By length of a run: how many there could have been.
-        self._possible = [
-            sum(max(0, known - length) for host, known in nights.items() if host not in ill)
-            for length in range(LONGEST)
+    def __init__(self, hosts: Sequence[str], noises: Rows) -> None:
+        """`noises`: residuals of lines in units of their noise, lower is worse; `hosts`: theirs."""
+        numbers = {host: number for number, host in enumerate(dict.fromkeys(hosts))}
+        owners = np.array([numbers[host] for host in hosts], int)
+        # The lines of a host in a row.
+        order = np.argsort(owners, kind="stable")
+        begins = np.searchsorted(owners[order], np.arange(len(numbers)))
+        values, places = packed(noises[order])
+        known = counted(values)
+        deepest = self._deepest(-values, places, begins)
+        kept = np.full(len(numbers), True)
+        kept[_worst_hosts(deepest[LENGTHS[0] - 1])] = False
+        self._depths = [
+            np.sort(depths[kept][depths[kept] >= SHALLOWEST]).tolist() for depths in deepest
         ]
+        # By length of a run: how many there could have been.
+        nights = np.maximum.reduceat(known, begins)[kept] if len(begins) else known
+        self._possible = [int(np.maximum(0, nights - length).sum()) for length in range(LONGEST)]
+
+    @staticmethod
+    def _deepest(depths: Rows, places: Positions, begins: Positions) -> list[Rows]:
+        """By length of a run: the deepest one of each host that ends in each night."""
+        found = []
+        runs = np.where(np.isnan(depths), -np.inf, depths)
+        for length in range(LONGEST):
+            if length:
+                # The shallowest of the last one, two, three nights, and so on.
+                runs[:, 1:] = np.minimum(runs[:, :-1], depths[:, 1:])
+                runs[:, :length] = -np.inf
+                runs[np.isnan(depths)] = -np.inf
+            nights = np.empty_like(runs)
+            np.put_along_axis(nights, places, runs, axis=1)
+            found.append(np.maximum.reduceat(nights, begins) if len(begins) else nights)
+        return found
 
     def probability(self, limit: float, length: int) -> float:
         """That `length` nights in a row are all below the limit: an upper limit of it."""
@@ -105,16 +105,15 @@ class Runs:
         return found
 
 
-def _worst_hosts(hosts: Collection[str], deepest: Mapping[tuple[str, int, int], float]) -> set[str]:
+def _worst_hosts(deepest: Rows) -> Positions:
     """The hosts with the deepest runs, which may have been faulty and repaired since."""
-    if len(hosts) < LEAST_TRIMMED:
-        return set()
-    worst: dict[str, float] = {}
-    for (host, _, length), depth in deepest.items():
-        if length == LENGTHS[0] - 1:
-            worst[host] = max(depth, worst.get(host, 0.0))
-    ordered = sorted(worst, key=lambda host: worst[host], reverse=True)
-    return set(ordered[: 1 + len(hosts) // TRIM])
+    hosts = len(deepest)
+    if hosts < LEAST_TRIMMED or not deepest.size:
+        return np.empty(0, int)
+    worst = deepest.max(axis=1)
+    ordered: Positions = np.argsort(-worst, kind="stable")[: 1 + hosts // TRIM]
+    found: Positions = ordered[worst[ordered] >= SHALLOWEST]
+    return found
 
 
 def _upper(count: int) -> float:

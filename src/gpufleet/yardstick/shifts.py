@@ -10,17 +10,18 @@ from __future__ import annotations
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from .fit import Row, median
-from .runs import LENGTHS, Runs
-from .values import NOTE_FACTOR, Budget, Finding, Kind, Line
+import numpy as np
 
-# The nights that are tested, and the reference before them: at least so many, at most so many.
-TESTED, LEAST_REFERENCE, MOST_REFERENCE = 10, 14, 40
-WINDOW = TESTED + MOST_REFERENCE
+from .fit import Rows, counted, medians, packed
+from .runs import LENGTHS, Runs
+from .values import MOST_REFERENCE, NOTE_FACTOR, TESTED, Budget, Finding, Kind, Line
+
+# The nights before those that are tested: at least so many.
+LEAST_REFERENCE = 14
 # A card needs so many values in the half of the reference that its offset comes from.
 LEAST_OFFSET_NIGHTS = 7
 # Factor from the median of absolute differences of successive nights to one night's deviation, for
@@ -54,79 +55,77 @@ def parts(nights: int) -> Parts:
     return Parts(range(begin, middle), range(middle, end), range(end, nights))
 
 
+@dataclass(frozen=True)
+class Noises:
+    """Lines in units of their own noise: the nights that calibrate, and those that are tested."""
+
+    lines: Sequence[Line]
+    sigmas: Rows
+    calibrating: Rows
+    tested: Rows
+
+
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """One line in units of its own noise: the nights that calibrate, and those that are tested."""
+    """One line in units of its own noise: what is known of the nights that are tested."""
 
     line: Line
     sigma: float
-    calibrating: Row
-    tested: Row
+    tested: Sequence[float]
 
     def depths(self) -> dict[int, float]:
-        """By length of a run, the limit that the last nights all stay below; tonight is one."""
-        if not self.tested or self.tested[-1] is None:
-            return {}
-        known = [-value for value in self.tested if value is not None]
-        return {length: min(known[-length:]) for length in LENGTHS if length <= len(known)}
+        """By length of a run, the limit that the last nights all stay below."""
+        return {
+            length: -max(self.tested[-length:]) for length in LENGTHS if length <= len(self.tested)
+        }
 
 
 def noises(
-    kind: Kind, lines: Sequence[Line], residuals: Sequence[Row], nights: Parts
-) -> list[Noise]:
-    """The lines of one measure that have enough nights to be compared with their own past."""
-    ready: list[tuple[Line, Row, float, float, float]] = []
-    by_group: dict[str, list[float]] = defaultdict(list)
-    for line, row in zip(lines, residuals, strict=True):
-        older, newer = (_known(row, part) for part in (nights.older, nights.newer))
-        known = older + newer
-        if len(older) < LEAST_OFFSET_NIGHTS or len(known) < LEAST_REFERENCE:
-            continue
-        steps = [abs(one - other) for one, other in zip(known, known[1:])]  # noqa: B905, RUF007
-        sigma = DIFFERENCE_TO_SIGMA * statistics.median(steps)
-        ready.append((line, row, statistics.median(older), statistics.median(known), sigma))
-        by_group[line.groups[-1]].append(sigma)
-    usual = {group: statistics.median(each) for group, each in by_group.items()}
-    found = []
-    for line, row, before, offset, own in ready:
-        # The noise of a quiet card is underestimated now and then.
-        sigma = max(own, usual[line.groups[-1]], kind.resolution)
-        found.append(
-            Noise(
-                line,
-                sigma,
-                [
-                    None if value is None else (value - before) / sigma
-                    for value in row[nights.newer.start : nights.newer.stop]
-                ],
-                [
-                    None if value is None else (value - offset) / sigma
-                    for value in row[nights.tested.start : nights.tested.stop]
-                ],
-            )
-        )
-    return found
+    kind: Kind, lines: Sequence[Line], residuals: Rows, nights: Parts, groups: Collection[str]
+) -> Noises:
+    """The lines of one measure that have enough nights to be compared with their own past.
 
-
-def _known(row: Row, nights: range) -> list[float]:
-    return [value for value in row[nights.start : nights.stop] if value is not None]
-
-
-def healthy_runs(known: Sequence[Noise]) -> Runs:
-    """The runs of the calibrating nights, without cards that changed in them or since."""
-    return Runs(
-        (noise.line.host, noise.calibrating)
-        for noise in known
-        if not any(_changed(part) for part in (noise.calibrating, noise.tested))
+    `groups`: those that have enough cards tonight.
+    """
+    older, newer, reference, tested = (
+        residuals[:, part.start : part.stop]
+        for part in (nights.older, nights.newer, nights.reference, nights.tested)
+    )
+    ready = np.array([line.groups[-1] in groups for line in lines], bool)
+    ready &= (counted(older) >= LEAST_OFFSET_NIGHTS) & (counted(reference) >= LEAST_REFERENCE)
+    older, newer, reference, tested = (rows[ready] for rows in (older, newer, reference, tested))
+    own = [line for line, is_ready in zip(lines, ready, strict=True) if is_ready]
+    sigmas = DIFFERENCE_TO_SIGMA * medians(np.abs(np.diff(packed(reference)[0])))
+    by_group: dict[str, list[int]] = defaultdict(list)
+    for position, line in enumerate(own):
+        by_group[line.groups[-1]].append(position)
+    usual = np.full(len(own), kind.resolution)
+    for positions in by_group.values():
+        usual[positions] = max(kind.resolution, np.median(sigmas[positions]))
+    # The noise of a quiet card is underestimated now and then.
+    sigmas = np.maximum(sigmas, usual)
+    return Noises(
+        own,
+        sigmas,
+        (newer - medians(older)[:, None]) / sigmas[:, None],
+        (tested - medians(reference)[:, None]) / sigmas[:, None],
     )
 
 
-def _changed(part: Row) -> bool:
-    # Few cards have a night like this, and a median takes long.
-    if not any(value < CHANGED for value in part if value is not None):
-        return False
-    usual = median(part)
-    return usual is not None and usual < CHANGED
+def healthy_runs(known: Sequence[Noises]) -> Runs:
+    """The runs of the calibrating nights, without cards that changed in them or since."""
+    healthy = [
+        ~((medians(each.calibrating) < CHANGED) | (medians(each.tested) < CHANGED))
+        for each in known
+    ]
+    hosts = [
+        line.host
+        for each, kept in zip(known, healthy, strict=True)
+        for line, is_kept in zip(each.lines, kept, strict=True)
+        if is_kept
+    ]
+    rows = [each.calibrating[kept] for each, kept in zip(known, healthy, strict=True)]
+    return Runs(hosts, np.concatenate(rows) if rows else np.empty((0, 0)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,13 +139,14 @@ class Shift:
 
     def finding(self, kind: Kind, siblings: int) -> Finding:
         """The line as a finding of its own."""
-        known = [value for value in self.noise.tested if value is not None]
-        nights = 0
-        for value in reversed(known):
-            if -value < self.limit:
-                break
-            nights += 1
-        loss = statistics.median(known[-max(nights, self.length) :]) * self.noise.sigma
+        known = self.noise.tested
+        # It began where about half of the loss is there, whatever the limit is.
+        half = statistics.median(known[-self.length :]) / 2
+        lasts = next(
+            (nights for nights, each in enumerate(reversed(known)) if each > half), len(known)
+        )
+        nights = max(lasts, self.length)
+        loss = statistics.median(known[-nights:]) * self.noise.sigma
         line = self.noise.line
         return Finding(
             "shift",
@@ -164,7 +164,7 @@ class Shift:
 
 
 def shifts(
-    kind: Kind, known: Sequence[Noise], runs: Runs, budget: Budget, dropped: int = 0
+    kind: Kind, known: Sequence[Noises], runs: Runs, budget: Budget, dropped: int = 0
 ) -> list[Shift]:
     """The lines whose last nights are beyond a limit, or near it.
 
@@ -176,11 +176,7 @@ def shifts(
     # Most lines are not as deep tonight as the smallest of these limits.
     nearest = min(part * min(limits.values()) for _, limits, part in grades)
     found = []
-    for whole in known:
-        tested = whole.tested[:-dropped] if dropped else whole.tested
-        if not tested or tested[-1] is None or -tested[-1] < nearest:
-            continue
-        noise = replace(whole, tested=tested)
+    for noise in _as_deep(known, nearest, dropped):
         depths = noise.depths()
         least = kind.least_loss / noise.sigma
         for grade, limits, part in grades:
@@ -194,3 +190,14 @@ def shifts(
                 found.append(Shift(noise, length, limits[length], grade))
                 break
     return found
+
+
+def _as_deep(known: Sequence[Noises], depth: float, dropped: int) -> Iterator[Noise]:
+    """The lines that are as deep tonight, without so many of the last nights."""
+    for each in known:
+        tested = each.tested[:, : each.tested.shape[1] - dropped]
+        if tested.shape[1]:
+            for line in np.flatnonzero(-tested[:, -1] >= depth).tolist():
+                row = tested[line]
+                values = row[~np.isnan(row)].tolist()
+                yield Noise(each.lines[line], float(each.sigmas[line]), values)

@@ -10,6 +10,9 @@ from typing import Literal
 # Without so many other cards of its group a card is not compared.
 LEAST_SIBLINGS = 8
 NIGHTS_PER_MONTH = 30
+# The nights that are tested, and the reference before them: at most so many.
+TESTED, MOST_REFERENCE = 10, 40
+WINDOW = TESTED + MOST_REFERENCE
 
 # The kind of findings that are counts of errors, which are no `Kind` of values.
 ERRORS = "errors"
@@ -36,19 +39,10 @@ class Kind:
     least: float
     resolution: float
 
-    def oriented(self, values: Sequence[float | None]) -> list[float | None]:
-        """The values, which are finite, on the scale of the comparison, where lower is worse."""
-        sign = 1 if self.worse == "lower" else -1
-        if not self.relative:
-            return [None if value is None else sign * value for value in values]
-        try:
-            return [sign * each for each in map(math.log, values)]  # type: ignore[arg-type]
-        except (TypeError, ValueError):
-            # A few cards were not measured in each night.
-            return [
-                sign * math.log(value) if value is not None and value > 0 else None
-                for value in values
-            ]
+    @property
+    def mean(self) -> str:
+        """The name of the mean of a card's measures of this kind."""
+        return f"mean {self.name}"
 
     @property
     def least_loss(self) -> float:
@@ -150,3 +144,36 @@ class Spread:
     group: str
     centre: float
     offsets: dict[tuple[str, str], float] = field(default_factory=dict)
+
+
+@dataclass
+class Analysis:
+    """The findings and distributions of one night's values.
+
+    `compared`: the (host, card, measure) of the lines that have enough nights and siblings to be
+    compared; nobody else's own past is judged here. `counted`: the (host, card) whose errors were
+    counted in the last night.
+    """
+
+    findings: list[Finding] = field(default_factory=list)
+    spreads: list[Spread] = field(default_factory=list)
+    compared: set[tuple[str, str, str]] = field(default_factory=set)
+    counted: set[tuple[str, str]] = field(default_factory=set)
+
+    def of(self, spread: Spread) -> list[Finding]:
+        """The findings of one distribution; those of a mean where no other one names the card."""
+        group = [each for each in self.findings if each.group == spread.group]
+        own = [each for each in group if each.measure == spread.measure]
+        cards = {(each.host, each.card) for each in own}
+        return own + [
+            each
+            for each in group
+            if each.measure == f"mean {spread.kind}"
+            and (each.host, each.card) in spread.offsets.keys() - cards
+        ]
+
+    def add(self, other: Analysis) -> None:
+        """Add what the values of another kind say."""
+        self.findings += other.findings
+        self.spreads += other.spreads
+        self.compared |= other.compared

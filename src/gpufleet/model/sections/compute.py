@@ -13,6 +13,7 @@ class ComputeDriver(TypedDict):
     """The driver as CUDA shows it."""
 
     cuinit: Annotated[int | None, "the status of `cuInit`, 0 for success"]
+    cuinit_s: NotRequired[Annotated[float | None, "how long it took"]]
     version: Annotated[Text | None, "the newest CUDA that it supports"]
     error: str | None
 
