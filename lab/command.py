@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +12,7 @@ from gpufleet.stopping import MARK
 from lab.errors import LabError
 
 PACKAGES = "podman runc netavark aardvark-dns iptables makeself mmdebstrap openssh-client xz-utils"
+ISOLATED = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
 # podman reads this file instead of the machine's own; see the comments in it.
 CONTAINERS_CONF = Path(__file__).parent / "host" / "containers.conf"
 
@@ -58,6 +60,17 @@ def run(
             "Fix the cause that its output names; `python -m lab down` removes a half-built lab.",
         )
     return done
+
+
+def mmdebstrap(*words: str | Path, timeout: float, work: Path) -> None:
+    """Build a root file system below `work`, in name spaces of its own.
+
+    Killed, it takes its processes and mounts along. One of these is the machine's /dev/shm, which
+    whoever clears `work` would empty.
+    """
+    if not shutil.which("mmdebstrap"):
+        raise missing("mmdebstrap")
+    run(*ISOLATED, "mmdebstrap", *words, timeout=timeout, extra={"TMPDIR": str(work)})
 
 
 def podman(*argv: str | Path, timeout: float = 120, check: bool = True) -> str:

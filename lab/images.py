@@ -20,7 +20,7 @@ import yaml
 
 from gpufleet.catalog.facts import DATA
 from lab import driver_repository, emulation, machine, mirror
-from lab.command import podman, run
+from lab.command import mmdebstrap, podman
 from lab.errors import LabError
 from lab.files import lock, move, scratch, write
 from lab.progress import Progress
@@ -97,8 +97,7 @@ class Recipe:
             for script in (self.script, _CUSTOMIZE)
             if script
         ]
-        run(
-            "mmdebstrap",
+        mmdebstrap(
             "--format=tar",
             "--variant=minbase",
             f"--components={','.join(self.components)}",
@@ -110,7 +109,7 @@ class Recipe:
             target,
             self.mirror,
             timeout=BUILD_S * self.slower,
-            extra={"TMPDIR": str(work)},
+            work=work,
         )
         return target
 

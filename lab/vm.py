@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lab import secure_boot
-from lab.command import run
+from lab.command import mmdebstrap, run
 from lab.errors import LabError
 from lab.files import lock, scratch
 from lab.images import HERE, Recipe
@@ -181,8 +181,7 @@ def _build(recipe: Recipe, kind: Kind, work: Path) -> None:
     recipe.network.write(overlay)
     hooks = [(HERE / "customize.sh", overlay), (GUEST / "customize.sh", GUEST, *kind.versions)]
     reported = [" ".join(shlex.quote(str(word)) for word in words[1:]) for words in hooks]
-    run(
-        "mmdebstrap",
+    mmdebstrap(
         "--format=directory",
         "--variant=minbase",
         f"--components={','.join(recipe.components)}",
@@ -195,7 +194,7 @@ def _build(recipe: Recipe, kind: Kind, work: Path) -> None:
         root,
         recipe.mirror,
         timeout=1800,
-        extra={"TMPDIR": str(work)},
+        work=work,
     )
     run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", ALIAS, "-f", made / "id_ed25519")
     keys = root / "home" / USER / ".ssh" / "authorized_keys"
