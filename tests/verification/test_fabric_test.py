@@ -43,7 +43,7 @@ from gpufleet.verification.fabric_test import (
 )
 from gpufleet.verification.sides import GRACE_S
 from lab import collectives
-from tests.support.collective_hosts import FULL_GB_PER_S, SIZES, CollectiveHosts
+from tests.support.collective_hosts import FULL_GB_PER_S, SIZES, CollectiveHosts, processes_with
 from tests.support.healthy_host import data, document
 
 # Enough for programs to start on a busy machine.
@@ -244,9 +244,7 @@ made.run(120)
 
 
 def _all_loaded(hosts: CollectiveHosts) -> bool:
-    return len([path for path in Path("/proc").glob("[0-9]*/maps") if hosts._of(path)]) >= len(
-        NAMES
-    )
+    return len(processes_with(hosts.place)) >= len(NAMES)
 
 
 # -- who is refused --------------------------------------------------------------------------------
