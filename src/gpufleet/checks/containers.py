@@ -46,12 +46,12 @@ from .stack.products import products
 
 # Modes of NVIDIA's runtime with which `docker run --gpus` works; None: the default is used.
 MODES = (None, "", "auto", "legacy", "jit-cdi")
-# The toolkit's words for a host whose driver does not run.
 # Docker's words where the kernel has AppArmor, and the host has not its parser.
 NO_PROFILE = re.compile(r"AppArmor enabled on system but the \S+ profile could not be loaded")
 # runc's words where something is mounted over a part of /proc: the kernel gives mapped accounts no
 # /proc that would show what is below.
 NO_PROC = re.compile(r'mounting "proc" to rootfs at "/proc": .*operation not permitted')
+# The toolkit's words for a host whose driver does not run.
 NO_DRIVER = re.compile(r"nvml error|driver not loaded|libnvidia-ml|libcuda\.so", re.IGNORECASE)
 
 
