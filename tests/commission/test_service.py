@@ -121,7 +121,7 @@ def test_killed_in_its_collectives_it_repeats_these_and_nothing_before(
     ) as running:
         wait_until(lambda: bool(processes_with(tmp_path / "gpu02/lib64")), 120)
         running.send_signal(signal.SIGKILL)
-    # What it had started on the hosts ends with it.
+    # The processes that the killed command had started on the hosts end, too.
     wait_until(lambda: not processes_with(tmp_path))
     for name in names:
         stages = record(tmp_path, name)["stages"]

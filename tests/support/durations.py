@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from gpufleet.files import write_file
+from lab.settings import cache_root
 
 # Shorter tests do not decide the order.
 LEAST_S = 0.5
@@ -24,8 +25,7 @@ LEAST_S = 0.5
 
 def record_file() -> Path:
     """Where the record is."""
-    cache = os.environ.get("GPUFLEET_CACHE") or Path.home() / ".cache" / "gpufleet"
-    return Path(cache, "test-durations.json")
+    return cache_root(os.environ) / "test-durations.json"
 
 
 def recorded() -> dict[str, float]:

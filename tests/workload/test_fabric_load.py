@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.toolkit_run import Document, run
 
-# What one series of blocks of 1 MiB has.
+# The size of one series of copies, each a block of 1 MiB.
 SERIES_GIB = 8 / 1024
 
 

@@ -90,7 +90,7 @@ def texts_of(history: History, hosts: Iterable[str], last: int | None = None) ->
             night.id,
             before,
         ):
-            # That of the night before may be missing.
+            # The night before may have no text of this host: then the newest known one is compared.
             if names[host] in found and latest.get((host, measure)) != text:
                 latest[host, measure] = text
                 found[names[host]][measures[measure]].append((number, text))

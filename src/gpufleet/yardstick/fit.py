@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from .values import LEAST_SIBLINGS, Kind, Line
 
-# Of each line its nights, oldest first; NaN: not measured.
+# A row has the nights of one line, oldest first; NaN stands for a night without a value.
 Rows = NDArray[np.float64]
 Positions = NDArray[np.intp]
 # By night: the level of each group that has enough cards.

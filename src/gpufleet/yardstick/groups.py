@@ -19,7 +19,8 @@ NIGHTS, MARGIN = 3, 2.0
 # Their cards lost about as much, since about the same night.
 LEAST_SHARING, SHARING = 4, 0.05
 ALIKE_LOSS, ALIKE_NIGHTS = 2.0, 3
-# Of a host that shares it, so many cards do, or its only one: what is shared is no fault of a card.
+# A host shares a loss when so many of its cards have it, or its only one: one card of several that
+# is slow may be broken.
 CARDS = 2
 
 # By group and measure: how many cards each host has.
@@ -132,7 +133,7 @@ def judged(
 def _shared(each: Sequence[Finding], hosts: Mapping[str, int]) -> list[Finding]:
     """Those that share a loss: enough hosts have about the usual one since about the same night.
 
-    One that lost less, or seems to have begun later, is among them: a single night ends a run.
+    A card that lost less, or whose run is shorter, is among them: a single better night ends a run.
     `hosts`: how many cards each has.
     """
     own = Counter(one.host for one in each)

@@ -55,7 +55,7 @@ static int trouble(const char *name)
     return atoi(value);
 }
 
-static int told(const char *name, const char *word)
+static int asked(const char *name, const char *word)
 {
     const char *value = setting(name);
     return value && !strcmp(value, word);
@@ -158,7 +158,7 @@ int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsign
     int status = trouble("STAND_IN_KERNEL");
     for (unsigned i = 0; i < n && i < gx * bx; i++)
         out[i] = in[i] * 2654435761u + (i ^ (in[i] >> 7));
-    if (told("STAND_IN_KERNEL", "wrong"))
+    if (asked("STAND_IN_KERNEL", "wrong"))
         out[7] ^= 1;
     return status;
 }
@@ -187,13 +187,13 @@ int cudaMemcpy(void *to, const void *from, size_t size, int kind)
     if (size > 4096 * 4096 && kind == number("STAND_IN_DEAD_WAY", 0))
         return 0;
     memcpy(to, from, size);
-    if (kind == 3 && told("STAND_IN_MEMORY", "wrong"))
+    if (kind == 3 && asked("STAND_IN_MEMORY", "wrong"))
         ((char *)to)[size - 4] ^= 1;
-    if (kind == 3 && told("STAND_IN_MEMORY", "middle"))
+    if (kind == 3 && asked("STAND_IN_MEMORY", "middle"))
         ((char *)to)[size / 2] ^= 1;
     /* A cell that loses a bit: in the fourth of the blocks of 64 MiB that are written. */
     static int blocks;
-    if (kind == 3 && size == 64 * MIB && told("STAND_IN_MEMORY", "cell") && ++blocks == 4)
+    if (kind == 3 && size == 64 * MIB && asked("STAND_IN_MEMORY", "cell") && ++blocks == 4)
         ((char *)to)[size / 3] ^= 1;
     return 0;
 }
@@ -218,7 +218,7 @@ int cudaDeviceGetAttribute(int *value, int attribute, int gpu)
 int cudaDeviceReset(void) { return 0; }
 int cudaDeviceCanAccessPeer(int *can, int a, int b)
 {
-    return *can = a != b && !told("STAND_IN_PEER", "apart"), 0;
+    return *can = a != b && !asked("STAND_IN_PEER", "apart"), 0;
 }
 int cudaDeviceEnablePeerAccess(int peer, unsigned flags)
 {
@@ -238,10 +238,10 @@ int cudaMemset(void *to, int byte, size_t size) { return memset(to, byte, size),
 int cudaMemcpyPeer(void *to, int a, const void *from, int b, size_t size)
 {
     (void)a, (void)b;
-    if (told("STAND_IN_PEER", "nothing"))
+    if (asked("STAND_IN_PEER", "nothing"))
         return 0;
     memcpy(to, from, size);
-    if (told("STAND_IN_PEER", "wrong"))
+    if (asked("STAND_IN_PEER", "wrong"))
         memset(to, 0, size);
     return trouble("STAND_IN_PEER");
 }
@@ -251,7 +251,7 @@ int cudaMemcpyPeerAsync(void *to, int a, const void *from, int b, size_t size, v
         return 1;
     int status = cudaMemcpyPeer(to, a, from, b, size);
     /* A link that changes a bit in one direction. */
-    if (told("STAND_IN_PEER", "bit") && a > b)
+    if (asked("STAND_IN_PEER", "bit") && a > b)
         ((char *)to)[size / 3] ^= 1;
     return status;
 }
@@ -362,7 +362,7 @@ int cublasSgemm_v2(void *handle, int ta, int tb, int m, int n, int k, const floa
                    int lc)
 {
     (void)handle, (void)ta, (void)tb;
-    int swapped = told("STAND_IN_CUBLAS", "transposed");
+    int swapped = asked("STAND_IN_CUBLAS", "transposed");
     for (int column = 0; column < n; column++)
         for (int row = 0; row < m; row++) {
             float sum = 0;
@@ -374,9 +374,9 @@ int cublasSgemm_v2(void *handle, int ta, int tb, int m, int n, int k, const floa
     /* Of so many products one is wrong, as on a card that is slightly broken. */
     static int products;
     int every = number("STAND_IN_WRONG_EVERY", 0);
-    if (told("STAND_IN_CUBLAS", "wrong") || (every && ++products % every == 0))
+    if (asked("STAND_IN_CUBLAS", "wrong") || (every && ++products % every == 0))
         c[5] += 1;
-    if (told("STAND_IN_CUBLAS", "zeros"))
+    if (asked("STAND_IN_CUBLAS", "zeros"))
         memset(c, 0, sizeof *c * m * n);
     return 0;
 }
@@ -418,7 +418,7 @@ int cublasSasum_v2(void *handle, int n, const float *x, int ix, float *result)
 {
     (void)handle;
     *result = 0;
-    for (int i = 0; i < n && !told("STAND_IN_CUBLAS", "sums"); i++)
+    for (int i = 0; i < n && !asked("STAND_IN_CUBLAS", "sums"); i++)
         *result += x[i * ix] < 0 ? -x[i * ix] : x[i * ix];
     return 0;
 }
@@ -448,7 +448,7 @@ int nvrtcCompileProgram(void *program, int count, const char **options)
     /* As a release that does not know the GPU's own machine code. */
     if (count && !strncmp(options[0], "--gpu-architecture=sm_", 22) && getenv("STAND_IN_PTX"))
         return 5;
-    return told("STAND_IN_NVRTC", "compilation") ? 6 : 0;
+    return asked("STAND_IN_NVRTC", "compilation") ? 6 : 0;
 }
 int nvrtcGetPTXSize(void *program, size_t *size) { return (void)program, *size = strlen(code) + 1, 0; }
 int nvrtcGetPTX(void *program, char *text) { return (void)program, strcpy(text, code), 0; }
@@ -505,7 +505,7 @@ int cudnnConvolutionForward(void *handle, const float *alpha, void *xd, const fl
                         }
                 y[(k * H + r) * W + q] = *alpha * sum;
             }
-    if (told("STAND_IN_CUDNN", "wrong"))
+    if (asked("STAND_IN_CUDNN", "wrong"))
         y[3] += 0.5f;
     return 0;
 }
