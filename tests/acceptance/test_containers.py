@@ -22,7 +22,6 @@ from tests.support.gpu_containers import (
     words,
 )
 from tests.support.lab_fleet import ROOT, Fleet
-from tests.support.moments import some_slow
 
 pytestmark = pytest.mark.lab
 UP = ("--hosts", "lab1,lab2")
@@ -107,7 +106,8 @@ MOMENTS = [
 ]
 
 
-@pytest.mark.parametrize("moment", some_slow(MOMENTS, MOMENTS[1:2]))
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", MOMENTS)
 def test_a_killed_run_is_finished_by_the_next(
     fleet: Fleet, declared: dict[str, Any], theirs: str, moment: str
 ) -> None:
@@ -280,6 +280,7 @@ def test_a_setting_of_the_toolkit_that_denies_gpus_is_named(
     assert reported[1] in found["remedy"]
 
 
+@pytest.mark.slow
 def test_a_process_that_is_only_called_dockerd_is_not_the_engine(
     fleet: Fleet, declared: dict[str, Any], theirs: str
 ) -> None:
@@ -296,6 +297,7 @@ def test_a_process_that_is_only_called_dockerd_is_not_the_engine(
         fleet.on("lab1", "systemctl stop called-dockerd; rm /tmp/dockerd")
 
 
+@pytest.mark.slow
 def test_an_older_toolkit_leaves_no_link_to_a_unit_that_is_gone(
     fleet: Fleet, declared: dict[str, Any], theirs: str
 ) -> None:

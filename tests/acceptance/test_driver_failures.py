@@ -17,7 +17,6 @@ import pytest
 
 from lab import driver_repository
 from tests.support.lab_fleet import ROOT, Done, Fleet
-from tests.support.moments import some_slow
 
 pytestmark = pytest.mark.lab
 
@@ -141,6 +140,7 @@ def test_a_half_configured_package_of_ours_is_finished(host: Host) -> None:
     host.works(OLD)
 
 
+@pytest.mark.slow
 def test_a_broken_package_of_others_is_named(host: Host) -> None:
     host.on(
         "mkdir -p /tmp/theirs/DEBIAN; cd /tmp/theirs;"
@@ -161,6 +161,7 @@ def test_packages_that_others_hold_are_no_obstacle(host: Host) -> None:
     assert "dkms" in host.on("apt-mark showhold").splitlines()
 
 
+@pytest.mark.slow
 def test_missing_headers_are_brought_back(host: Host) -> None:
     host.on("dpkg -P --force-depends $(dpkg-query -W -f '${Package}\\n' 'linux-headers-*')")
     reported = host.verdicts(OLD, status=1)["driver.modules"]
@@ -198,6 +199,7 @@ def test_a_key_of_another_fingerprint_is_refused(host: Host) -> None:
     host.works(OLD)
 
 
+@pytest.mark.slow
 def test_two_repositories_that_would_be_mixed_are_refused(host: Host) -> None:
     """The declared one lacks a package, another one has it."""
     whole = host.fingerprint
@@ -235,6 +237,7 @@ def test_a_lock_that_is_held_is_reported_with_its_holder(host: Host) -> None:
     host.works(OLD)
 
 
+@pytest.mark.slow
 def test_too_little_space_is_reported_before_anything_changes(host: Host) -> None:
     before = host.on("dpkg-query -W; cat /etc/apt/preferences.d/gpufleet-driver")
     host.refused(
@@ -261,6 +264,7 @@ def test_a_disk_that_fills_up_in_the_build_brings_the_old_driver_back(host: Host
     host.works(NEW)
 
 
+@pytest.mark.slow
 def test_a_reboot_is_noted_before_the_driver_changes_and_done_once(host: Host) -> None:
     """With a GPU declared that is not there a driver is installed, and never comes to run."""
     marker, gpu = f"{STATE}/reboot-pending.json", {"gpu_expect": {"count": 1}}
@@ -302,10 +306,9 @@ MOMENTS = {
     "all stands but the receipt": f"dkms status nvidia/{NEW} | grep -q installed",
 }
 
-USUAL = {"the module is being built"}
 
-
-@pytest.mark.parametrize("moment", some_slow(MOMENTS, USUAL))
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", MOMENTS)
 def test_a_killed_upgrade_is_finished_by_the_next_run(host: Host, moment: str) -> None:
     host.on("mkdir -p /run/stand-in; echo 3 >/run/stand-in/unpack; echo 3 >/run/stand-in/build")
     host.fleet.killed(MOMENTS[moment], *host.command(NEW))

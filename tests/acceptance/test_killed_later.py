@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.support.lab_fleet import ROOT, TOOLKIT, Fleet
-from tests.support.moments import some_slow
+from tests.support.moments import all_but_one_slow
 
 pytestmark = pytest.mark.lab
 
@@ -100,8 +100,9 @@ GOING = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("start")
-@pytest.mark.parametrize("moment", some_slow(GOING, [next(iter(GOING))]))
+@pytest.mark.parametrize("moment", GOING)
 def test_remove(fleet: Fleet, moment: str) -> None:
     command = playbook({}, "remove", gpu_remove_toolkits=["8.0"])
     finished(fleet, command, GOING[moment], ONE, TOOLKIT)
@@ -109,8 +110,9 @@ def test_remove(fleet: Fleet, moment: str) -> None:
     fleet.on("lab1", f"rm -r {LEGACY}")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("start")
-@pytest.mark.parametrize("moment", some_slow(GOING, []))
+@pytest.mark.parametrize("moment", GOING)
 def test_prune(fleet: Fleet, moment: str) -> None:
     declared = {**ONE, "gpu_prune": True}
     finished(fleet, playbook(declared), GOING[moment], declared, TOOLKIT)
@@ -118,6 +120,7 @@ def test_prune(fleet: Fleet, moment: str) -> None:
     fleet.on("lab1", f"rm -r {LEGACY}")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("start")
 def test_a_killed_removal_of_what_is_declared_no_longer_is_finished_without_prune(
     fleet: Fleet,
@@ -147,7 +150,9 @@ def cudnn(fleet: Fleet) -> set[str]:
 
 
 @pytest.mark.usefixtures("start")
-@pytest.mark.parametrize("moment", some_slow(INSTALLING, [next(iter(INSTALLING))]))
+@pytest.mark.parametrize(
+    "moment", all_but_one_slow(INSTALLING, "new libraries stand beside the old")
+)
 def test_upgrade(fleet: Fleet, moment: str) -> None:
     declared = {**BOTH, "gpu_toolkits": [{"cuda": "11.8", "cudnn": ["8.7"]}, "8.0"]}
     kept = f"{LEGACY} {TOOLKIT}"
@@ -171,8 +176,9 @@ ADOPTING = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("start")
-@pytest.mark.parametrize("moment", some_slow(ADOPTING, []))
+@pytest.mark.parametrize("moment", ADOPTING)
 def test_adopt(fleet: Fleet, moment: str) -> None:
     fleet.on("lab1", f"rm -r {STATE}")
     command = playbook(BOTH, gpu_artifacts_source="/nowhere")
@@ -181,6 +187,7 @@ def test_adopt(fleet: Fleet, moment: str) -> None:
     assert len(receipts) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("start")
 def test_switch(fleet: Fleet) -> None:
     declared = {**BOTH, "gpu_cuda_default": "8.0"}

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.lab_fleet import STACK, TOOLKIT, Fleet
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.slow]
 UP = ("--hosts", "lab1")
 
 
@@ -68,13 +68,6 @@ OBSTACLES = {
     ),
 }
 
-# Alike for the code, and another component or file system.
-ALIKE = (
-    "immutable directory of a stack",
-    "read-only mount on a toolkit",
-    "full file system of the artifacts",
-)
-
 
 @pytest.fixture(scope="module")
 def provisioned(fleet: Fleet) -> Fleet:
@@ -83,13 +76,7 @@ def provisioned(fleet: Fleet) -> Fleet:
     return fleet
 
 
-@pytest.mark.parametrize(
-    "obstacle",
-    [
-        pytest.param(obstacle, id=name, marks=[pytest.mark.slow] * (name in ALIKE))
-        for name, obstacle in OBSTACLES.items()
-    ],
-)
+@pytest.mark.parametrize("obstacle", OBSTACLES.values(), ids=OBSTACLES)
 def test_it_is_named_and_its_remedy_helps(provisioned: Fleet, obstacle: Obstacle) -> None:
     fleet = provisioned
     fleet.on("lab1", obstacle.inject)

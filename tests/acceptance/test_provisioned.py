@@ -54,6 +54,7 @@ def test_a_host_that_could_not_be_judged_is_run_and_not_skipped(fleet: Fleet) ->
 
 
 # Each has a row in the table of faults as well.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("breakage", "checks", "reported"),
     [
@@ -63,24 +64,21 @@ def test_a_host_that_could_not_be_judged_is_run_and_not_skipped(fleet: Fleet) ->
             {"toolkit.files", "cudnn.present", "stack.matmul"},
             "libcublas",
         ),
-        pytest.param(
+        (
             "ln -sfn /nowhere /usr/local/cuda",
             {"toolkit.default-link"},
             "/nowhere",
-            marks=pytest.mark.slow,
         ),
-        pytest.param(
+        (
             f"chmod 600 {TOOLKIT}/include/cudnn_version.h",
             {"cudnn.files", "cudnn.readable"},
             "cudnn_version.h",
-            marks=pytest.mark.slow,
         ),
-        pytest.param(
+        (
             f"sed -i 's/^Version: .*/Version: 2.12.0/' "
             f"{STACK}/lib/python3.11/site-packages/tensorflow-2.13.1.dist-info/METADATA",
             {"stack.release"},
             "2.12.0",
-            marks=pytest.mark.slow,
         ),
         (
             "mkdir -p /var/lib/gpufleet/journal; echo '"
@@ -147,6 +145,7 @@ def test_remove_takes_exactly_what_was_installed_on_that_host(fleet: Fleet) -> N
     assert fleet.state("lab2") == before
 
 
+@pytest.mark.slow
 def test_what_was_removed_is_missed_and_comes_back(fleet: Fleet) -> None:
     missed = {name for name, row in fleet.verdicts(1)["lab1"].items() if row["verdict"] == "FAIL"}
     assert {"toolkit.present", "stack.release"} <= missed

@@ -111,7 +111,11 @@ def stopped(run: Run, number: signal.Signals) -> str:
     return output
 
 
-@pytest.mark.parametrize("number", SIGNALS[:2], ids=lambda number: number.name)
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGTERM, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)],
+    ids=lambda number: number.name,
+)
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_a_verb_stopped_at_a_moment_leaves_nothing(
     fleet: Fleet, moment: str, number: signal.Signals

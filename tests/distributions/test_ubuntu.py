@@ -27,14 +27,10 @@ RELEASES: dict[str, dict[str, str]] = {
     "ubuntu-24.04": {"kernel": "6.8.0-52", "next": "6.8.0-60", "old": "580.126.09",
                      "new": "580.126.20", "other": "595.58.03"},
 }  # fmt: skip
-slow = pytest.mark.slow
 pytestmark = [
     pytest.mark.lab,
-    pytest.mark.parametrize(
-        "host",
-        [name if name == "ubuntu-22.04" else pytest.param(name, marks=slow) for name in RELEASES],
-        indirect=True,
-    ),
+    pytest.mark.slow,
+    pytest.mark.parametrize("host", RELEASES, indirect=True),
 ]
 
 
@@ -78,7 +74,6 @@ def test_a_driver_of_the_distribution_is_installed_held_and_verified(
     assert set(booted.driver_packages()) <= set(booted.on("apt-mark showhold").split())
 
 
-@slow
 def test_check_mode_of_an_upgrade_says_it_and_changes_nothing(
     booted: DistributionHost, of: dict[str, str]
 ) -> None:
@@ -88,7 +83,6 @@ def test_check_mode_of_an_upgrade_says_it_and_changes_nothing(
     assert (booted.fleet.state("lab1"), booted.driver_packages()) == (before, packages)
 
 
-@slow
 def test_an_upgrade_at_night_brings_the_kernel_with_the_module_and_leaves_the_driver(
     booted: DistributionHost, of: dict[str, str]
 ) -> None:
@@ -102,7 +96,6 @@ def test_an_upgrade_at_night_brings_the_kernel_with_the_module_and_leaves_the_dr
     booted.works(driver(of["old"]), of["old"])
 
 
-@slow
 def test_a_killed_upgrade_is_finished_by_the_next_run(
     booted: DistributionHost, of: dict[str, str]
 ) -> None:
@@ -116,7 +109,6 @@ def test_a_killed_upgrade_is_finished_by_the_next_run(
     booted.works(driver(of["new"]), of["new"])
 
 
-@slow
 def test_nothing_of_the_version_before_stays_behind(
     booted: DistributionHost, of: dict[str, str]
 ) -> None:
@@ -125,7 +117,6 @@ def test_nothing_of_the_version_before_stays_behind(
         of["new"]}  # fmt: skip
 
 
-@slow
 def test_a_rollback_needs_no_archive(booted: DistributionHost, of: dict[str, str]) -> None:
     booted.on("mv /srv/archive /srv/away")
     booted.rollback()
@@ -133,7 +124,6 @@ def test_a_rollback_needs_no_archive(booted: DistributionHost, of: dict[str, str
     booted.works(driver(of["old"]), of["old"])
 
 
-@slow
 def test_the_kind_of_module_changes_and_back(booted: DistributionHost, of: dict[str, str]) -> None:
     for module in ("proprietary", "open"):
         declaration = driver(of["new"], module=module)
@@ -142,7 +132,6 @@ def test_the_kind_of_module_changes_and_back(booted: DistributionHost, of: dict[
         assert booted.receipt()["module"] == module
 
 
-@slow
 def test_another_branch_takes_the_place_of_the_first(
     booted: DistributionHost, of: dict[str, str]
 ) -> None:
@@ -155,7 +144,6 @@ def test_another_branch_takes_the_place_of_the_first(
     booted.works(driver(of["new"]), of["new"])
 
 
-@slow
 def test_the_persistence_daemon_runs_with_the_mode_on(booted: DistributionHost) -> None:
     """Ubuntu's unit has the mode off and no [Install]: its restart, as a remedy, did not help."""
     booted.on("[ -e /dev/nvidia0 ] || mknod -m 666 /dev/nvidia0 c 203 0")
@@ -177,7 +165,6 @@ def test_the_persistence_daemon_runs_with_the_mode_on(booted: DistributionHost) 
               " systemctl daemon-reload")  # fmt: skip
 
 
-@slow
 def test_the_driver_goes_with_all_that_came_with_it(booted: DistributionHost) -> None:
     booted.fleet.gpufleet("remove", "--driver")
     assert booted.driver_packages() == {}
@@ -187,7 +174,6 @@ def test_the_driver_goes_with_all_that_came_with_it(booted: DistributionHost) ->
     assert set(booted.modules().values()) == {"none"}
 
 
-@slow
 def test_nvidias_repository_gives_way_to_nothing_else(
     booted: DistributionHost, of: dict[str, str], tmp_path: Path
 ) -> None:
@@ -216,7 +202,6 @@ def test_nvidias_repository_gives_way_to_nothing_else(
     assert booted.on("find /etc/apt -name '*gpufleet*'; grep -rls srv/nvidia /etc/apt || :") == ""
 
 
-@slow
 def test_the_nightly_pass_is_a_document(booted: DistributionHost, of: dict[str, str]) -> None:
     booted.provision(driver(of["new"]))
     document = json.loads(booted.fleet.gpufleet(

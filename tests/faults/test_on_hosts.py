@@ -94,11 +94,13 @@ def test_refused_before_anything_changes(one_stack: Healthy, fault: Fault, prove
     assert re.search(fault.remedy, " ".join(output.split()))
 
 
+@pytest.mark.slow
 @named(libraries.SIDE_BY_SIDE)
 def test_side_by_side(two_toolkits: Healthy, fault: Fault, prove: Prove) -> None:
     break_and_repair(two_toolkits, fault, prove)
 
 
+@pytest.mark.slow
 @named(package_holds.FAULTS)
 def test_with_a_driver(with_driver: Healthy, fault: Fault, prove: Prove) -> None:
     break_and_repair(with_driver, fault, prove)
