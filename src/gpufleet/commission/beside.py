@@ -104,7 +104,7 @@ def way(a: int | None, b: int | None) -> str:
 def _changed(wrong: Sequence[LinkLoad]) -> Reason:
     """Why blocks that changed fail the host: of one link, or of all links of one GPU."""
     listed = [
-        f"{entry['wrong']} of {entry['checked']} blocks of 64 MiB changed on the way from"
+        f"{entry['wrong']} of {entry['checked']} blocks changed on the way from"
         f" {way(entry['from'], entry['to'])}"
         for entry in wrong
     ]

@@ -202,7 +202,7 @@ _Ends = TypedDict(
 
 
 class LinkLoad(_Ends):
-    """A direction in which blocks of 64 MiB were copied, while all GPUs and links were loaded."""
+    """A direction in which blocks were copied, while all GPUs and links were loaded."""
 
     access: Annotated[
         bool | None,
