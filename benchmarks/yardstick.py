@@ -104,6 +104,7 @@ def own(fleet: Fleet, alerts: float = 1.0) -> Month:
     groups = len(MEASURES) * len({each[-1] for each in fleet.groups})
     budget = Budget(alerts, hosts, len(kinds), fleet.cards * len(MEASURES), groups)
     named: dict[str, int] = {}
+    hosts_named: set[str] = set()
     found = Month()
     shared: set[tuple[str, str, str]] = set()
     began = time.process_time()
@@ -121,13 +122,13 @@ def own(fleet: Fleet, alerts: float = 1.0) -> Month:
         for each in findings:
             if each.fails and each.card and not _before(fleet, each, night):
                 named.setdefault(each.card, night)
+            elif each.fails and each.host:
+                hosts_named.add(each.host)
     found.seconds = (time.process_time() - began) / NIGHTS_PER_MONTH
     found.shared = len(shared)
     cards = {f"card {fault.card}": fault for fault in fleet.faults}
     ill = {fleet.host(fault.card) for fault in fleet.faults}
-    found.false_hosts = {
-        host for card in named if (host := fleet.host(int(card.split()[1]))) not in ill
-    }
+    found.false_hosts = {*hosts_named, *(fleet.host(int(card.split()[1])) for card in named)} - ill
     for card, fault in cards.items():
         delay = named[card] - fault.night + 1 if card in named else math.inf
         found.delays.setdefault(title(fault), []).append(delay)

@@ -227,7 +227,7 @@ def test_a_hot_card_is_named_in_degrees_and_is_not_slow(history: History) -> Non
     fleet(history, 6, 40, lambda *_: 1, more=more)
     changes = history.changes()
     (change,) = changes["changes"]
-    assert "GPU-gpu03-1: load.temperature_c is 15" in change["text"]
+    assert "GPU-gpu03-1: load.temperature_c is 14.0 °C higher" in change["text"]
     assert "°C higher than before for 3 nights" in change["text"]
     assert "slow_card" not in changes["standing"][0]
     found = distributions.document(history, None, "*temperature_c", 1.0)
@@ -256,7 +256,7 @@ def test_a_host_whose_imports_take_longer_is_named(history: History) -> None:
     (change,) = history.changes()["changes"]
     assert (change["host"], change["check"]) == ("gpu03", "fleet.outlier")
     assert "The host: stack.tf.import_s is" in change["text"]
-    assert "compared with 11 siblings" in change["text"]
+    assert "compared with 11 other hosts" in change["text"]
 
 
 def test_a_slow_card_has_its_nights_for_the_metrics(history: History) -> None:

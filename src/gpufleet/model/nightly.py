@@ -38,7 +38,7 @@ class ChangeEntry(TypedDict):
 class SlowCard(TypedDict):
     """A GPU that is slower than its siblings or than it was."""
 
-    gpu: Annotated[Text, "its UUID, or its index"]
+    gpu: Annotated[Text, "its UUID, or its index; `all`: each card of the host"]
     nights: Annotated[int, "for how many measured nights in a row"]
 
 

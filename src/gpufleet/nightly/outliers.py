@@ -1,6 +1,7 @@
 """What is worse than its siblings, or than the fleet's own nights, as changes. Pure.
 
-A card has one change for all of its measures, a group has one for all of its cards.
+A card has one change for all of its measures, a host that is worse as a whole and a group have one
+for all of their cards.
 """
 
 from __future__ import annotations
@@ -19,11 +20,17 @@ from gpufleet.yardstick.values import ERRORS, Analysis, Finding
 
 from .change import Change, count_nights
 
+# The name of all cards of a host.
+ALL = "all"
 CARD, GROUP, FLEET = "fleet.outlier", "fleet.group", "fleet"
 KIND, VERDICT = "outlier", "OUTLIER"
 CARD_REMEDY = (
     "see gpu.throttle, gpu.settings and gpu.pcie; compare the card in another slot;"
     " ./gpufleet verify --deep shows temperatures and clocks under load"
+)
+HOST_REMEDY = (
+    "look for what slows all of its cards: other work, cooling, power limits or the processors;"
+    " see gpu.throttle, gpu.settings and host.governor"
 )
 GROUP_REMEDY = "look for what these hosts share: a new driver, their room, rack, power or load"
 
@@ -98,10 +105,10 @@ def standing(tonight: Analysis, nights: int) -> Iterator[Standing]:
             slow = [
                 each.nights or nights
                 for each in findings
-                if each.fails and each.card and facts.is_speed(each.kind)
+                if each.fails and each.host and facts.is_speed(each.kind)
             ]
             if slow:
-                row["slow_card"] = {"gpu": key[1], "nights": max(slow)}
+                row["slow_card"] = {"gpu": key[1] or ALL, "nights": max(slow)}
             yield row
 
 
@@ -131,8 +138,11 @@ def _worst(analysis: Analysis) -> dict[Key, list[Finding]]:
 
 def _is_judged(key: Key, findings: Sequence[Finding], tonight: Analysis) -> bool:
     """Whether tonight says that it is over, and does not only lack the values."""
+    host, card = key
     if not findings[0].host:
-        return any(spread.group == key[0] for spread in tonight.spreads)
+        return any(spread.group == host for spread in tonight.spreads)
+    if not card:
+        return any(host == name for spread in tonight.spreads for name, _ in spread.offsets)
     return any(key in spread.offsets for spread in tonight.spreads) or key in tonight.counted
 
 
@@ -155,9 +165,10 @@ def _change(key: Key, findings: Sequence[Finding]) -> Change:
     since = f" for {count_nights(first.nights)}" if first.nights else ""
     size = facts.amount(first.kind, abs(first.change))
     way = "lower" if first.change < 0 else "higher"
+    siblings = "siblings" if first.card else "other hosts"
     against = {
-        "shift": f"than before{since}, compared with {first.siblings} siblings",
-        "level": f"than the usual of {first.siblings} siblings",
+        "shift": f"than before{since}, compared with {first.siblings} {siblings}",
+        "level": f"than the usual of {first.siblings} {siblings}",
         "group": f"than before{since} on all of its {first.siblings} cards",
         "shared": f"than before{since}: {_hosts(first.hosts)}",
         "rise": f"than before{since}",
@@ -186,7 +197,9 @@ def _remedy(finding: Finding) -> str:
     counter = next((each for each in facts.counters() if each.name == finding.measure), None)
     if counter and finding.kind == ERRORS:
         return counter.remedy
-    return CARD_REMEDY if finding.host else GROUP_REMEDY
+    if not finding.host:
+        return GROUP_REMEDY
+    return CARD_REMEDY if finding.card else HOST_REMEDY
 
 
 def _hosts(names: Sequence[str]) -> str:

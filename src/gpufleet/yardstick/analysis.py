@@ -6,11 +6,14 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from . import fit, groups, levels, shifts
+from . import fit, groups, hosts, levels, shifts
 from .groups import Sizes
+from .hosts import Lined
 from .means import means
-from .runs import Runs
 from .values import LEAST_SIBLINGS, Analysis, Budget, Finding, Kind, Line
+
+# The last night, and the one before it.
+NIGHTS_JUDGED = 2
 
 
 @dataclass(frozen=True)
@@ -21,6 +24,16 @@ class _Measure:
     nights: shifts.Parts
     residuals: fit.Rows
     heights: fit.Levels
+
+
+@dataclass(frozen=True)
+class _Scale:
+    """Cards in their hosts, or hosts: their lines, and what is worse in the last nights."""
+
+    known: Sequence[shifts.Noises]
+    sizes: Sizes
+    # The last one first.
+    nights: Sequence[groups.Night]
 
 
 def analyse(kind: Kind, lines: Iterable[Line], budget: Budget) -> Analysis:
@@ -37,34 +50,53 @@ def analyse_both(kind: Kind, values: Iterable[Line], budget: Budget) -> tuple[An
     for line in values:
         by_name[line.measure].append(line)
     measures: list[_Measure] = []
-    known: list[shifts.Noises] = []
-    sizes: Sizes = {}
+    divided: list[tuple[Lined, Lined]] = []
     for members in by_name.values():
         if len(members) <= LEAST_SIBLINGS:
             continue
         nights = shifts.parts(len(members[0].values))
         residuals, heights = fit.residuals(members, fit.oriented(kind, members), nights.reference)
         measures.append(_Measure(members, nights, residuals, heights))
-        known.append(shifts.noises(kind, members, residuals, nights, heights[-1]))
-        sizes |= _sizes(members, heights[-1])
-    lines, residuals = means(kind, [(each.lines, each.residuals) for each in measures])
-    if lines:
-        grouped = {group for group, _ in sizes}
-        known.append(shifts.noises(kind, lines, residuals, measures[0].nights, grouped))
-        sizes |= _sizes(lines, grouped)
-    runs = shifts.healthy_runs(known)
-    before, tonight = (
-        _judged(kind, measures, known, runs, budget=budget, sizes=sizes, dropped=dropped)
-        for dropped in (1, 0)
+        divided.append(hosts.divided(members, residuals, nights.reference))
+    scales = [_scale(kind, budget, measures, each) for each in zip(*divided, strict=True)]
+    tonight, before = (
+        _judged(kind, measures, scales, budget=budget, dropped=dropped)
+        for dropped in range(NIGHTS_JUDGED)
     )
     tonight.compared = {
-        (line.host, line.card, line.measure) for noises in known for line in noises.lines
+        (line.host, line.card, line.measure)
+        for scale in scales
+        for noises in scale.known
+        for line in noises.lines
     }
     return before, tonight
 
 
+def _scale(
+    kind: Kind, budget: Budget, measures: Sequence[_Measure], members: Sequence[Lined]
+) -> _Scale:
+    """The lines of all measures, and the means of each card or host."""
+    known: list[shifts.Noises] = []
+    sizes: Sizes = {}
+    for each, (lines, rows) in zip(measures, members, strict=True):
+        groups_now = each.heights[-1].keys()
+        known.append(shifts.noises(kind, lines, rows, each.nights, groups_now))
+        sizes |= _sizes(lines, groups_now)
+    lines, rows = means(kind, members)
+    if lines:
+        grouped = {group for group, _ in sizes}
+        known.append(shifts.noises(kind, lines, rows, measures[0].nights, grouped))
+        sizes |= _sizes(lines, grouped)
+    limits = shifts.limits(shifts.healthy_runs(known), budget)
+    nights = [
+        groups.Night(kind, shifts.shifts(kind, known, limits, dropped), sizes)
+        for dropped in range(NIGHTS_JUDGED + groups.SHARED_NIGHTS)
+    ]
+    return _Scale(known, sizes, nights)
+
+
 def _sizes(lines: Sequence[Line], groups: Collection[str]) -> Sizes:
-    found = {(group, lines[0].measure): Counter[str]() for group in groups}
+    found = {(group, line.measure): Counter[str]() for line in lines[:1] for group in groups}
     for line in lines:
         if line.groups[-1] in groups:
             found[line.groups[-1], line.measure][line.host] += 1
@@ -74,11 +106,9 @@ def _sizes(lines: Sequence[Line], groups: Collection[str]) -> Sizes:
 def _judged(
     kind: Kind,
     measures: Sequence[_Measure],
-    known: Sequence[shifts.Noises],
-    runs: Runs,
+    scales: Sequence[_Scale],
     *,
     budget: Budget,
-    sizes: Sizes,
     dropped: int,
 ) -> Analysis:
     """The findings without so many of the last nights."""
@@ -96,7 +126,11 @@ def _judged(
         }
         found.spreads += levels.spreads(kind, each.lines, offsets, centres)
         found.findings += groups.drifts(kind, each.lines, heights, each.nights, budget)
-    changed = groups.judged(kind, shifts.shifts(kind, known, runs, budget, dropped), sizes)
+    changed = [
+        finding
+        for scale in scales
+        for finding in groups.judged(kind, scale.nights[dropped:], scale.sizes)
+    ]
     found.findings += changed
     # What has changed is said once.
     cards = {(each.host, each.card, each.measure) for each in changed}

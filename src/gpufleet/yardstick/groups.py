@@ -16,13 +16,17 @@ from .values import Budget, Finding, Kind, Line
 # reference: nights of a group depend on each other more than those of single cards.
 NIGHTS, MARGIN = 3, 2.0
 # A fault is shared by at least so many hosts, and by this part of the group's hosts, or of all.
-# Their cards lost about as much, since about the same night.
-LEAST_SHARING, SHARING = 4, 0.05
+# They lost about as much, since about the same night.
+LEAST_SHARING, SHARING = 4, 0.01
 ALIKE_LOSS, ALIKE_NIGHTS = 2.0, 3
+# What a host shared in one of so many nights before is not its own tonight: a job slows it when its
+# room has just recovered, and the run of nights would go on.
+SHARED_NIGHTS = 3
 # A host shares a loss when so many of its cards have it, or its only one: one card of several that
 # is slow may be broken.
 CARDS = 2
 
+_Key = tuple[str, str, str]
 # By group and measure: how many cards each host has.
 Sizes = dict[tuple[str, str], Counter[str]]
 
@@ -76,36 +80,16 @@ def drifts(
     return found
 
 
-def judged(
-    kind: Kind,
-    shifts: Iterable[Shift],
-    sizes: Sizes,
-) -> list[Finding]:
-    """Each card's finding, or one of all hosts that share it.
+def judged(kind: Kind, nights: Sequence[Night], sizes: Sizes) -> list[Finding]:
+    """Each host's or card's finding of the last night, or one of all hosts that share it.
 
-    `sizes`: of each group and measure. A fault that enough hosts of all groups
-    share is a finding of each of these groups.
+    `nights`: the last one first. `sizes`: of each group and measure. A fault that enough hosts of
+    all groups share is a finding of each of these groups.
     """
-    by_group: dict[tuple[str, str], list[Shift]] = defaultdict(list)
-    for shift in shifts:
-        line = shift.noise.line
-        by_group[line.groups[-1], line.measure].append(shift)
-    findings = {
-        key: [shift.finding(kind, sizes[key].total() - 1) for shift in members]
-        for key, members in by_group.items()
-    }
-    # A room has cards of several groups.
-    everywhere: set[tuple[str, str, str]] = set()
-    for name in {name for _, name in by_group}:
-        each = [one for (_, measure), own in findings.items() if measure == name for one in own]
-        hosts = sum((own for (_, measure), own in sizes.items() if measure == name), Counter())
-        everywhere |= {_key(one) for one in _shared(each, hosts)}
+    tonight, lately = nights[0], nights[: 1 + SHARED_NIGHTS]
     found: list[Finding] = []
-    for (group, measure), members in by_group.items():
-        each = findings[group, measure]
-        alike = _shared(each, sizes[group, measure])
-        if not alike and any(one.fails and _key(one) in everywhere for one in each):
-            alike = [one for one in each if _key(one) in everywhere]
+    for (group, measure), members in tonight.members.items():
+        alike = [one for one, _ in members if _key(one) in tonight.shared]
         if alike:
             found.append(
                 Finding(
@@ -121,13 +105,56 @@ def judged(
                     hosts=tuple(sorted({one.host for one in alike})),
                 )
             )
-        shared = {_key(one) for one in alike}
         found += [
             one
-            for one, shift in zip(each, members, strict=True)
-            if shift.grade != "near" and _key(one) not in shared
+            for one, grade in members
+            if grade != "near" and not any(night.explains(one) for night in lately)
         ]
     return found
+
+
+class Night:
+    """What is worse in a night, and what of it is shared."""
+
+    def __init__(self, kind: Kind, shifts: Iterable[Shift], sizes: Sizes) -> None:
+        self.members: dict[tuple[str, str], list[tuple[Finding, str]]] = defaultdict(list)
+        for shift in shifts:
+            line = shift.noise.line
+            siblings = sizes[line.groups[-1], line.measure].total() - 1
+            finding = shift.finding(kind, siblings)
+            self.members[line.groups[-1], line.measure].append((finding, shift.grade))
+        everywhere: set[_Key] = set()
+        # A room has cards of several groups.
+        for name in {name for _, name in self.members}:
+            each = [
+                one
+                for (_, measure), own in self.members.items()
+                if measure == name
+                for one, _ in own
+            ]
+            hosts = sum((own for (_, measure), own in sizes.items() if measure == name), Counter())
+            everywhere |= {_key(one) for one in _shared(each, hosts)}
+        self.shared: set[_Key] = set()
+        # By host and card: the loss that it shares, in the measure that lost most.
+        self._losses: dict[tuple[str, str], float] = {}
+        for key, members in self.members.items():
+            each = [one for one, _ in members]
+            alike = _shared(each, sizes[key])
+            if not alike and any(one.fails and _key(one) in everywhere for one in each):
+                alike = [one for one in each if _key(one) in everywhere]
+            self.shared |= {_key(one) for one in alike}
+            loss = statistics.median(abs(one.change) for one in alike) if alike else 0.0
+            for one in alike:
+                card = one.host, one.card
+                self._losses[card] = max(loss, self._losses.get(card, 0.0))
+
+    def explains(self, one: Finding) -> bool:
+        """Whether what is shared in this night explains a loss, in whichever measure.
+
+        In measures with more noise fewer hosts are seen to share it.
+        """
+        shared = self._losses.get((one.host, one.card))
+        return shared is not None and abs(one.change) <= shared * ALIKE_LOSS
 
 
 def _shared(each: Sequence[Finding], hosts: Mapping[str, int]) -> list[Finding]:
@@ -156,5 +183,5 @@ def _shared(each: Sequence[Finding], hosts: Mapping[str, int]) -> list[Finding]:
     return within if enough and any(one.fails for one in within) else []
 
 
-def _key(each: Finding) -> tuple[str, str, str]:
+def _key(each: Finding) -> _Key:
     return each.host, each.card, each.measure

@@ -163,31 +163,44 @@ class Shift:
         )
 
 
-def shifts(
-    kind: Kind, known: Sequence[Noises], runs: Runs, budget: Budget, dropped: int = 0
-) -> list[Shift]:
+class Limits(NamedTuple):
+    """By length of a run, from which depth on it is a fault, and a note."""
+
+    fails: dict[int, float]
+    notes: dict[int, float]
+
+
+def limits(runs: Runs, budget: Budget) -> Limits:
+    """The limits that the budget and the runs of healthy nights justify."""
+    chance = budget.chance("shift")
+    return Limits(runs.limits(chance), runs.limits(NOTE_FACTOR * chance))
+
+
+def shifts(kind: Kind, known: Sequence[Noises], limits: Limits, dropped: int = 0) -> list[Shift]:
     """The lines whose last nights are beyond a limit, or near it.
 
-    `runs`: those of healthy nights. `dropped`: so many of the last nights are left out.
+    `dropped`: so many of the last nights are left out.
     """
-    chance = budget.chance("shift")
-    fails, notes = (runs.limits(factor * chance) for factor in (1.0, NOTE_FACTOR))
-    grades = (("fails", fails, 1.0), ("note", notes, 1.0), ("near", fails, NEAR))
+    grades = (
+        ("fails", limits.fails, 1.0),
+        ("note", limits.notes, 1.0),
+        ("near", limits.fails, NEAR),
+    )
     # Most lines are not as deep tonight as the smallest of these limits.
-    nearest = min(part * min(limits.values()) for _, limits, part in grades)
+    nearest = min(part * min(each.values()) for _, each, part in grades)
     found = []
     for noise in _as_deep(known, nearest, dropped):
         depths = noise.depths()
         least = kind.least_loss / noise.sigma
-        for grade, limits, part in grades:
+        for grade, each, part in grades:
             passed = [
                 length
                 for length, depth in depths.items()
-                if depth >= limits[length] * part and depth >= least * part
+                if depth >= each[length] * part and depth >= least * part
             ]
             if passed:
-                length = min(passed, key=lambda each: limits[each])
-                found.append(Shift(noise, length, limits[length], grade))
+                length = min(passed, key=each.__getitem__)
+                found.append(Shift(noise, length, each[length], grade))
                 break
     return found
 
@@ -195,7 +208,7 @@ def shifts(
 def _as_deep(known: Sequence[Noises], depth: float, dropped: int) -> Iterator[Noise]:
     """The lines that are as deep tonight, without so many of the last nights."""
     for each in known:
-        tested = each.tested[:, : each.tested.shape[1] - dropped]
+        tested = each.tested[:, : max(0, each.tested.shape[1] - dropped)]
         if tested.shape[1]:
             for line in np.flatnonzero(-tested[:, -1] >= depth).tolist():
                 row = tested[line]

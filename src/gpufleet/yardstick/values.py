@@ -18,8 +18,8 @@ WINDOW = TESTED + MOST_REFERENCE
 ERRORS = "errors"
 
 Method = Literal["shift", "level", "rise", "group"]
-# How the budget is divided.
-SHARES: dict[Method, float] = {"shift": 0.4, "level": 0.2, "rise": 0.2, "group": 0.2}
+# How the budget is divided; shifts have their part twice, of cards in their hosts and of hosts.
+SHARES: dict[Method, float] = {"shift": 0.2, "level": 0.2, "rise": 0.2, "group": 0.2}
 # A value beyond the bound of so many times the budget is a note.
 NOTE_FACTOR = 10.0
 
@@ -113,7 +113,7 @@ class Finding:
     `change`: a share for relative kinds, else in the unit of the values; `bound`: the smallest
     change that is a fault. `nights`: how many measured nights in a row it lasts, up to the last
     one; 0 if it has lasted as long as the history. `siblings`: how many other cards it was compared
-    with.
+    with; without a card it is the whole host that is worse, and these are hosts.
     """
 
     method: Method | Literal["shared"]
@@ -161,15 +161,15 @@ class Analysis:
     counted: set[tuple[str, str]] = field(default_factory=set)
 
     def of(self, spread: Spread) -> list[Finding]:
-        """The findings of one distribution; those of a mean where no other one names the card."""
+        """The findings of one distribution; those of a mean where no other one names it."""
         group = [each for each in self.findings if each.group == spread.group]
         own = [each for each in group if each.measure == spread.measure]
-        cards = {(each.host, each.card) for each in own}
+        named = {(each.host, each.card) for each in own}
+        shown = spread.offsets.keys() | {(host, "") for host, _ in spread.offsets}
         return own + [
             each
             for each in group
-            if each.measure == f"mean {spread.kind}"
-            and (each.host, each.card) in spread.offsets.keys() - cards
+            if each.measure == f"mean {spread.kind}" and (each.host, each.card) in shown - named
         ]
 
     def add(self, other: Analysis) -> None:
