@@ -25,7 +25,7 @@ from rich.table import Table
 
 from gpufleet.yardstick import counts
 from gpufleet.yardstick.analysis import analyse
-from gpufleet.yardstick.values import NIGHTS_PER_MONTH, WINDOW, Budget, Finding
+from gpufleet.yardstick.values import ALL, NIGHTS_PER_MONTH, WINDOW, Budget, Finding
 
 from .common import ROOT
 from .simulated_fleet import BANDWIDTH, COUNTERS, MEASURES, NIGHTS, SPEED, Fault, Fleet
@@ -120,10 +120,12 @@ def own(fleet: Fleet, alerts: float = 1.0) -> Month:
             findings += analyse(kind, fleet.lines(values, first, night), budget).findings
         shared |= {_key(each) for each in findings if each.method in {"group", "shared"}}
         for each in findings:
-            if each.fails and each.card and not _before(fleet, each, night):
-                named.setdefault(each.card, night)
-            elif each.fails and each.host:
+            if not each.fails or not each.host:
+                continue
+            if each.card == ALL:
                 hosts_named.add(each.host)
+            elif not _before(fleet, each, night):
+                named.setdefault(each.card, night)
     found.seconds = (time.process_time() - began) / NIGHTS_PER_MONTH
     found.shared = len(shared)
     cards = {f"card {fault.card}": fault for fault in fleet.faults}

@@ -1,8 +1,7 @@
 """An ARM64 host: probed, provisioned and judged as any other, on a processor that QEMU emulates.
 
-A toolkit and cuDNN of NVIDIA's `sbsa` files, and JAX on them: its wheels for this processor are
-the smallest of those that load CUDA. PyTorch's, with their own CUDA of 3 GB, are left out. The tests of
-this module are one story on one host, and run in their order.
+A toolkit and cuDNN of NVIDIA's `sbsa` files with JAX on them, then PyTorch with its own CUDA beside
+them. The tests of this module are one story on one host, and run in their order.
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ ARTIFACTS = (
     "cudnn-linux-sbsa-9.3.0.75_cuda12-archive.tar.xz",
 )
 STACK = {"jax": "0.5.3", "cuda": "12.5", "cudnn": "9.3"}
+PYTORCH = {"pytorch": "2.11.0"}
 # Everything takes several times as long as on a processor of its own.
 DEADLINE = ("--deadline", "1800")
 # {payload: the module that is started, and the package of its sources}
@@ -133,3 +133,20 @@ def test_a_removed_library_is_found_and_would_be_repaired(
 ) -> None:
     fleet.on("lab1", "rm /usr/local/cuda-12.5/lib64/libcudnn.so.9")
     assert "cudnn" in {row["what"] for row in pending(fleet, declared)}
+
+
+def test_pytorch_with_its_own_cuda_is_installed_beside_it(
+    fleet: Fleet, declared: tuple[str, ...]
+) -> None:
+    both = *declared, "-e", json.dumps({"gpu_stacks": [STACK, PYTORCH]})
+    done = fleet.gpufleet("provision", *both, "--json")
+    checks = {check["id"]: check for check in json.loads(done.stdout)["hosts"]["lab1"]["checks"]}
+    for name in ("stack.release", "stack.mapped", "stack.matmul"):
+        assert checks[name]["verdict"] == "PASS", checks[name]
+        assert "pytorch-2.11.0" in checks[name]["evidence"]
+        assert "jax-0.5.3" in checks[name]["evidence"]
+    kind = fleet.on(
+        "lab1",
+        "od -An -tx1 -j18 -N2 /opt/gpufleet/stacks/pytorch-*/lib/python3.11/site-packages/torch/lib/libtorch_cuda.so",
+    )
+    assert kind.split() == ["b7", "00"]

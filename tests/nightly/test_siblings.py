@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import random
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -47,10 +48,11 @@ def fleet(
         def measure(_: object, plan: dict[str, str], night: int = night) -> dict[str, float | str]:
             own = [uuid for uuid in usual if plan["host"] in uuid]
             found: dict[str, float | str] = {
-                f"gpu.{uuid}.{SPEED}": usual[uuid]
-                * (1 + chance.gauss(0, 0.008))
-                * change(uuid, night)
+                f"gpu.{uuid}.{SPEED}": value
                 for uuid in own
+                if math.isfinite(
+                    value := usual[uuid] * (1 + chance.gauss(0, 0.008)) * change(uuid, night)
+                )
             }
             found["gpus"] = "; ".join(
                 f"0:{number} {uuid} NVIDIA H100" for number, uuid in enumerate(own)
@@ -110,6 +112,51 @@ def test_a_card_that_recovers_is_a_good_change(history: History) -> None:
     )
     (change,) = history.changes()["changes"]
     assert (change["host"], change["weight"]) == ("gpu03", "good")
+
+
+def slow_host(first: int, last: int = 99) -> Change:
+    return lambda uuid, night: 0.9 if "gpu03" in uuid and first <= night < last else 1.0
+
+
+def test_a_host_that_slows_down_is_one_change(history: History) -> None:
+    fleet(history, 6, 40, slow_host(37))
+    changes = history.changes()
+    (change,) = changes["changes"]
+    assert (change["host"], change["check"]) == ("gpu03", "fleet.outlier")
+    assert change["text"].startswith("All GPUs: toolkit.12.3.tflops is ")
+    assert "lower than before for 3 nights, compared with 5 other hosts" in change["text"]
+    assert change["remedy"].startswith("look for what slows all of its cards")
+    (row,) = changes["standing"]
+    assert row["slow_card"] == {"gpu": "all", "nights": 3}
+
+
+def test_a_host_that_recovers_is_a_good_change(history: History) -> None:
+    fleet(history, 6, 42, slow_host(36, 41))
+    (change,) = history.changes()["changes"]
+    assert (change["text"], change["weight"]) == ("All GPUs are as before again.", "good")
+
+
+def test_a_host_whose_cards_are_not_measured_has_not_recovered(history: History) -> None:
+    """One of its three cards is measured tonight."""
+    fleet(
+        history,
+        6,
+        42,
+        lambda uuid, night: (
+            math.nan
+            if night == 41 and uuid in {"GPU-gpu03-0", "GPU-gpu03-1"}
+            else slow_host(36, 41)(uuid, night)
+        ),
+    )
+    assert [each for each in history.changes()["changes"] if each["host"] == "gpu03"] == []
+
+
+def test_the_distribution_shows_a_host(history: History) -> None:
+    fleet(history, 6, 40, slow_host(36))
+    (each,) = distributions.document(history, None, None, 1.0)["distributions"]
+    assert [(one["host"], one["card"]) for one in each["findings"] if one["fails"]] == [
+        ("gpu03", "all")
+    ]
 
 
 def test_a_group_that_slows_down_is_one_change(history: History) -> None:
@@ -227,7 +274,7 @@ def test_a_hot_card_is_named_in_degrees_and_is_not_slow(history: History) -> Non
     fleet(history, 6, 40, lambda *_: 1, more=more)
     changes = history.changes()
     (change,) = changes["changes"]
-    assert "GPU-gpu03-1: load.temperature_c is 14.0 °C higher" in change["text"]
+    assert "GPU-gpu03-1: load.temperature_c is 15" in change["text"]
     assert "°C higher than before for 3 nights" in change["text"]
     assert "slow_card" not in changes["standing"][0]
     found = distributions.document(history, None, "*temperature_c", 1.0)
@@ -256,6 +303,7 @@ def test_a_host_whose_imports_take_longer_is_named(history: History) -> None:
     (change,) = history.changes()["changes"]
     assert (change["host"], change["check"]) == ("gpu03", "fleet.outlier")
     assert "The host: stack.tf.import_s is" in change["text"]
+    assert change["remedy"].startswith("look for what slows the host: the disk")
     assert "compared with 11 other hosts" in change["text"]
 
 

@@ -61,7 +61,7 @@ class Standing(TypedDict):
 
 
 class StripOutlier(TypedDict):
-    """A card that is beyond a bound; of a host as a whole, `card` is empty."""
+    """A card that is beyond a bound; `all`: all cards of the host; empty: the host itself."""
 
     host: Text
     card: Text

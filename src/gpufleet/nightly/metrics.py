@@ -58,7 +58,7 @@ METRICS: dict[str, tuple[str, tuple[str, ...]]] = {
     "gpufleet_matmul_tflops": ("Throughput of matrix products", ("host", "gpu", "stack")),
     "gpufleet_gpu_slow_nights": (
         "Nights in a row that a card is slower than its siblings or than before; absent if it is"
-        " not, and where it was not measured",
+        ' not, and where it was not measured; gpu="all": all cards of the host',
         ("host", "gpu", "check"),
     ),
     "gpufleet_port_up": (

@@ -16,17 +16,19 @@ from gpufleet.catalog import yardstick as facts
 from gpufleet.errors import Defect, guarded
 from gpufleet.model.nightly import Standing
 from gpufleet.model.verdict import Verdict
-from gpufleet.yardstick.values import ERRORS, Analysis, Finding
+from gpufleet.yardstick.values import ALL, ERRORS, Analysis, Finding
 
 from .change import Change, count_nights
 
-# The name of all cards of a host.
-ALL = "all"
 CARD, GROUP, FLEET = "fleet.outlier", "fleet.group", "fleet"
 KIND, VERDICT = "outlier", "OUTLIER"
 CARD_REMEDY = (
     "see gpu.throttle, gpu.settings and gpu.pcie; compare the card in another slot;"
     " ./gpufleet verify --deep shows temperatures and clocks under load"
+)
+START_REMEDY = (
+    "look for what slows the host: the disk or network file system that programs are read from,"
+    " other work; see host.governor"
 )
 HOST_REMEDY = (
     "look for what slows all of its cards: other work, cooling, power limits or the processors;"
@@ -73,14 +75,14 @@ def changes(outliers: Outliers) -> Iterator[Change]:
             yield _change(key, findings)
     for key, findings in last.items():
         over = findings[0].fails and not (key in now and now[key][0].fails)
-        if over and _is_judged(key, findings, tonight):
+        if over and all(_is_judged(each, tonight) for each in findings if each.fails):
             yield Change(
                 KIND,
                 key[0],
                 _check(findings[0]),
                 VERDICT,
                 "PASS",
-                f"{_title(key, findings[0])} is as its siblings again.",
+                _recovered(key, findings[0]),
                 "",
                 "good",
             )
@@ -105,10 +107,10 @@ def standing(tonight: Analysis, nights: int) -> Iterator[Standing]:
             slow = [
                 each.nights or nights
                 for each in findings
-                if each.fails and each.host and facts.is_speed(each.kind)
+                if each.fails and each.card and facts.is_speed(each.kind)
             ]
             if slow:
-                row["slow_card"] = {"gpu": key[1] or ALL, "nights": max(slow)}
+                row["slow_card"] = {"gpu": key[1], "nights": max(slow)}
             yield row
 
 
@@ -136,14 +138,19 @@ def _worst(analysis: Analysis) -> dict[Key, list[Finding]]:
     return found
 
 
-def _is_judged(key: Key, findings: Sequence[Finding], tonight: Analysis) -> bool:
+def _is_judged(finding: Finding, tonight: Analysis) -> bool:
     """Whether tonight says that it is over, and does not only lack the values."""
-    host, card = key
-    if not findings[0].host:
-        return any(spread.group == host for spread in tonight.spreads)
-    if not card:
-        return any(host == name for spread in tonight.spreads for name, _ in spread.offsets)
-    return any(key in spread.offsets for spread in tonight.spreads) or key in tonight.counted
+    host, card = finding.host, finding.card
+    if finding.method == "shift":
+        return (host, card, finding.measure) in tonight.judged
+    if finding.method == "rise":
+        return (host, card) in tonight.counted
+    if not host:
+        return any(spread.group == finding.group for spread in tonight.spreads)
+    return any(
+        spread.measure == finding.measure and (host, card) in spread.offsets
+        for spread in tonight.spreads
+    )
 
 
 def _check(finding: Finding) -> str:
@@ -151,11 +158,20 @@ def _check(finding: Finding) -> str:
 
 
 def _title(key: Key, finding: Finding) -> str:
+    if finding.card == ALL:
+        return "All GPUs"
     if finding.card:
         return finding.card if "-" in finding.card else f"GPU {finding.card}"
     if finding.host:
         return "The host"
     return f"{len(finding.hosts)} hosts" if finding.hosts else "The group"
+
+
+def _recovered(key: Key, finding: Finding) -> str:
+    title = _title(key, finding)
+    if finding.hosts or finding.card == ALL:
+        return f"{title} are as before again."
+    return f"{title} is as its siblings again." if finding.host else f"{title} is as before again."
 
 
 def _change(key: Key, findings: Sequence[Finding]) -> Change:
@@ -165,7 +181,7 @@ def _change(key: Key, findings: Sequence[Finding]) -> Change:
     since = f" for {count_nights(first.nights)}" if first.nights else ""
     size = facts.amount(first.kind, abs(first.change))
     way = "lower" if first.change < 0 else "higher"
-    siblings = "siblings" if first.card else "other hosts"
+    siblings = "siblings" if first.card not in {"", ALL} else "other hosts"
     against = {
         "shift": f"than before{since}, compared with {first.siblings} {siblings}",
         "level": f"than the usual of {first.siblings} {siblings}",
@@ -199,7 +215,7 @@ def _remedy(finding: Finding) -> str:
         return counter.remedy
     if not finding.host:
         return GROUP_REMEDY
-    return CARD_REMEDY if finding.card else HOST_REMEDY
+    return {"": START_REMEDY, ALL: HOST_REMEDY}.get(finding.card, CARD_REMEDY)
 
 
 def _hosts(names: Sequence[str]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from . import fit, groups, hosts, levels, shifts
@@ -31,7 +31,6 @@ class _Scale:
     """Cards in their hosts, or hosts: their lines, and what is worse in the last nights."""
 
     known: Sequence[shifts.Noises]
-    sizes: Sizes
     # The last one first.
     nights: Sequence[groups.Night]
 
@@ -49,6 +48,7 @@ def analyse_both(kind: Kind, values: Iterable[Line], budget: Budget) -> tuple[An
     by_name: dict[str, list[Line]] = defaultdict(list)
     for line in values:
         by_name[line.measure].append(line)
+    several = hosts.with_several_cards([line for each in by_name.values() for line in each])
     measures: list[_Measure] = []
     divided: list[tuple[Lined, Lined]] = []
     for members in by_name.values():
@@ -57,48 +57,73 @@ def analyse_both(kind: Kind, values: Iterable[Line], budget: Budget) -> tuple[An
         nights = shifts.parts(len(members[0].values))
         residuals, heights = fit.residuals(members, fit.oriented(kind, members), nights.reference)
         measures.append(_Measure(members, nights, residuals, heights))
-        divided.append(hosts.divided(members, residuals, nights.reference))
-    scales = [_scale(kind, budget, measures, each) for each in zip(*divided, strict=True)]
+        divided.append(
+            hosts.divided(
+                kind, members, residuals, nights, several=several, groups=heights[-1].keys()
+            )
+        )
+    sizes = _sizes(kind, measures)
+    members_of = [each for each in zip(*divided, strict=True) if any(lines for lines, _ in each)]
+    chance = budget.chance("shift") / max(len(members_of), 1)
+    scales = [_scale(kind, chance, measures, each, sizes) for each in members_of]
     tonight, before = (
         _judged(kind, measures, scales, budget=budget, dropped=dropped)
         for dropped in range(NIGHTS_JUDGED)
     )
-    tonight.compared = {
-        (line.host, line.card, line.measure)
-        for scale in scales
-        for noises in scale.known
-        for line in noises.lines
-    }
+    for scale in scales:
+        for noises in scale.known:
+            tonight.compared |= {(line.host, line.card, line.measure) for line in noises.lines}
+            tonight.judged |= {
+                (line.host, line.card, line.measure)
+                for line, known in zip(
+                    noises.lines, fit.counted(noises.tested[:, -1:]), strict=True
+                )
+                if known
+            }
     return before, tonight
 
 
+def _sizes(kind: Kind, measures: Sequence[_Measure]) -> Sizes:
+    """How many cards each host has of each group and measure; of the mean, those of any measure."""
+    cards: dict[tuple[str, str], set[tuple[str, str]]] = defaultdict(set)
+    for each in measures:
+        for line in each.lines:
+            if line.groups[-1] in each.heights[-1]:
+                for measure in (line.measure, kind.mean):
+                    cards[line.groups[-1], measure].add((line.host, line.card))
+    return {key: Counter(host for host, _ in known) for key, known in cards.items()}
+
+
 def _scale(
-    kind: Kind, budget: Budget, measures: Sequence[_Measure], members: Sequence[Lined]
+    kind: Kind,
+    chance: float,
+    measures: Sequence[_Measure],
+    members: Sequence[Lined],
+    sizes: Sizes,
 ) -> _Scale:
     """The lines of all measures, and the means of each card or host."""
-    known: list[shifts.Noises] = []
-    sizes: Sizes = {}
-    for each, (lines, rows) in zip(measures, members, strict=True):
-        groups_now = each.heights[-1].keys()
-        known.append(shifts.noises(kind, lines, rows, each.nights, groups_now))
-        sizes |= _sizes(lines, groups_now)
+    known = [
+        shifts.noises(kind, lines, rows, each.nights, each.heights[-1].keys())
+        for each, (lines, rows) in zip(measures, members, strict=True)
+    ]
     lines, rows = means(kind, members)
     if lines:
         grouped = {group for group, _ in sizes}
         known.append(shifts.noises(kind, lines, rows, measures[0].nights, grouped))
-        sizes |= _sizes(lines, grouped)
-    limits = shifts.limits(shifts.healthy_runs(known), budget)
+    limits = shifts.limits(shifts.healthy_runs(known), chance)
+    own = _own(known)
     nights = [
-        groups.Night(kind, shifts.shifts(kind, known, limits, dropped), sizes)
+        groups.Night(kind, shifts.shifts(kind, known, limits, dropped), sizes, own)
         for dropped in range(NIGHTS_JUDGED + groups.SHARED_NIGHTS)
     ]
-    return _Scale(known, sizes, nights)
+    return _Scale(known, nights)
 
 
-def _sizes(lines: Sequence[Line], groups: Collection[str]) -> Sizes:
-    found = {(group, line.measure): Counter[str]() for line in lines[:1] for group in groups}
-    for line in lines:
-        if line.groups[-1] in groups:
+def _own(known: Sequence[shifts.Noises]) -> Sizes:
+    """How many lines each host has of each group and measure."""
+    found: Sizes = defaultdict(Counter)
+    for noises in known:
+        for line in noises.lines:
             found[line.groups[-1], line.measure][line.host] += 1
     return found
 
@@ -127,9 +152,7 @@ def _judged(
         found.spreads += levels.spreads(kind, each.lines, offsets, centres)
         found.findings += groups.drifts(kind, each.lines, heights, each.nights, budget)
     changed = [
-        finding
-        for scale in scales
-        for finding in groups.judged(kind, scale.nights[dropped:], scale.sizes)
+        finding for scale in scales for finding in groups.judged(kind, scale.nights[dropped:])
     ]
     found.findings += changed
     # What has changed is said once.

@@ -18,6 +18,8 @@ from .values import LEAST_SIBLINGS, Kind, Line
 # A row has the nights of one line, oldest first; NaN stands for a night without a value.
 Rows = NDArray[np.float64]
 Positions = NDArray[np.intp]
+# Factor from the median absolute deviation to the standard deviation of a normal distribution.
+MAD_TO_SIGMA = 1.4826
 # By night: the level of each group that has enough cards.
 Levels = list[dict[str, float]]
 

@@ -10,7 +10,7 @@ from math import comb
 from .fit import Levels
 from .runs import TAIL_POWER
 from .shifts import LEAST_REFERENCE, Parts, Shift
-from .values import Budget, Finding, Kind, Line
+from .values import ALL, Budget, Finding, Kind, Line
 
 # A group is worse when so many nights in a row are further below than twice the worst night of the
 # reference: nights of a group depend on each other more than those of single cards.
@@ -80,13 +80,13 @@ def drifts(
     return found
 
 
-def judged(kind: Kind, nights: Sequence[Night], sizes: Sizes) -> list[Finding]:
+def judged(kind: Kind, nights: Sequence[Night]) -> list[Finding]:
     """Each host's or card's finding of the last night, or one of all hosts that share it.
 
-    `nights`: the last one first. `sizes`: of each group and measure. A fault that enough hosts of
-    all groups share is a finding of each of these groups.
+    `nights`: the last one first. A fault that enough hosts of all groups share is a finding of each
+    of these groups.
     """
-    tonight, lately = nights[0], nights[: 1 + SHARED_NIGHTS]
+    tonight, before = nights[0], nights[1 : 1 + SHARED_NIGHTS]
     found: list[Finding] = []
     for (group, measure), members in tonight.members.items():
         alike = [one for one, _ in members if _key(one) in tonight.shared]
@@ -100,7 +100,7 @@ def judged(kind: Kind, nights: Sequence[Night], sizes: Sizes) -> list[Finding]:
                     statistics.median(one.change for one in alike),
                     statistics.median(one.bound for one in alike),
                     round(statistics.median(one.nights for one in alike)),
-                    sizes[group, measure].total(),
+                    tonight.sizes[group, measure].total(),
                     fails=True,
                     hosts=tuple(sorted({one.host for one in alike})),
                 )
@@ -108,7 +108,12 @@ def judged(kind: Kind, nights: Sequence[Night], sizes: Sizes) -> list[Finding]:
         found += [
             one
             for one, grade in members
-            if grade != "near" and not any(night.explains(one) for night in lately)
+            if grade != "near"
+            and _key(one) not in tonight.shared
+            and (
+                tonight.is_shared_by(one)
+                or not any(night.explains(one, ago) for ago, night in enumerate(before, 1))
+            )
         ]
     return found
 
@@ -116,11 +121,14 @@ def judged(kind: Kind, nights: Sequence[Night], sizes: Sizes) -> list[Finding]:
 class Night:
     """What is worse in a night, and what of it is shared."""
 
-    def __init__(self, kind: Kind, shifts: Iterable[Shift], sizes: Sizes) -> None:
+    def __init__(self, kind: Kind, shifts: Iterable[Shift], sizes: Sizes, own: Sizes) -> None:
+        """`sizes`: by group and measure, the cards of each host; `own`: its lines."""
+        self.sizes = sizes
         self.members: dict[tuple[str, str], list[tuple[Finding, str]]] = defaultdict(list)
         for shift in shifts:
             line = shift.noise.line
-            siblings = sizes[line.groups[-1], line.measure].total() - 1
+            size = sizes[line.groups[-1], line.measure]
+            siblings = (len(size) if line.card == ALL else size.total()) - 1
             finding = shift.finding(kind, siblings)
             self.members[line.groups[-1], line.measure].append((finding, shift.grade))
         everywhere: set[_Key] = set()
@@ -128,33 +136,41 @@ class Night:
         for name in {name for _, name in self.members}:
             each = [
                 one
-                for (_, measure), own in self.members.items()
+                for (_, measure), members in self.members.items()
                 if measure == name
-                for one, _ in own
+                for one, _ in members
             ]
-            hosts = sum((own for (_, measure), own in sizes.items() if measure == name), Counter())
+            hosts = sum((each for (_, measure), each in own.items() if measure == name), Counter())
             everywhere |= {_key(one) for one in _shared(each, hosts)}
         self.shared: set[_Key] = set()
-        # By host and card: the loss that it shares, in the measure that lost most.
-        self._losses: dict[tuple[str, str], float] = {}
+        # By host and card: the losses that it shares, and for how many nights.
+        self._losses: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
         for key, members in self.members.items():
             each = [one for one, _ in members]
-            alike = _shared(each, sizes[key])
+            alike = _shared(each, own[key])
             if not alike and any(one.fails and _key(one) in everywhere for one in each):
                 alike = [one for one in each if _key(one) in everywhere]
             self.shared |= {_key(one) for one in alike}
-            loss = statistics.median(abs(one.change) for one in alike) if alike else 0.0
-            for one in alike:
-                card = one.host, one.card
-                self._losses[card] = max(loss, self._losses.get(card, 0.0))
+            if alike:
+                loss = statistics.median(abs(one.change) for one in alike)
+                nights = statistics.median(one.nights for one in alike)
+                for one in alike:
+                    self._losses[one.host, one.card].append((loss, nights))
 
-    def explains(self, one: Finding) -> bool:
-        """Whether what is shared in this night explains a loss, in whichever measure.
+    def is_shared_by(self, one: Finding) -> bool:
+        """Whether the host or card shares something, in whichever measure."""
+        return (one.host, one.card) in self._losses
 
-        In measures with more noise fewer hosts are seen to share it.
+    def explains(self, one: Finding, ago: int) -> bool:
+        """Whether what was shared in this night explains a loss that is found so many nights later.
+
+        In whichever measure, since fewer hosts are seen to share it where there is more noise; but
+        it has to be no larger, and to have begun about then.
         """
-        shared = self._losses.get((one.host, one.card))
-        return shared is not None and abs(one.change) <= shared * ALIKE_LOSS
+        return any(
+            abs(one.change) <= loss * ALIKE_LOSS and abs(one.nights - ago - nights) <= ALIKE_NIGHTS
+            for loss, nights in self._losses.get((one.host, one.card), ())
+        )
 
 
 def _shared(each: Sequence[Finding], hosts: Mapping[str, int]) -> list[Finding]:

@@ -15,11 +15,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from .fit import Rows, counted, medians
+from .fit import MAD_TO_SIGMA, Rows, counted, medians
 from .values import LEAST_SIBLINGS, NOTE_FACTOR, Budget, Finding, Kind, Line, Spread
 
-# Factor from the median absolute deviation to the standard deviation of a normal distribution.
-MAD_TO_SIGMA = 1.4826
 # The tail begins where a tenth of a normal distribution is below. Its mean excess there is 0.47
 # deviations; a smaller one that few cards show is not believed.
 TAIL_SHARE, TAIL_BEGIN, LEAST_EXCESS = 0.1, 1.2816, 0.5

@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .fit import Rows, counted, medians, packed
+from .fit import MAD_TO_SIGMA, Rows, counted, medians, packed
 from .runs import LENGTHS, Runs
-from .values import MOST_REFERENCE, NOTE_FACTOR, TESTED, Budget, Finding, Kind, Line
+from .values import MOST_REFERENCE, NOTE_FACTOR, TESTED, Finding, Kind, Line
 
 # The nights before those that are tested: at least so many.
 LEAST_REFERENCE = 14
@@ -26,7 +26,7 @@ LEAST_REFERENCE = 14
 LEAST_OFFSET_NIGHTS = 7
 # Factor from the median of absolute differences of successive nights to one night's deviation, for
 # normal noise. A lasting change of the card adds one difference only.
-DIFFERENCE_TO_SIGMA = 1.4826 / math.sqrt(2)
+DIFFERENCE_TO_SIGMA = MAD_TO_SIGMA / math.sqrt(2)
 # A card whose usual noise is below this in a part of the nights has changed: it is no example.
 CHANGED = -3.0
 # A card that is beyond this part of a limit may share what others have.
@@ -170,9 +170,8 @@ class Limits(NamedTuple):
     notes: dict[int, float]
 
 
-def limits(runs: Runs, budget: Budget) -> Limits:
-    """The limits that the budget and the runs of healthy nights justify."""
-    chance = budget.chance("shift")
+def limits(runs: Runs, chance: float) -> Limits:
+    """The limits that the runs of healthy nights justify for a probability of a false alarm."""
     return Limits(runs.limits(chance), runs.limits(NOTE_FACTOR * chance))
 
 

@@ -14,12 +14,14 @@ NIGHTS_PER_MONTH = 30
 TESTED, MOST_REFERENCE = 10, 40
 WINDOW = TESTED + MOST_REFERENCE
 
+# Stands for a card where all cards of a host have it in common.
+ALL = "all"
 # The kind of findings that are counts of errors, which are no `Kind` of values.
 ERRORS = "errors"
 
 Method = Literal["shift", "level", "rise", "group"]
-# How the budget is divided; shifts have their part twice, of cards in their hosts and of hosts.
-SHARES: dict[Method, float] = {"shift": 0.2, "level": 0.2, "rise": 0.2, "group": 0.2}
+# How the budget is divided.
+SHARES: dict[Method, float] = {"shift": 0.4, "level": 0.2, "rise": 0.2, "group": 0.2}
 # A value beyond the bound of so many times the budget is a note.
 NOTE_FACTOR = 10.0
 
@@ -113,7 +115,7 @@ class Finding:
     `change`: a share for relative kinds, else in the unit of the values; `bound`: the smallest
     change that is a fault. `nights`: how many measured nights in a row it lasts, up to the last
     one; 0 if it has lasted as long as the history. `siblings`: how many other cards it was compared
-    with; without a card it is the whole host that is worse, and these are hosts.
+    with; of `ALL` cards of a host, how many other hosts.
     """
 
     method: Method | Literal["shared"]
@@ -151,13 +153,14 @@ class Analysis:
     """The findings and distributions of one night's values.
 
     `compared`: the (host, card, measure) of the lines that have enough nights and siblings to be
-    compared; nobody else's own past is judged here. `counted`: the (host, card) whose errors were
-    counted in the last night.
+    compared; nobody else's own past is judged here. `judged`: those of them of which the last night
+    tells whether they are worse. `counted`: the (host, card) whose errors were counted in it.
     """
 
     findings: list[Finding] = field(default_factory=list)
     spreads: list[Spread] = field(default_factory=list)
     compared: set[tuple[str, str, str]] = field(default_factory=set)
+    judged: set[tuple[str, str, str]] = field(default_factory=set)
     counted: set[tuple[str, str]] = field(default_factory=set)
 
     def of(self, spread: Spread) -> list[Finding]:
@@ -165,7 +168,7 @@ class Analysis:
         group = [each for each in self.findings if each.group == spread.group]
         own = [each for each in group if each.measure == spread.measure]
         named = {(each.host, each.card) for each in own}
-        shown = spread.offsets.keys() | {(host, "") for host, _ in spread.offsets}
+        shown = spread.offsets.keys() | {(host, ALL) for host, _ in spread.offsets}
         return own + [
             each
             for each in group
@@ -177,3 +180,4 @@ class Analysis:
         self.findings += other.findings
         self.spreads += other.spreads
         self.compared |= other.compared
+        self.judged |= other.judged
