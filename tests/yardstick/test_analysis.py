@@ -191,22 +191,25 @@ def test_a_host_that_is_loaded_when_its_room_recovers_is_not_named_at_once() -> 
     assert loaded(NIGHTS - 4) == ["host0"]
 
 
-def test_what_a_room_shared_explains_another_measure_only_when_it_is_over() -> None:
-    """The other measure of one host is as much slower, and its room is hot in the first one."""
+def test_what_hosts_share_explains_a_measure_in_which_they_lost_as_much() -> None:
+    """Four hosts are slow in one measure, and so many of them in another one."""
 
-    def found(until: int) -> set[str]:
-        def hot(card: int, night: int, value: float) -> float:
-            return value * (0.93 if card < 20 and 43 <= night < until else 1)
+    def named(hosts: int) -> set[str]:
+        def slow(hosts: int) -> Change:
+            return lambda card, night, value: (
+                value * (0.93 if card < hosts * PER_HOST and night >= 45 else 1)
+            )
 
-        def alone(card: int, night: int, value: float) -> float:
-            return value * (0.93 if card < 4 and night >= 43 else 1)
-
-        known = [*lines(hot), *lines(alone, measure="fp16", seed=6)]
+        known = [*lines(slow(4)), *lines(slow(hosts), measure="fp16", seed=6)]
         findings = analyse(SPEED, known, Budget(1, HOSTS, 1, len(known), 2)).findings
-        return {each.measure for each in findings if each.fails and each.host}
+        assert {(each.method, each.measure) for each in findings if each.hosts} >= {
+            ("shared", "fp32")
+        }
+        return {each.host for each in findings if each.fails and each.host}
 
-    assert "fp16" in found(NIGHTS)
-    assert found(NIGHTS - 1) == set()
+    # Too few of them for a finding of their own measure.
+    assert named(3) == set()
+    assert named(1) == {"host0"}
 
 
 def test_hosts_that_became_slower_together_are_one_finding() -> None:

@@ -6,10 +6,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from . import fit, groups, hosts, levels, shifts
-from .groups import Sizes
+from . import fit, groups, hosts, levels, sharing, shifts
 from .hosts import Lined
 from .means import means
+from .sharing import Sizes
 from .values import LEAST_SIBLINGS, Analysis, Budget, Finding, Kind, Line
 
 # The last night, and the one before it.
@@ -32,7 +32,7 @@ class _Scale:
 
     known: Sequence[shifts.Noises]
     # The last one first.
-    nights: Sequence[groups.Night]
+    nights: Sequence[sharing.Night]
 
 
 def analyse(kind: Kind, lines: Iterable[Line], budget: Budget) -> Analysis:
@@ -111,21 +111,16 @@ def _scale(
         grouped = {group for group, _ in sizes}
         known.append(shifts.noises(kind, lines, rows, measures[0].nights, grouped))
     limits = shifts.limits(shifts.healthy_runs(known), chance)
-    own = _own(known)
     nights = [
-        groups.Night(kind, shifts.shifts(kind, known, limits, dropped), sizes, own)
-        for dropped in range(NIGHTS_JUDGED + groups.SHARED_NIGHTS)
+        sharing.Night(
+            kind,
+            shifts.shifts(kind, known, limits, dropped),
+            sizes,
+            sharing.Losses(known, dropped),
+        )
+        for dropped in range(NIGHTS_JUDGED + sharing.SHARED_NIGHTS)
     ]
     return _Scale(known, nights)
-
-
-def _own(known: Sequence[shifts.Noises]) -> Sizes:
-    """How many lines each host has of each group and measure."""
-    found: Sizes = defaultdict(Counter)
-    for noises in known:
-        for line in noises.lines:
-            found[line.groups[-1], line.measure][line.host] += 1
-    return found
 
 
 def _judged(
@@ -152,7 +147,7 @@ def _judged(
         found.spreads += levels.spreads(kind, each.lines, offsets, centres)
         found.findings += groups.drifts(kind, each.lines, heights, each.nights, budget)
     changed = [
-        finding for scale in scales for finding in groups.judged(kind, scale.nights[dropped:])
+        finding for scale in scales for finding in sharing.judged(kind, scale.nights[dropped:])
     ]
     found.findings += changed
     # What has changed is said once.
