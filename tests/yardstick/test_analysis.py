@@ -167,7 +167,7 @@ def test_a_card_is_named_in_a_room_that_slows_down() -> None:
         )
 
     failing = [each for each in compared(SPEED, hot).findings if each.fails]
-    assert {(each.method, each.card) for each in failing} == {("shared", ""), ("shift", "card9")}
+    assert {(each.method, each.card) for each in failing} == {("shared", ALL), ("shift", "card9")}
 
 
 def test_a_host_that_is_loaded_when_its_room_recovers_is_not_named_at_once() -> None:
@@ -327,8 +327,41 @@ def test_nights_in_which_neighbours_are_as_slow_tell_nothing_of_a_card() -> None
     found = compared(SPEED, change)
     assert ("host2", "card9", "fp32") in found.compared - found.judged
     assert ("host2", "card8", "fp32") not in found.judged
-    over = compared(SPEED, lambda card, night, value: change(card, night - 2, value))
-    assert [each.card for each in over.findings if each.fails] == ["card9"]
+    # What was found of it holds on, and nobody else is named.
+    assert [each.card for each in found.findings if each.fails] == ["card9"]
+
+
+def test_a_host_some_of_whose_cards_stay_slow_has_not_recovered() -> None:
+    """Three of four cards were slow, and one of them was repaired tonight."""
+
+    def change(card: int, night: int, value: float) -> float:
+        slow = 8 <= card < 11 and night >= 42 and not (card == 10 and night == NIGHTS - 1)
+        return value * (0.92 if slow else 1)
+
+    found = compared(SPEED, change)
+    assert ("host2", ALL, "fp32") in found.compared - found.judged
+    assert [each.card for each in found.findings if each.fails] == [ALL]
+
+
+@pytest.mark.parametrize("slow", [2, 3])
+def test_a_loss_is_named_where_cards_are_not_measured_now_and_then(slow: int) -> None:
+    """Whose it is does not change from night to night with the cards that are measured."""
+    chance = random.Random(2)
+    known = [
+        Line(
+            line.host,
+            line.card,
+            line.measure,
+            line.groups,
+            [value if chance.random() > 0.1 else None for value in line.values],
+        )
+        for line in lines(
+            lambda card, night, value: value * (0.9 if 6 <= card < 6 + slow and night >= 43 else 1),
+            per_host=3,
+        )
+    ]
+    found = analyse(SPEED, known, Budget(1, HOSTS, 4, 200, 4)).findings
+    assert {each.host for each in found if each.fails} == {"host2"}
 
 
 def test_a_host_is_judged_by_the_cards_that_it_has() -> None:

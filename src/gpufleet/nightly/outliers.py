@@ -37,7 +37,8 @@ HOST_REMEDY = (
 GROUP_REMEDY = "look for what these hosts share: a new driver, their room, rack, power or load"
 
 Arguments = ParamSpec("Arguments")
-# A card's key is its host and UUID; a group's key is its name and the hosts that share the finding.
+# A card's key is its host and UUID; a group's is its name, and what is worse in it: all of its
+# cards, some hosts, or cards of some hosts.
 Key = tuple[str, str]
 
 
@@ -132,7 +133,8 @@ def _worst(analysis: Analysis) -> dict[Key, list[Finding]]:
     """The findings of each card and group, the clearest first."""
     found: dict[Key, list[Finding]] = defaultdict(list)
     for each in analysis.findings:
-        found[(each.host, each.card) if each.host else (each.group, each.method)].append(each)
+        key = (each.host, each.card) if each.host else (each.group, f"{each.method} {each.card}")
+        found[key].append(each)
     for findings in found.values():
         findings.sort(key=lambda each: (not each.fails, -abs(each.change / each.bound)))
     return found
@@ -141,10 +143,15 @@ def _worst(analysis: Analysis) -> dict[Key, list[Finding]]:
 def _is_judged(finding: Finding, tonight: Analysis) -> bool:
     """Whether tonight says that it is over, and does not only lack the values."""
     host, card = finding.host, finding.card
+    shared = {name for each in tonight.findings for name in each.hosts}
     if finding.method == "shift":
-        return (host, card, finding.measure) in tonight.judged
+        return (host, card, finding.measure) in tonight.judged and host not in shared
     if finding.method == "rise":
         return (host, card) in tonight.counted
+    if finding.hosts:
+        slow = shared | {each.host for each in tonight.findings if each.fails}
+        known = {name for name, _, _ in tonight.judged} & set(finding.hosts)
+        return slow.isdisjoint(finding.hosts) and 2 * len(known) > len(finding.hosts)
     if not host:
         return any(spread.group == finding.group for spread in tonight.spreads)
     return any(
@@ -158,13 +165,15 @@ def _check(finding: Finding) -> str:
 
 
 def _title(key: Key, finding: Finding) -> str:
+    if finding.hosts:
+        return f"{len(finding.hosts)} hosts"
     if finding.card == ALL:
         return "All GPUs"
     if finding.card:
         return finding.card if "-" in finding.card else f"GPU {finding.card}"
     if finding.host:
         return "The host"
-    return f"{len(finding.hosts)} hosts" if finding.hosts else "The group"
+    return "The group"
 
 
 def _recovered(key: Key, finding: Finding) -> str:

@@ -10,7 +10,7 @@ from . import fit, groups, hosts, levels, sharing, shifts
 from .hosts import Lined
 from .means import means
 from .sharing import Sizes
-from .values import LEAST_SIBLINGS, Analysis, Budget, Finding, Kind, Line
+from .values import ALL, LEAST_SIBLINGS, Analysis, Budget, Finding, Kind, Line
 
 # The last night, and the one before it.
 NIGHTS_JUDGED = 2
@@ -71,15 +71,9 @@ def analyse_both(kind: Kind, values: Iterable[Line], budget: Budget) -> tuple[An
         for dropped in range(NIGHTS_JUDGED)
     )
     for scale in scales:
+        tonight.judged |= scale.nights[0].judged
         for noises in scale.known:
             tonight.compared |= {(line.host, line.card, line.measure) for line in noises.lines}
-            tonight.judged |= {
-                (line.host, line.card, line.measure)
-                for line, known in zip(
-                    noises.lines, fit.counted(noises.tested[:, -1:]), strict=True
-                )
-                if known
-            }
     return before, tonight
 
 
@@ -118,7 +112,7 @@ def _scale(
             sizes,
             sharing.Losses(known, dropped),
         )
-        for dropped in range(NIGHTS_JUDGED + sharing.SHARED_NIGHTS)
+        for dropped in range(NIGHTS_JUDGED + sharing.HIDDEN_NIGHTS + sharing.SHARED_NIGHTS)
     ]
     return _Scale(known, nights)
 
@@ -146,8 +140,19 @@ def _judged(
         }
         found.spreads += levels.spreads(kind, each.lines, offsets, centres)
         found.findings += groups.drifts(kind, each.lines, heights, each.nights, budget)
+    measured = {
+        (line.host, card)
+        for each in measures
+        for line, known in zip(
+            each.lines, fit.counted(_night(each.residuals, dropped)), strict=True
+        )
+        if known
+        for card in (line.card, ALL)
+    }
     changed = [
-        finding for scale in scales for finding in sharing.judged(kind, scale.nights[dropped:])
+        finding
+        for scale in scales
+        for finding in sharing.standing(kind, scale.nights[dropped:], measured)
     ]
     found.findings += changed
     # What has changed is said once.
@@ -156,3 +161,9 @@ def _judged(
         each for each in permanent if (each.host, each.card, each.measure) not in cards
     ]
     return found
+
+
+def _night(rows: fit.Rows, dropped: int) -> fit.Rows:
+    """The last night but so many, as a column; empty if there is none."""
+    end = max(0, rows.shape[1] - dropped)
+    return rows[:, max(0, end - 1) : end]

@@ -7,7 +7,7 @@ a host have in common is judged as one value of the host.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Container, Sequence
 
 import numpy as np
@@ -18,6 +18,10 @@ from .values import ALL, Kind, Line
 
 # Neighbours lost something where it is clearer than so many of their usual deviations.
 CLEAR = 3.0
+# An unmeasured card is taken as in its last night for so many nights.
+FILLED = 5
+# So many cards of a host have little noise in common: what is left is their room and load.
+MANY = 6
 # Lines of one measure, and a row of residuals for each.
 Lined = tuple[list[Line], Rows]
 
@@ -59,24 +63,38 @@ def divided(
     for number, cards in enumerate(members.values()):
         common, hosts[number] = _common(shifts[cards])
         spread = MAD_TO_SIGMA * medians(np.abs(common[:, past]))
-        shared = common < -np.maximum(kind.least_loss, CLEAR * spread)[:, None]
-        own[cards] -= np.where(shared, common, 0.0)
+        clear = np.maximum(kind.least_loss, CLEAR * spread)[:, None]
+        shared = common < -clear
+        # What neighbours gained, when they were repaired, is no loss of the card.
+        little = (counted(shifts[cards].T) >= MANY) & (common <= clear)
+        own[cards] -= np.where(shared | little, common, 0.0)
         # What neighbours lost hides a smaller loss of the card: that is no sign that it recovered.
+        # Nor has a host recovered some of whose cards are as slow as it was.
         hidden = shared & (shifts[cards] - common > common)
-        hidden[:, : nights.tested.start] = False
+        slow = (shifts[cards] < -2 * clear).any(axis=0) & (hosts[number] > -clear.min())
+        hidden[:, : nights.tested.start] = slow[: nights.tested.start] = False
         own[cards] = np.where(hidden, np.nan, own[cards])
+        hosts[number, slow] = np.nan
     divided_cards = [position for cards in members.values() for position in cards]
+    known = counted(hosts) > 0
     whole = [
-        Line(host, ALL, lines[cards[0]].measure, lines[cards[0]].groups, ())
-        for host, cards in members.items()
+        Line(host, ALL, lines[cards[0]].measure, _groups([lines[card] for card in cards]), ())
+        for (host, cards), is_known in zip(members.items(), known, strict=True)
+        if is_known
     ]
     return (
         ([lines[position] for position in divided_cards], own[divided_cards]),
         (
             whole + [lines[position] for position in alone],
-            np.concatenate([hosts, residuals[alone]]),
+            np.concatenate([hosts[known], residuals[alone]]),
         ),
     )
+
+
+def _groups(lines: Sequence[Line]) -> tuple[str, ...]:
+    """The groups of most cards."""
+    ((tonight, _),) = Counter(line.groups[-1] for line in lines).most_common(1)
+    return next(line.groups for line in lines if line.groups[-1] == tonight)
 
 
 def _common(shifts: Rows) -> tuple[Rows, Rows]:
@@ -84,17 +102,20 @@ def _common(shifts: Rows) -> tuple[Rows, Rows]:
 
     More than half of the cards of a host lost as much as the host. More than half of all cards, the
     card included, lost as much as its neighbours if it did: so a loss is either that of the host or
-    that of its cards. Without neighbours a card shares nothing; of a host less than half of whose
-    cards are known, nothing is known.
+    that of its cards. Which, depends on cards that are not measured in each night: they are taken
+    as in their last night, else the answer would change from night to night.
     """
-    known = counted(shifts.T)
-    ordered = np.sort(shifts, axis=0)  # NaN last
-    ranks = np.argsort(np.argsort(shifts, axis=0), axis=0)
+    filled = shifts.copy()
+    for _ in range(FILLED):
+        filled[:, 1:] = np.where(np.isnan(filled[:, 1:]), filled[:, :-1], filled[:, 1:])
+    known = counted(filled.T)
+    ordered = np.sort(filled, axis=0)  # NaN last
+    ranks = np.argsort(np.argsort(filled, axis=0), axis=0)
     night, half = np.arange(shifts.shape[1]), known // 2
     position = np.maximum(half - 1, 0)
     following = np.minimum(position + 1, len(shifts) - 1)
     neighbours = np.where(position < ranks, ordered[position, night], ordered[following, night])
     neighbours = np.where((known > 1) & ~np.isnan(shifts), neighbours, 0.0)
-    enough = (known > 1) & (2 * known >= len(shifts))
+    measured = (known > 1) & (counted(shifts.T) > 0)
     host = ordered[np.minimum(half, len(shifts) - 1), night]
-    return neighbours, np.where(enough, host, np.nan)
+    return neighbours, np.where(measured, host, np.nan)

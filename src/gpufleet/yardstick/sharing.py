@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from .shifts import Noises, Shift
 from .values import ALL, Finding, Kind
@@ -18,6 +20,10 @@ ALIKE_LOSS, ALIKE_NIGHTS = 2.0, 3
 # What a host shared in one of so many nights before is not its own tonight: a job slows it when its
 # room has just recovered, and the run of nights would go on.
 SHARED_NIGHTS = 3
+# For so many nights that neighbours hide, what was found of a card before holds on.
+HIDDEN_NIGHTS = 3
+# This part of those who share a loss lost about as much in another measure, where it explains that.
+MOST = 0.6
 # A host shares a loss when so many of its cards have it, or its only one: one card of several that
 # is slow may be broken.
 CARDS = 2
@@ -39,9 +45,9 @@ class Losses:
             for line in noises.lines:
                 self.sizes[line.groups[-1], line.measure][line.host] += 1
 
-    def median(self, measure: str, cards: Collection[tuple[str, str]]) -> float:
-        """How far these cards are from their usual value; 0 where none was measured."""
-        found = []
+    def shifts(self, measure: str, cards: Collection[tuple[str, str]]) -> list[float]:
+        """How far these cards are from their usual value, where they were measured."""
+        found: list[float] = []
         for noises in self._known:
             nights = noises.tested.shape[1] - self._dropped
             if nights > 0 and noises.lines and noises.lines[0].measure == measure:
@@ -51,7 +57,21 @@ class Losses:
                     for line, shift in zip(noises.lines, shifts.tolist(), strict=True)
                     if (line.host, line.card) in cards and not math.isnan(shift)
                 ]
-        return statistics.median(found) if found else 0.0
+        return found
+
+    def judged(self) -> set[_Key]:
+        """The host, card and measure of which this night tells whether they are worse."""
+        found: set[_Key] = set()
+        for noises in self._known:
+            nights = noises.tested.shape[1] - self._dropped
+            if nights > 0:
+                known = (~np.isnan(noises.tested[:, nights - 1])).tolist()
+                found |= {
+                    (line.host, line.card, line.measure)
+                    for line, is_known in zip(noises.lines, known, strict=True)
+                    if is_known
+                }
+        return found
 
 
 def judged(kind: Kind, nights: Sequence[Night]) -> list[Finding]:
@@ -76,6 +96,7 @@ def judged(kind: Kind, nights: Sequence[Night]) -> list[Finding]:
                     round(statistics.median(one.nights for one in alike)),
                     tonight.sizes[group, measure].total(),
                     fails=True,
+                    card=ALL if alike[0].card == ALL else "",
                     hosts=tuple(sorted({one.host for one in alike})),
                 )
             )
@@ -84,8 +105,28 @@ def judged(kind: Kind, nights: Sequence[Night]) -> list[Finding]:
             for one, grade in members
             if grade != "near"
             and _key(one) not in tonight.shared
-            and not any(night.explains(one, ago) for ago, night in enumerate(lately))
+            and not any(night.explains(one, ago, tonight) for ago, night in enumerate(lately))
         ]
+    return found
+
+
+def standing(
+    kind: Kind, nights: Sequence[Night], measured: Container[tuple[str, str]]
+) -> list[Finding]:
+    """What was found in the last night, and what its neighbours hide of a card that was found.
+
+    `measured`: the hosts and cards that were measured in the last night. What was found of them
+    `HIDDEN_NIGHTS` before holds on while no night tells of them.
+    """
+    found = judged(kind, nights)
+    known = nights[0].judged | {_key(each) for each in found}
+    for ago in range(1, 1 + HIDDEN_NIGHTS):
+        found += [
+            each
+            for each in judged(kind, nights[ago:])
+            if each.fails and (each.host, each.card) in measured and _key(each) not in known
+        ]
+        known |= nights[ago].judged | {_key(each) for each in found}
     return found
 
 
@@ -125,6 +166,10 @@ class Night:
                 (own for (_, measure), own in lines.sizes.items() if measure == name), Counter()
             )
             everywhere |= {_key(one) for one in _shared(each, hosts)}
+        self.judged = lines.judged()
+        self._worse = {
+            (one.host, one.card) for members in self.members.values() for one, _ in members
+        }
         self.shared: set[_Key] = set()
         self._together: list[_Together] = []
         for key, members in self.members.items():
@@ -142,20 +187,28 @@ class Night:
                     )
                 )
 
-    def explains(self, one: Finding, ago: int) -> bool:
+    def explains(self, one: Finding, ago: int, tonight: Night) -> bool:
         """Whether what is shared in this night explains a loss that is found so many nights later.
 
-        It is no larger and began about then, and those who share lost about as much in this measure
-        too, even if there is too much noise in it for enough of them to be near a limit.
+        It is no larger and began about then, and most of the others lost about as much in this
+        measure too, even if there is too much noise in it for enough of them to be near a limit.
+        Later it does so only when most of them have recovered.
         """
         return any(
             (one.host, one.card) in each.cards
             and abs(one.change) <= each.loss * ALIKE_LOSS
             and abs(one.nights - ago - each.nights) <= ALIKE_NIGHTS
-            and abs(self._kind.change(self._lines.median(one.measure, each.cards)))
-            >= abs(one.change) / ALIKE_LOSS
+            and not (ago and len(each.cards & tonight._worse) > len(each.cards) / 2)
+            and self._lost_too(one, each.cards)
             for each in self._together
         )
+
+    def _lost_too(self, one: Finding, cards: Collection[tuple[str, str]]) -> bool:
+        """Whether most of the others lost half as much or more in this measure."""
+        others = self._lines.shifts(one.measure, set(cards) - {(one.host, one.card)})
+        losses = [abs(self._kind.change(min(shift, 0.0))) for shift in others]
+        alike = sum(loss >= abs(one.change) / ALIKE_LOSS for loss in losses)
+        return bool(losses) and alike >= MOST * len(losses)
 
 
 def _shared(each: Sequence[Finding], hosts: Mapping[str, int]) -> list[Finding]:
