@@ -39,25 +39,27 @@ class Losses:
     def __init__(self, known: Sequence[Noises], dropped: int) -> None:
         """`dropped`: so many of the last nights are left out."""
         self._known, self._dropped = known, dropped
+        self._shifts: dict[str, dict[tuple[str, str], float]] = {}
         # How many lines each host has.
         self.sizes: Sizes = defaultdict(Counter)
         for noises in known:
             for line in noises.lines:
                 self.sizes[line.groups[-1], line.measure][line.host] += 1
 
-    def shifts(self, measure: str, cards: Collection[tuple[str, str]]) -> list[float]:
-        """How far these cards are from their usual value, where they were measured."""
-        found: list[float] = []
-        for noises in self._known:
-            nights = noises.tested.shape[1] - self._dropped
-            if nights > 0 and noises.lines and noises.lines[0].measure == measure:
-                shifts = noises.tested[:, nights - 1] * noises.sigmas
-                found += [
-                    shift
-                    for line, shift in zip(noises.lines, shifts.tolist(), strict=True)
-                    if (line.host, line.card) in cards and not math.isnan(shift)
-                ]
-        return found
+    def shifts(self, measure: str) -> dict[tuple[str, str], float]:
+        """By host and card, how far it is from its usual value, where it was measured."""
+        if measure not in self._shifts:
+            found = self._shifts[measure] = {}
+            for noises in self._known:
+                nights = noises.tested.shape[1] - self._dropped
+                if nights > 0 and noises.lines and noises.lines[0].measure == measure:
+                    values = (noises.tested[:, nights - 1] * noises.sigmas).tolist()
+                    found |= {
+                        (line.host, line.card): value
+                        for line, value in zip(noises.lines, values, strict=True)
+                        if not math.isnan(value)
+                    }
+        return self._shifts[measure]
 
     def judged(self) -> set[_Key]:
         """The host, card and measure of which this night tells whether they are worse."""
@@ -205,8 +207,12 @@ class Night:
 
     def _lost_too(self, one: Finding, cards: Collection[tuple[str, str]]) -> bool:
         """Whether most of the others lost half as much or more in this measure."""
-        others = self._lines.shifts(one.measure, set(cards) - {(one.host, one.card)})
-        losses = [abs(self._kind.change(min(shift, 0.0))) for shift in others]
+        known = self._lines.shifts(one.measure)
+        losses = [
+            abs(self._kind.change(min(known[card], 0.0)))
+            for card in cards
+            if card in known and card != (one.host, one.card)
+        ]
         alike = sum(loss >= abs(one.change) / ALIKE_LOSS for loss in losses)
         return bool(losses) and alike >= MOST * len(losses)
 
