@@ -83,7 +83,7 @@ def changes(outliers: Outliers) -> Iterator[Change]:
                 _check(findings[0]),
                 VERDICT,
                 "PASS",
-                _recovered(key, findings[0]),
+                _recovered(findings[0]),
                 "",
                 "good",
             )
@@ -164,7 +164,7 @@ def _check(finding: Finding) -> str:
     return CARD if finding.host else GROUP
 
 
-def _title(key: Key, finding: Finding) -> str:
+def _title(finding: Finding) -> str:
     if finding.hosts:
         return f"{len(finding.hosts)} hosts"
     if finding.card == ALL:
@@ -176,8 +176,8 @@ def _title(key: Key, finding: Finding) -> str:
     return "The group"
 
 
-def _recovered(key: Key, finding: Finding) -> str:
-    title = _title(key, finding)
+def _recovered(finding: Finding) -> str:
+    title = _title(finding)
     if finding.hosts or finding.card == ALL:
         return f"{title} are as before again."
     return f"{title} is as its siblings again." if finding.host else f"{title} is as before again."
@@ -209,7 +209,7 @@ def _change(key: Key, findings: Sequence[Finding]) -> Change:
         _check(first),
         None,
         facts.amount(first.kind, first.change, "+"),
-        f"{_title(key, first)}: {first.measure} is {size} {way} {against}{others}; the bound is"
+        f"{_title(first)}: {first.measure} is {size} {way} {against}{others}; the bound is"
         f" {bound} ({first.group}).",
         _remedy(first),
         "bad" if first.fails else "note",

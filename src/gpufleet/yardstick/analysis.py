@@ -105,12 +105,13 @@ def _scale(
         grouped = {group for group, _ in sizes}
         known.append(shifts.noises(kind, lines, rows, measures[0].nights, grouped))
     limits = shifts.limits(shifts.healthy_runs(known), chance)
+    counts = sharing.line_counts(known)
     nights = [
         sharing.Night(
             kind,
             shifts.shifts(kind, known, limits, dropped),
             sizes,
-            sharing.Losses(known, dropped),
+            sharing.Losses(known, counts, dropped),
         )
         for dropped in range(NIGHTS_JUDGED + sharing.HIDDEN_NIGHTS + sharing.SHARED_NIGHTS)
     ]

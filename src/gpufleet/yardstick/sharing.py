@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
+from .fit import Rows
 from .shifts import Noises, Shift
 from .values import ALL, Finding, Kind
 
@@ -33,47 +32,53 @@ _Key = tuple[str, str, str]
 Sizes = dict[tuple[str, str], Counter[str]]
 
 
+def line_counts(known: Iterable[Noises]) -> Sizes:
+    """How many lines each host has of each group and measure."""
+    found: Sizes = defaultdict(Counter)
+    for noises in known:
+        for line in noises.lines:
+            found[line.groups[-1], line.measure][line.host] += 1
+    return found
+
+
 class Losses:
     """The lines that are compared, in one of the last nights."""
 
-    def __init__(self, known: Sequence[Noises], dropped: int) -> None:
-        """`dropped`: so many of the last nights are left out."""
-        self._known, self._dropped = known, dropped
+    def __init__(self, known: Sequence[Noises], sizes: Sizes, dropped: int) -> None:
+        """`sizes`: their `line_counts`. `dropped`: so many of the last nights are left out."""
+        self._known, self.sizes, self._dropped = known, sizes, dropped
         self._shifts: dict[str, dict[tuple[str, str], float]] = {}
-        # How many lines each host has.
-        self.sizes: Sizes = defaultdict(Counter)
-        for noises in known:
-            for line in noises.lines:
-                self.sizes[line.groups[-1], line.measure][line.host] += 1
 
     def shifts(self, measure: str) -> dict[tuple[str, str], float]:
         """By host and card, how far it is from its usual value, where it was measured."""
         if measure not in self._shifts:
             found = self._shifts[measure] = {}
-            for noises in self._known:
-                nights = noises.tested.shape[1] - self._dropped
-                if nights > 0 and noises.lines and noises.lines[0].measure == measure:
-                    values = (noises.tested[:, nights - 1] * noises.sigmas).tolist()
+            for noises, night in self._nights():
+                if noises.lines and noises.lines[0].measure == measure:
                     found |= {
                         (line.host, line.card): value
-                        for line, value in zip(noises.lines, values, strict=True)
+                        for line, value in zip(
+                            noises.lines, (night * noises.sigmas).tolist(), strict=True
+                        )
                         if not math.isnan(value)
                     }
         return self._shifts[measure]
 
     def judged(self) -> set[_Key]:
         """The host, card and measure of which this night tells whether they are worse."""
-        found: set[_Key] = set()
+        return {
+            (line.host, line.card, line.measure)
+            for noises, night in self._nights()
+            for line, value in zip(noises.lines, night.tolist(), strict=True)
+            if not math.isnan(value)
+        }
+
+    def _nights(self) -> Iterator[tuple[Noises, Rows]]:
+        """The lines of each measure, and their values in the night."""
         for noises in self._known:
             nights = noises.tested.shape[1] - self._dropped
             if nights > 0:
-                known = (~np.isnan(noises.tested[:, nights - 1])).tolist()
-                found |= {
-                    (line.host, line.card, line.measure)
-                    for line, is_known in zip(noises.lines, known, strict=True)
-                    if is_known
-                }
-        return found
+                yield noises, noises.tested[:, nights - 1]
 
 
 def judged(kind: Kind, nights: Sequence[Night]) -> list[Finding]:
