@@ -104,6 +104,14 @@ def test_the_first_run_is_recorded_and_notified_and_an_unchanged_one_is_quiet(
     assert "s3cret" not in (path.parent / "state" / "delivered.json").read_text()
 
 
+def test_the_history_keeps_the_budget_of_false_alarms(configured: Configured) -> None:
+    """What people ask of it later is judged as the nightly run did."""
+    path = configured(alerts_per_month=4)
+    with History(path.parent / "state" / "history.sqlite") as history:
+        assert nightly(path).returncode == 1
+        assert history.alerts_per_month == 4
+
+
 def test_a_failed_notification_is_sent_by_the_next_run(
     configured: Configured, hook: dict[str, Any], listener: Listener
 ) -> None:

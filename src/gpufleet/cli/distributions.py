@@ -23,13 +23,17 @@ _BARS = " ▁▂▃▄▅▆▇█"
 Document = dict[str, Any]
 
 
-def document(history: History, host: str | None, measure: str | None, alerts: float) -> Document:
+def document(
+    history: History, host: str | None, measure: str | None, alerts: float | None = None
+) -> Document:
     """The distribution of each group and measure in the newest nightly run, and its outliers.
 
     Only those of a host's cards, or of a measure, if one is given. Offsets are shares of the
-    group's centre, or in the unit of their kind.
+    group's centre, or in the unit of their kind. `alerts`: the budget of false alarms a month, by
+    default that of the nightly run.
     """
     nights = history.nights(WINDOW, NIGHTLY)
+    alerts = history.alerts_per_month if alerts is None else alerts
     tonight = siblings.compare(history, nights, alerts)[1] if nights else Analysis()
     return {
         "schema": SCHEMA,

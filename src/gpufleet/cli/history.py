@@ -100,9 +100,8 @@ def parser() -> Parser:
     group.add_argument(
         "--alerts-per-month",
         type=float,
-        default=1.0,
         metavar="N",
-        help="Budget of false alarms for --distributions",
+        help="Budget of false alarms for --distributions (default: that of the nightly run)",
     )
     group.add_argument(
         "--last",

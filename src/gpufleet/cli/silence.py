@@ -23,7 +23,7 @@ from gpufleet.model.clock import utc_now
 from gpufleet.model.nightly import ListedSilence, Silence, SilencedCause, SilenceList
 from gpufleet.model.text import one_line
 from gpufleet.model.verdict import HEALTHY, HEALTHY_VERDICTS, LETTERS, silence_text
-from gpufleet.nightly import silences
+from gpufleet.nightly import outliers, silences
 from gpufleet.nightly.history import NIGHTLY, History
 from gpufleet.report import terminal
 
@@ -193,16 +193,21 @@ def standing_causes(history: History, host: str, check: str) -> list[SilencedCau
     nights = history.nights(1, NIGHTLY)
     if not nights:
         raise ConfigurationError("No nightly run is recorded yet.", str(history.path))
-    for given, table in ((host, "hosts"), (check, "checks")):
-        if given not in (known := history.names(table)):
-            raise unknown_name(given, table, known, str(history.path))
+    changes = history.changes(nights[0].id)
+    # Outliers are no results of checks, and a group of cards is no host.
+    for given, table, others in (
+        (host, "hosts", {row["host"] for row in changes["standing"]}),
+        (check, "checks", {outliers.CARD, outliers.GROUP}),
+    ):
+        if given not in (known := {*history.names(table), *others}):
+            raise unknown_name(given, table, sorted(known), str(history.path))
     rows = found_rows(history, host)
-    if not rows:
+    causes = silences.found_causes(changes, rows, host, check)
+    if host not in history.letters(nights) and not causes:
         raise ConfigurationError(
             f"{host} is not in the newest nightly run ({nights[0].started}).", str(history.path)
         )
     bad = {name for name, row in rows.items() if row[0] not in HEALTHY_VERDICTS}
-    causes = silences.found_causes(history.changes(nights[0].id), rows, host, check)
     explained_by = rows.get(check, ("", "", ""))[2]
     if causes and explained_by:
         raise ConfigurationError(

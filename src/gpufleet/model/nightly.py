@@ -32,6 +32,7 @@ class ChangeEntry(TypedDict):
         Annotated[Text, "the check of the same host whose finding explains this one"]
     ]
     explains: NotRequired[Annotated[list[Text], "the checks that its finding explains"]]
+    known_as: NotRequired[Annotated[str, "of an outlier: what a silence compares, without figures"]]
     silenced: NotRequired[Annotated[Silenced, "nobody is notified of it"]]
 
 
@@ -56,6 +57,7 @@ class Standing(TypedDict):
     explained_by: NotRequired[
         Annotated[Text, "the check of the same host whose finding explains this one"]
     ]
+    known_as: NotRequired[Annotated[str, "of an outlier: what a silence compares, without figures"]]
     silenced: NotRequired[Silenced]
     slow_card: NotRequired[SlowCard]
 
@@ -158,7 +160,9 @@ class Heartbeat(TypedDict):
 class SilencedCause(TypedDict):
     """A finding that a silence covers."""
 
-    verdict: Annotated[Text, "of the check; `SLOW`: a GPU slower than its own past"]
+    verdict: Annotated[
+        Text, "of the check; `SLOW`: a GPU slower than its own past; `OUTLIER`: than its siblings"
+    ]
     cause: str
 
 

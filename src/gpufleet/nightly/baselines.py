@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from gpufleet.model.nightly import Standing
 
-from .change import Change, count_nights
+from .change import SLOW, Change, count_nights
 
 THROUGHPUT = "gpu.throughput"
 PROCESSOR = "The processor"
@@ -156,7 +156,7 @@ def standing(speeds: Mapping[tuple[str, str], Sequence[float | None]]) -> Iterat
             row: Standing = {
                 "host": host,
                 "check": THROUGHPUT,
-                "verdict": "SLOW",
+                "verdict": SLOW,
                 "cause": _lower(title, worst, how),
                 "remedy": REMEDY,
                 "strikes": worst.row,

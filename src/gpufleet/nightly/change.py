@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from gpufleet.model.nightly import ChangeEntry, Weight
 from gpufleet.model.verdict import Silenced
 
+# Findings of the history, which are no verdicts: a GPU slower than its own past, and a card, host
+# or group that is worse than its siblings or than before.
+SLOW, OUTLIER = "SLOW", "OUTLIER"
 # The order in which changes are listed.
 WEIGHTS: tuple[Weight, ...] = ("bad", "good", "note")
 
@@ -28,6 +31,8 @@ class Change:
     # The check that explains it, and those that it explains.
     explained_by: str = ""
     explains: tuple[str, ...] = ()
+    # What a silence compares in place of the text, where that differs from night to night.
+    known_as: str = ""
     # The silence that covers it.
     silenced: Silenced | None = None
 
@@ -48,6 +53,8 @@ class Change:
             entry["explained_by"] = self.explained_by
         if self.explains:
             entry["explains"] = list(self.explains)
+        if self.known_as:
+            entry["known_as"] = self.known_as
         if self.silenced:
             entry["silenced"] = self.silenced
         return entry

@@ -143,24 +143,16 @@ def _standing(window: Window) -> Iterator[Standing]:
             if silenced := window.silenced.get((host, check)):
                 row["silenced"] = silenced
             yield row
-    yield from outliers.standing(window.outliers.tonight, len(window.nights))
+    yield from silenced_changes.of_standing(
+        window, outliers.standing(window.outliers.tonight, len(window.nights))
+    )
     for speeds in _by_host(window.own_past).values():
         # Where it fails, that is among the host's changes.
         yield from guarded(
             "compared the throughput of this host",
-            partial(_slow_devices, window, speeds),
+            partial(silenced_changes.of_standing, window, baselines.standing(speeds)),
             lambda defect: [],
         )
-
-
-def _slow_devices(
-    window: Window, speeds: Mapping[tuple[str, str], Sequence[float | None]]
-) -> list[Standing]:
-    rows = list(baselines.standing(speeds))
-    for row in rows:
-        if silenced := silenced_changes.of_standing(window, row):
-            row["silenced"] = silenced
-    return rows
 
 
 def _by_host(values: Mapping[tuple[str, str], T]) -> dict[str, dict[tuple[str, str], T]]:
@@ -183,8 +175,14 @@ def _changes(window: Window, standing: Sequence[Standing]) -> Iterator[Change]:
     now, before = (_explains(window, night) for night in (-1, -2))
     places = card_hosts(window.texts)
 
-    def changes_of(host: str) -> list[Change]:
-        return silenced_changes.marked(window, host, standing, found_on(host))
+    # By host and group.
+    outlying: dict[str, list[Change]] = defaultdict(list)
+    for change in outliers.changes(window.outliers):
+        outlying[change.host].append(change)
+
+    def changes_of(name: str) -> list[Change]:
+        found = outlying.get(name, []) + (found_on(name) if name in window.hosts else [])
+        return silenced_changes.marked(window, name, standing, found)
 
     def found_on(host: str) -> list[Change]:
         return [
@@ -200,12 +198,12 @@ def _changes(window: Window, standing: Sequence[Standing]) -> Iterator[Change]:
             *error_changes(counters.get(host, {}), started),
         ]
 
-    yield from outliers.changes(window.outliers)
-    for host in window.hosts:
+    silent = {name for name, _ in window.silences}
+    for name in dict.fromkeys((*window.hosts, *outlying, *silent)):
         yield from guarded(
             "compared this host with the nights before",
-            partial(changes_of, host),
-            partial(_defect_changes, host),
+            partial(changes_of, name),
+            partial(_defect_changes, name),
         )
 
 

@@ -50,6 +50,8 @@ SPEEDS, CARDS = "*.tflops", "gpus"
 # Error counters are compared with the last night that read them, of so many.
 COUNTERS, RECENT = "*.reading", 7
 
+# The name under which the budget of false alarms is recorded.
+ALERTS_PER_MONTH = "alerts_per_month"
 _LETTER = {code: LETTERS[verdict] for code, verdict in enumerate(CODES)}
 # The letter of a code that no release has written.
 _UNKNOWN = LETTERS[Verdict.INCONCLUSIVE]
@@ -235,7 +237,15 @@ class History:
             hosts[host]["measures"][name] = line
         return {"schema": SCHEMA, "nights": [night.started for night in nights], "hosts": hosts}
 
-    def changes(self, night: int | None = None, *, alerts_per_month: float = 1.0) -> Changes:
+    @property
+    def alerts_per_month(self) -> float:
+        """The budget of false alarms that the newest nightly run had; 1 where none is recorded."""
+        try:
+            return float(self.flags(outliers.FLEET)[ALERTS_PER_MONTH])
+        except (KeyError, ValueError):
+            return 1.0
+
+    def changes(self, night: int | None = None) -> Changes:
         """Return the CHANGES document of a nightly run, by default of the newest."""
         from . import siblings  # noqa: PLC0415 (reading is faster without it)
 
@@ -253,7 +263,7 @@ class History:
         speeds = self.numbers(recent, SPEEDS)
         window = self.window(nights[-WINDOW:], speeds)
         window.outliers = outliers.compared(
-            siblings.compare, self, recent, alerts_per_month, {SPEEDS: speeds}
+            siblings.compare, self, recent, self.alerts_per_month, {SPEEDS: speeds}
         )
         return drift.document(window)
 

@@ -18,10 +18,10 @@ from gpufleet.model.nightly import Standing
 from gpufleet.model.verdict import Verdict
 from gpufleet.yardstick.values import ALL, ERRORS, Analysis, Finding
 
-from .change import Change, count_nights
+from .change import OUTLIER, Change, count_nights
 
 CARD, GROUP, FLEET = "fleet.outlier", "fleet.group", "fleet"
-KIND, VERDICT = "outlier", "OUTLIER"
+KIND = "outlier"
 CARD_REMEDY = (
     "see gpu.throttle, gpu.settings and gpu.pcie; compare the card in another slot;"
     " ./gpufleet verify --deep shows temperatures and clocks under load"
@@ -81,7 +81,7 @@ def changes(outliers: Outliers) -> Iterator[Change]:
                 KIND,
                 key[0],
                 _check(findings[0]),
-                VERDICT,
+                OUTLIER,
                 "PASS",
                 _recovered(findings[0]),
                 "",
@@ -100,10 +100,11 @@ def standing(tonight: Analysis, nights: int) -> Iterator[Standing]:
             row: Standing = {
                 "host": key[0],
                 "check": _check(findings[0]),
-                "verdict": VERDICT,
+                "verdict": OUTLIER,
                 "cause": change.text,
                 "remedy": change.remedy,
                 "strikes": change.strikes,
+                "known_as": change.known_as,
             }
             slow = [
                 each.nights or nights
@@ -113,6 +114,15 @@ def standing(tonight: Analysis, nights: int) -> Iterator[Standing]:
             if slow:
                 row["slow_card"] = {"gpu": key[1], "nights": max(slow)}
             yield row
+
+
+def causes_before(outliers: Outliers, host: str) -> list[str]:
+    """What was worse on a host or in a group in the night before, as silences compare it."""
+    return [
+        _known_as(findings)
+        for key, findings in _worst(outliers.before).items()
+        if key[0] == host and findings[0].fails
+    ]
 
 
 def _not_compared(defect: Defect) -> Change:
@@ -155,7 +165,8 @@ def _is_judged(finding: Finding, tonight: Analysis) -> bool:
     if not host:
         return any(spread.group == finding.group for spread in tonight.spreads)
     return any(
-        spread.measure == finding.measure and (host, card) in spread.offsets
+        spread.measure == finding.measure
+        and any(name == host and card in {own, ALL} for name, own in spread.offsets)
         for spread in tonight.spreads
     )
 
@@ -178,6 +189,9 @@ def _title(finding: Finding) -> str:
 
 def _recovered(finding: Finding) -> str:
     title = _title(finding)
+    if finding.method == "level":
+        others = "the other hosts" if finding.card in {"", ALL} else "its siblings"
+        return f"{title} {'are' if finding.card == ALL else 'is'} as {others}."
     if finding.hosts or finding.card == ALL:
         return f"{title} are as before again."
     return f"{title} is as its siblings again." if finding.host else f"{title} is as before again."
@@ -189,7 +203,6 @@ def _change(key: Key, findings: Sequence[Finding]) -> Change:
     others = f" ({more} more {'measure' if more == 1 else 'measures'} likewise)" if more else ""
     since = f" for {count_nights(first.nights)}" if first.nights else ""
     size = facts.amount(first.kind, abs(first.change))
-    way = "lower" if first.change < 0 else "higher"
     siblings = "siblings" if first.card not in {"", ALL} else "other hosts"
     against = {
         "shift": f"than before{since}, compared with {first.siblings} {siblings}",
@@ -209,12 +222,31 @@ def _change(key: Key, findings: Sequence[Finding]) -> Change:
         _check(first),
         None,
         facts.amount(first.kind, first.change, "+"),
-        f"{_title(first)}: {first.measure} is {size} {way} {against}{others}; the bound is"
+        f"{_title(first)}: {first.measure} is {size} {_way(first)} {against}{others}; the bound is"
         f" {bound} ({first.group}).",
         _remedy(first),
         "bad" if first.fails else "note",
         max(first.nights, 1) if first.fails else 0,
+        known_as=_known_as(findings),
     )
+
+
+def _known_as(findings: Sequence[Finding]) -> str:
+    """What is worse, without figures: a sentence for each kind of values and direction.
+
+    Which measure is the clearest one differs from night to night, and so do the hosts that share
+    a finding: fewer of them are a part of it.
+    """
+    sentences = {
+        f"{name}: {each.measure if each.kind == ERRORS else each.kind} is {_way(each)}"
+        for each in [each for each in findings if each.fails] or findings
+        for name in [f"Host {host}" for host in each.hosts] or [_title(each)]
+    }
+    return ". ".join(sorted(sentences))
+
+
+def _way(finding: Finding) -> str:
+    return "lower" if finding.change < 0 else "higher"
 
 
 def _remedy(finding: Finding) -> str:

@@ -44,10 +44,10 @@ from gpufleet.verification.options import ProbeOptions
 from gpufleet.verification.probing import verify
 from gpufleet.verification.session import Session
 
-from . import channels, database, host_states, metrics, notifications, silences, state
+from . import channels, database, host_states, metrics, notifications, outliers, silences, state
 from .config import Settings
 from .fabric_history import RecordedBandwidth, RecordedTest, latest_tests
-from .history import COUNTERS, NIGHTLY, History, HistoryError
+from .history import ALERTS_PER_MONTH, COUNTERS, NIGHTLY, History, HistoryError
 from .measures import measured
 from .port_errors import growths
 from .retention import TOLERANCE_S, RecordedTime, future_note, read_time
@@ -141,7 +141,8 @@ class NightlyRun:
         log(summary.headline(session))
         with self._step("history"), History(settings.state_dir / HISTORY) as history:
             self.night = history.record(session, kind="nightly", values=found.values)
-            self.changes = history.changes(self.night, alerts_per_month=settings.alerts_per_month)
+            history.flag(outliers.FLEET, ALERTS_PER_MONTH, repr(settings.alerts_per_month))
+            self.changes = history.changes(self.night)
             self.session = session = silences.applied(session, silences.read(history))
             self.status = silences.exit_status(session.document)
             if silenced := silences.silenced_checks(session.document):
@@ -305,11 +306,7 @@ class NightlyRun:
                 delivered[channel.key], owed[channel.key] = night, [*late, night]
                 for each in (night, *late):
                     try:
-                        document = (
-                            changes
-                            if each == night
-                            else history.changes(each, alerts_per_month=settings.alerts_per_month)
-                        )
+                        document = changes if each == night else history.changes(each)
                         self._notify_one(channel, document, late=each != night)
                     except channels.DeliveryError as error:
                         missed.append(str(error))

@@ -7,16 +7,16 @@ is reported once: when it expires, and when another cause is found where nothing
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gpufleet.model.nightly import Silence, Standing
 from gpufleet.model.verdict import HEALTHY_VERDICTS, LETTERS, Silenced, Verdict
 
-from . import silences
-from .change import Change, count_nights
-from .silences import OF_VERDICT, SLOW
+from . import outliers, silences
+from .change import OUTLIER, SLOW, Change, count_nights
+from .silences import OF_VERDICT, standing_cause
 
 if TYPE_CHECKING:
     from .drift import CheckResult, Window
@@ -40,10 +40,16 @@ def tonight(window: Window) -> dict[tuple[str, str], Silenced]:
     }
 
 
-def of_standing(window: Window, row: Standing) -> Silenced | None:
-    """The silence that covers a row of the document's `standing` by its own cause."""
-    key = row["host"], row["check"]
-    return silences.covering(window.silences, key, row["verdict"], row["cause"], window.nights[-1])
+def of_standing(window: Window, rows: Iterable[Standing]) -> list[Standing]:
+    """Rows of the document's `standing` that are no check's verdict, marked where silenced."""
+
+    def marked(row: Standing) -> Standing:
+        key, cause = (row["host"], row["check"]), standing_cause(row)
+        night = window.nights[-1]
+        silenced = silences.covering(window.silences, key, row["verdict"], cause, night)
+        return {**row, "silenced": silenced} if silenced else row
+
+    return [marked(row) for row in rows]
 
 
 def marked(
@@ -67,8 +73,8 @@ def _of_change(window: Window, change: Change) -> Silenced | None:
         return None
     key, night = (change.host, change.check), window.nights[-1]
     if change.kind not in OF_VERDICT:
-        verdict = SLOW if change.kind == "throughput" else Verdict.FAIL.value
-        return silences.covering(window.silences, key, verdict, change.text, night)
+        verdict, cause = silences.verdict_of(change.kind), change.known_as or change.text
+        return silences.covering(window.silences, key, verdict, cause, night)
     results = [result for result in window.checks.get(key, ()) if result]
     if results and _VERDICTS[results[-1].letter] in HEALTHY_VERDICTS:
         # It flaps, and passes tonight: what is reported of it is its last failure.
@@ -87,8 +93,11 @@ def _sounding_again(window: Window, silence: Silence, rows: list[Standing]) -> I
     over = before[:10] <= silence["until"] < night[:10]
     line = window.checks.get((silence["host"], silence["check"]), [])
     known = [silences.parts(result.cause) for result in line[:-1] if result and _failed(result)]
+    earlier = outliers.causes_before(window.outliers, silence["host"])
+    known_outliers = [silences.parts(cause) for cause in earlier]
     for row in rows:
-        if over and silences.matches(silence, row["verdict"], row["cause"]):
+        cause = standing_cause(row)
+        if over and silences.matches(silence, row["verdict"], cause):
             kind = "unsilenced"
             what = (
                 f"is still bad, for {count_nights(row['strikes'])} in a row, and its silence ended"
@@ -99,7 +108,8 @@ def _sounding_again(window: Window, silence: Silence, rows: list[Standing]) -> I
             # What flaps is not reported for another cause, but its silence is for one cause only.
             and row["verdict"] != SLOW
             and silences.in_force(silence, night)
-            and silences.parts(row["cause"]) not in known
+            and silences.parts(cause)
+            not in (known_outliers if row["verdict"] == OUTLIER else known)
         ):
             kind, what = "other-cause", "fails for another cause than the silenced one"
         else:

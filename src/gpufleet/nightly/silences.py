@@ -17,7 +17,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Protocol
 
 from gpufleet.judge import judge
-from gpufleet.model.nightly import Changes, Silence, SilencedCause
+from gpufleet.model.nightly import Changes, Silence, SilencedCause, Standing
 from gpufleet.model.validator import faults
 from gpufleet.model.verdict import (
     HEALTHY_VERDICTS,
@@ -29,7 +29,7 @@ from gpufleet.model.verdict import (
     worst,
 )
 
-from .change import without_numbers
+from .change import OUTLIER, SLOW, without_numbers
 
 if TYPE_CHECKING:
     from gpufleet.verification.session import Session
@@ -41,12 +41,11 @@ Row = tuple[str, str, str]
 
 # How the name of a silence's flag begins; the check follows.
 FLAG = "silence "
-# A GPU slower than its own past: a finding of the history, which is no verdict.
-SLOW = "SLOW"
 # Worst first: a silence covers its verdict and the milder ones.
 RANKS = (
     *(each.value for each in Verdict if each not in HEALTHY_VERDICTS),
     SLOW,
+    OUTLIER,
 )
 # Changes that tell a check's verdict; of the others the text is the cause.
 OF_VERDICT = {"failure", "other-cause", "flapping"}
@@ -162,6 +161,16 @@ def of_host(
     return {**explained, **direct}
 
 
+def standing_cause(row: Standing) -> str:
+    """The cause of a row of `standing` as a silence compares it."""
+    return row.get("known_as", row["cause"])
+
+
+def verdict_of(kind: str) -> str:
+    """The verdict that a silence has of a change that tells no check's verdict."""
+    return {"throughput": SLOW, "outlier": OUTLIER}.get(kind, Verdict.FAIL.value)
+
+
 # -- a session -------------------------------------------------------------------------------------
 
 
@@ -235,15 +244,12 @@ def found_causes(
     verdict, cause, _ = rows.get(check, ("", "", ""))
     found: list[SilencedCause] = [{"verdict": verdict, "cause": cause}] if verdict in RANKS else []
     found += [
-        {"verdict": row["verdict"], "cause": row["cause"]}
+        {"verdict": row["verdict"], "cause": standing_cause(row)}
         for row in changes["standing"]
-        if (row["host"], row["check"], row["verdict"]) == (host, check, SLOW)
+        if (row["host"], row["check"]) == (host, check) and row["verdict"] in {SLOW, OUTLIER}
     ]
     found += [
-        {
-            "verdict": SLOW if row["kind"] == "throughput" else Verdict.FAIL.value,
-            "cause": row["text"],
-        }
+        {"verdict": verdict_of(row["kind"]), "cause": row.get("known_as", row["text"])}
         for row in changes["changes"]
         if (row["host"], row["check"]) == (host, check)
         and row["kind"] not in OF_VERDICT
