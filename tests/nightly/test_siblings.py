@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import io
 import math
-import random
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -16,58 +14,8 @@ from gpufleet.cli import distributions
 from gpufleet.model.nightly import Changes
 from gpufleet.nightly import siblings
 from gpufleet.nightly.history import History
-from gpufleet.verification.session import HostRun, Session
 from gpufleet.yardstick.values import WINDOW
-
-SPEED = "toolkit.12.3.tflops"
-Change = Callable[[str, int], float]
-
-
-def fleet(
-    history: History,
-    hosts: int,
-    nights: int,
-    change: Change,
-    *,
-    per_host: int = 3,
-    more: Callable[[str, int, list[str]], dict[str, float]] | None = None,
-) -> None:
-    """Record nights in which cards differ by 2 % and nights by 0.8 %.
-
-    `more`: further measures of a host, by its name, the night and its cards.
-    """
-    chance = random.Random(4)
-    names = [f"gpu{number:02}" for number in range(hosts)]
-    usual = {
-        f"GPU-{host}-{card}": 50 * (1 + chance.gauss(0, 0.02))
-        for host in names
-        for card in range(per_host)
-    }
-    for night in range(nights):
-
-        def measure(_: object, plan: dict[str, str], night: int = night) -> dict[str, float | str]:
-            own = [uuid for uuid in usual if plan["host"] in uuid]
-            found: dict[str, float | str] = {
-                f"gpu.{uuid}.{SPEED}": value
-                for uuid in own
-                if math.isfinite(
-                    value := usual[uuid] * (1 + chance.gauss(0, 0.008)) * change(uuid, night)
-                )
-            }
-            found["gpus"] = "; ".join(
-                f"0:{number} {uuid} NVIDIA H100" for number, uuid in enumerate(own)
-            )
-            found["skus"] = "; ".join(f"{uuid} 132 SMs, 81559 MiB" for uuid in own)
-            found["driver.version"] = "550.54.15"
-            return found | (more(plan["host"], night, own) if more else {})
-
-        started = (datetime(2026, 3, 1, 3, tzinfo=UTC) + timedelta(days=night)).strftime(
-            "%Y-%m-%dT%H:%M:%SZ"
-        )
-        runs = [
-            HostRun(name, None, {"host": name}, {"verdict": "PASS", "checks": []}) for name in names
-        ]
-        history.record(Session(runs, started, started), measure=measure)
+from tests.support.sibling_nights import SPEED, Change, fleet, slow, slow_host
 
 
 @pytest.fixture
@@ -78,10 +26,6 @@ def history(path: Path) -> Iterator[History]:
 
 def speeds(changes: Changes) -> list[tuple[str, str, str | None]]:
     return [(each["kind"], each["host"], each["check"]) for each in changes["changes"]]
-
-
-def slow(card: str, first: int) -> Change:
-    return lambda uuid, night: 0.9 if uuid == card and night >= first else 1.0
 
 
 def test_a_slow_card_is_a_change_in_its_third_night(history: History) -> None:
@@ -112,10 +56,6 @@ def test_a_card_that_recovers_is_a_good_change(history: History) -> None:
     )
     (change,) = history.changes()["changes"]
     assert (change["host"], change["weight"]) == ("gpu03", "good")
-
-
-def slow_host(first: int, last: int = 99) -> Change:
-    return lambda uuid, night: 0.9 if "gpu03" in uuid and first <= night < last else 1.0
 
 
 def test_a_host_that_slows_down_is_one_change(history: History) -> None:
@@ -151,9 +91,86 @@ def test_a_host_whose_cards_are_not_measured_has_not_recovered(history: History)
     assert [each for each in history.changes()["changes"] if each["host"] == "gpu03"] == []
 
 
+def announced(history: History, hosts: int, nights: range, change: Change) -> list[tuple[str, str]]:
+    """The host and text of what each of these nights reports."""
+    found = []
+    for night in nights:
+        fleet(history, hosts, night + 1, change, first=0 if night == nights[0] else night)
+        found += [(each["host"], each["text"]) for each in history.changes()["changes"]]
+    return found
+
+
+def test_a_host_that_stays_slow_has_not_recovered(history: History) -> None:
+    """After a month its loss is usual for it: it is compared with the other hosts alone."""
+    slow = slow_host(37)
+    found = announced(history, 12, range(37, 90), lambda uuid, night: 2 * slow(uuid, night) - 1)
+    assert [host for host, _ in found] == ["gpu03"]
+    (row,) = history.changes()["standing"]
+    assert "All GPUs: toolkit.12.3.tflops is 2" in row["cause"]
+    assert "lower than the usual of 11 other hosts" in row["cause"]
+
+
+@pytest.mark.parametrize(
+    ("slow", "text"),
+    [
+        ("gpu03", "All GPUs are as the other hosts."),
+        ("GPU-gpu03-1", "GPU-gpu03-1 is as its siblings."),
+    ],
+)
+def test_what_was_always_slow_recovers_in_the_second_night_after_its_repair(
+    history: History, slow: str, text: str
+) -> None:
+    found = announced(
+        history, 12, range(48, 80), lambda uuid, night: 0.8 if slow in uuid and night < 50 else 1.0
+    )
+    assert found == [("gpu03", text)]
+    assert history.changes()["standing"] == []
+
+
+def room(recovers: dict[str, int]) -> Change:
+    """Hosts that are slow from night 35 to one that differs, by host."""
+    return lambda uuid, night: 0.9 if 35 <= night < recovers.get(uuid[4:9], 0) else 1.0
+
+
+GROUP = "NVIDIA H100, 132 SMs, 81559 MiB, driver 550.54.15"
+HOT = ("gpu00", "gpu01", "gpu02", "gpu03", "gpu04")
+
+
+def test_hosts_that_share_a_loss_recover_together(history: History) -> None:
+    found = announced(history, 14, range(34, 46), room(dict.fromkeys(HOT, 42)))
+    assert [host for host, _ in found] == [GROUP, GROUP]
+    assert found[1][1] == "5 hosts are as before again."
+
+
+def test_a_room_recovers_when_its_last_host_does(history: History) -> None:
+    """Two of its hosts stay slow for two nights more."""
+    recovers = dict.fromkeys(HOT, 41) | {"gpu00": 43, "gpu01": 43}
+    found = announced(history, 14, range(34, 48), room(recovers))
+    assert [host for host, _ in found] == [GROUP, GROUP]
+    assert found[1][1] == "2 hosts are as before again."
+
+
+def test_hosts_that_stay_slow_when_their_room_recovers_are_named(history: History) -> None:
+    recovers = dict.fromkeys(HOT, 41) | {"gpu00": 99, "gpu01": 99}
+    found = announced(history, 14, range(34, 48), room(recovers))
+    assert [host for host, _ in found] == [GROUP, "gpu00", "gpu01"]
+
+
+def test_hosts_that_are_not_measured_have_not_recovered(history: History) -> None:
+    """The next night tells that they have."""
+    hot = room(dict.fromkeys(HOT, 42))
+    found = announced(
+        history,
+        14,
+        range(34, 46),
+        lambda uuid, night: math.nan if night == 41 and uuid[4:9] in HOT else hot(uuid, night),
+    )
+    assert [host for host, _ in found] == [GROUP]
+
+
 def test_the_distribution_shows_a_host(history: History) -> None:
     fleet(history, 6, 40, slow_host(36))
-    (each,) = distributions.document(history, None, None, 1.0)["distributions"]
+    (each,) = distributions.document(history, None, None)["distributions"]
     assert [(one["host"], one["card"]) for one in each["findings"] if one["fails"]] == [
         ("gpu03", "all")
     ]
@@ -184,7 +201,7 @@ def test_a_healthy_fleet_has_no_change(history: History) -> None:
 
 def test_distributions_have_the_cards_and_their_outlier(history: History) -> None:
     fleet(history, 6, 40, slow("GPU-gpu03-1", 36))
-    found = distributions.document(history, None, None, 1.0)
+    found = distributions.document(history, None, None)
     (each,) = found["distributions"]
     assert (each["group"], each["measure"], len(each["cards"])) == (
         "NVIDIA H100, 132 SMs, 81559 MiB, driver 550.54.15",
@@ -205,7 +222,7 @@ def test_distributions_have_the_cards_and_their_outlier(history: History) -> Non
 
 def test_a_fleet_without_siblings_has_no_distribution(history: History) -> None:
     fleet(history, 2, 3, slow("", 0))
-    found = distributions.document(history, None, None, 1.0)
+    found = distributions.document(history, None, None)
     assert found["distributions"] == []
 
 

@@ -4,57 +4,26 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 from gpufleet.yardstick import fit
 from gpufleet.yardstick.analysis import analyse
-from gpufleet.yardstick.hosts import Lined, divided, with_several_cards
 from gpufleet.yardstick.means import means
-from gpufleet.yardstick.shifts import parts
-from gpufleet.yardstick.values import ALL, Analysis, Budget, Kind, Line
-
-SPEED = Kind("throughput", "lower", True, 0.02, 0.001)
-HEAT = Kind("temperature", "higher", False, 5.0, 0.5)
-NIGHTS, HOSTS, PER_HOST = 50, 12, 4
-Change = Callable[[int, int, float], float]
-
-
-def lines(
-    change: Change,
-    level: float = 50.0,
-    cards: int = HOSTS * PER_HOST,
-    *,
-    noise: float = 0.008,
-    measure: str = "fp32",
-    seed: int = 5,
-    per_host: int = PER_HOST,
-) -> list[Line]:
-    """Cards that differ by 2 %, and nights by `noise`; `change(card, night, value)` adds a fault."""
-    chance = random.Random(seed)
-    groups = ("H100, driver 550",) * NIGHTS
-    found = []
-    for card in range(cards):
-        usual = level * (1 + chance.gauss(0, 0.02))
-        values = [
-            change(card, night, usual * (1 + chance.gauss(0, noise))) for night in range(NIGHTS)
-        ]
-        found.append(Line(f"host{card // per_host}", f"card{card}", measure, groups, values))
-    return found
-
-
-def compared(
-    kind: Kind, change: Change, cards: int = HOSTS * PER_HOST, per_host: int = PER_HOST
-) -> Analysis:
-    level = 60.0 if kind is HEAT else 50.0
-    known = lines(change, level, cards, per_host=per_host)
-    return analyse(kind, known, Budget(1, HOSTS, 4, cards * 4, 4))
-
-
-def unchanged(card: int, night: int, value: float) -> float:
-    return value
+from gpufleet.yardstick.values import ALL, Analysis, Budget, Line
+from tests.support.sibling_lines import (
+    HEAT,
+    HOSTS,
+    NIGHTS,
+    PER_HOST,
+    SPEED,
+    Change,
+    compared,
+    lines,
+    parted,
+    unchanged,
+)
 
 
 def test_a_healthy_fleet_has_no_finding() -> None:
@@ -279,17 +248,6 @@ def test_a_night_without_one_of_the_measures_has_no_mean() -> None:
     assert [*zip(*np.nonzero(np.isnan(rows)), strict=True)] == [(9, 3)]
     assert rows[9, 4] == pytest.approx((residuals[0][9, 4] + residuals[1][9, 4]) / 2)
     assert means(SPEED, [(both[0], residuals[0])])[0] == []
-
-
-def parted(known: list[Line], rows: fit.Rows) -> tuple[Lined, Lined]:
-    return divided(
-        SPEED,
-        known,
-        rows,
-        parts(NIGHTS),
-        several=with_several_cards(known),
-        groups=known[-1].groups[-1:],
-    )
 
 
 @pytest.mark.parametrize("per_host", range(2, 9))

@@ -126,7 +126,7 @@ def _judged(
     budget: Budget,
     dropped: int,
 ) -> Analysis:
-    """The findings without so many of the last nights."""
+    """The findings without so many of the last nights, and the distributions of the last one."""
     found = Analysis()
     permanent: list[Finding] = []
     for each in measures:
@@ -135,11 +135,19 @@ def _judged(
         if not heights:
             continue
         offsets = levels.offsets(each.lines, rows)
-        permanent += levels.findings(kind, each.lines, offsets, budget)
-        centres = {
-            group: kind.value(level) for group, level in heights[-1].items() if group in offsets
-        }
-        found.spreads += levels.spreads(kind, each.lines, offsets, centres)
+        compared = [
+            (lines, known)
+            for lines, known in ((each.lines, offsets), levels.of_hosts(each.lines, offsets))
+            if known
+        ]
+        for lines, known in compared:
+            chance = budget.chance("level") / len(compared)
+            permanent += levels.findings(kind, lines, known, chance)
+        if not dropped:
+            centres = {
+                group: kind.value(level) for group, level in heights[-1].items() if group in offsets
+            }
+            found.spreads += levels.spreads(kind, each.lines, offsets, centres)
         found.findings += groups.drifts(kind, each.lines, heights, each.nights, budget)
     measured = {
         (line.host, card)

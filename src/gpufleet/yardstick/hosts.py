@@ -12,7 +12,7 @@ from collections.abc import Collection, Container, Sequence
 
 import numpy as np
 
-from .fit import MAD_TO_SIGMA, Rows, counted, medians
+from .fit import MAD_TO_SIGMA, Positions, Rows, counted, medians
 from .shifts import LEAST_OFFSET_NIGHTS, Parts
 from .values import ALL, Kind, Line
 
@@ -60,21 +60,13 @@ def divided(
     shifts = residuals - usual[:, None]
     own = residuals.copy()
     hosts = np.empty((len(members), residuals.shape[1]))
-    for number, cards in enumerate(members.values()):
-        common, hosts[number] = _common(shifts[cards])
-        spread = MAD_TO_SIGMA * medians(np.abs(common[:, past]))
-        clear = np.maximum(kind.least_loss, CLEAR * spread)[:, None]
-        shared = common < -clear
-        # What neighbours gained, when they were repaired, is no loss of the card.
-        little = (counted(shifts[cards].T) >= MANY) & (common <= clear)
-        own[cards] -= np.where(shared | little, common, 0.0)
-        # What neighbours lost hides a smaller loss of the card: that is no sign that it recovered.
-        # Nor has a host recovered some of whose cards are as slow as it was.
-        hidden = shared & (shifts[cards] - common > common)
-        slow = (shifts[cards] < -2 * clear).any(axis=0) & (hosts[number] > -clear.min())
-        hidden[:, : nights.tested.start] = slow[: nights.tested.start] = False
-        own[cards] = np.where(hidden, np.nan, own[cards])
-        hosts[number, slow] = np.nan
+    by_size: dict[int, list[int]] = defaultdict(list)
+    positions = [*members.values()]
+    for number, cards in enumerate(positions):
+        by_size[len(cards)].append(number)
+    for numbers in by_size.values():
+        alike = np.array([positions[number] for number in numbers])
+        own[alike], hosts[numbers] = _divided(kind, own[alike], shifts[alike], nights)
     divided_cards = [position for cards in members.values() for position in cards]
     known = counted(hosts) > 0
     whole = [
@@ -97,8 +89,37 @@ def _groups(lines: Sequence[Line]) -> tuple[str, ...]:
     return next(line.groups for line in lines if line.groups[-1] == tonight)
 
 
+def _divided(kind: Kind, residuals: Rows, shifts: Rows, nights: Parts) -> tuple[Rows, Rows]:
+    """The residuals of cards without what their neighbours lost, and those of their hosts.
+
+    `residuals`, `shifts`: by host, card and night, of hosts with the same number of cards. The
+    hosts are by host and night.
+    """
+    common, hosts = _common(shifts)
+    past = common[..., nights.reference.start : nights.reference.stop]
+    rows = np.abs(past).reshape(-1, past.shape[-1])
+    spread = MAD_TO_SIGMA * medians(rows).reshape(common.shape[:2])
+    clear = np.maximum(kind.least_loss, CLEAR * spread)[..., None]
+    shared = common < -clear
+    # What neighbours gained, when they were repaired, is no loss of the card.
+    little = (_known_cards(shifts) >= MANY)[:, None] & (common <= clear)
+    own = residuals - np.where(shared | little, common, 0.0)
+    # What neighbours lost hides a smaller loss of the card: that is no sign that it recovered. Nor
+    # has a host recovered some of whose cards are as slow as it was.
+    hidden = shared & (shifts - common > common)
+    slow = (shifts < -2 * clear).any(axis=1) & (hosts > -clear.min(axis=1))
+    hidden[..., : nights.tested.start] = slow[:, : nights.tested.start] = False
+    return np.where(hidden, np.nan, own), np.where(slow, np.nan, hosts)
+
+
+def _known_cards(rows: Rows) -> Positions:
+    """How many cards are known, by host and night."""
+    known: Positions = np.count_nonzero(~np.isnan(rows), axis=1)
+    return known
+
+
 def _common(shifts: Rows) -> tuple[Rows, Rows]:
-    """What the neighbours of each card lost, and what the host lost, by night.
+    """What the neighbours of each card lost, and what its host lost, by night.
 
     More than half of the cards of a host lost as much as the host. More than half of all cards, the
     card included, lost as much as its neighbours if it did: so a loss is either that of the host or
@@ -107,15 +128,21 @@ def _common(shifts: Rows) -> tuple[Rows, Rows]:
     """
     filled = shifts.copy()
     for _ in range(FILLED):
-        filled[:, 1:] = np.where(np.isnan(filled[:, 1:]), filled[:, :-1], filled[:, 1:])
-    known = counted(filled.T)
-    ordered = np.sort(filled, axis=0)  # NaN last
-    ranks = np.argsort(np.argsort(filled, axis=0), axis=0)
-    night, half = np.arange(shifts.shape[1]), known // 2
-    position = np.maximum(half - 1, 0)
-    following = np.minimum(position + 1, len(shifts) - 1)
-    neighbours = np.where(position < ranks, ordered[position, night], ordered[following, night])
-    neighbours = np.where((known > 1) & ~np.isnan(shifts), neighbours, 0.0)
-    measured = (known > 1) & (counted(shifts.T) > 0)
-    host = ordered[np.minimum(half, len(shifts) - 1), night]
-    return neighbours, np.where(measured, host, np.nan)
+        filled[..., 1:] = np.where(np.isnan(filled[..., 1:]), filled[..., :-1], filled[..., 1:])
+    known = _known_cards(filled)
+    ordered = np.sort(filled, axis=1)  # NaN last
+    ranks = np.argsort(np.argsort(filled, axis=1), axis=1)
+
+    def at(rank: Positions) -> Rows:
+        """The loss at this rank among the cards of each host and night."""
+        found: Rows = np.take_along_axis(
+            ordered, np.clip(rank, 0, shifts.shape[1] - 1)[:, None], axis=1
+        )
+        return found
+
+    half = known // 2
+    middle = np.maximum(half - 1, 0)
+    neighbours = np.where(middle[:, None] < ranks, at(middle), at(middle + 1))
+    neighbours = np.where((known > 1)[:, None] & ~np.isnan(shifts), neighbours, 0.0)
+    measured = (known > 1) & (_known_cards(shifts) > 0)
+    return neighbours, np.where(measured, at(half)[:, 0], np.nan)

@@ -7,6 +7,7 @@ import statistics
 from collections import Counter, defaultdict
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from .fit import Rows
 from .shifts import Noises, Shift
@@ -85,13 +86,20 @@ def judged(kind: Kind, nights: Sequence[Night]) -> list[Finding]:
     """Each host's or card's finding of the last night, or one of all hosts that share it.
 
     `nights`: the last one first. A fault that enough hosts of all groups share is a finding of each
-    of these groups.
+    of these groups. It holds on for hosts that are as slow when most of them have just recovered.
     """
-    tonight, lately = nights[0], nights[: 1 + SHARED_NIGHTS]
+    tonight = nights[0]
     found: list[Finding] = []
     for (group, measure), members in tonight.members.items():
         alike = [one for one, _ in members if _key(one) in tonight.shared]
-        if alike:
+        for one, grade in members:
+            if grade != "near" and _key(one) not in tonight.shared:
+                ago = _explained(one, nights)
+                if ago is None:
+                    found.append(one)
+                elif ago:
+                    alike.append(one)
+        if any(one.fails for one in alike):
             found.append(
                 Finding(
                     "shared",
@@ -107,14 +115,13 @@ def judged(kind: Kind, nights: Sequence[Night]) -> list[Finding]:
                     hosts=tuple(sorted({one.host for one in alike})),
                 )
             )
-        found += [
-            one
-            for one, grade in members
-            if grade != "near"
-            and _key(one) not in tonight.shared
-            and not any(night.explains(one, ago, tonight) for ago, night in enumerate(lately))
-        ]
     return found
+
+
+def _explained(one: Finding, nights: Sequence[Night]) -> int | None:
+    """How many nights ago hosts shared what explains a loss of tonight; None: never lately."""
+    lately = enumerate(nights[: 1 + SHARED_NIGHTS])
+    return next((ago for ago, night in lately if night.explains(one, ago, nights[0])), None)
 
 
 def standing(
@@ -173,7 +180,6 @@ class Night:
                 (own for (_, measure), own in lines.sizes.items() if measure == name), Counter()
             )
             everywhere |= {_key(one) for one in _shared(each, hosts)}
-        self.judged = lines.judged()
         self._worse = {
             (one.host, one.card) for members in self.members.values() for one, _ in members
         }
@@ -193,6 +199,11 @@ class Night:
                         statistics.median(one.nights for one in alike),
                     )
                 )
+
+    @cached_property
+    def judged(self) -> set[_Key]:
+        """The host, card and measure of which this night tells whether they are worse."""
+        return self._lines.judged()
 
     def explains(self, one: Finding, ago: int, tonight: Night) -> bool:
         """Whether what is shared in this night explains a loss that is found so many nights later.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -72,12 +72,6 @@ class Noise:
     line: Line
     sigma: float
     tested: Sequence[float]
-
-    def depths(self) -> dict[int, float]:
-        """By length of a run, the limit that the last nights all stay below."""
-        return {
-            length: -max(self.tested[-length:]) for length in LENGTHS if length <= len(self.tested)
-        }
 
 
 def noises(
@@ -188,28 +182,37 @@ def shifts(kind: Kind, known: Sequence[Noises], limits: Limits, dropped: int = 0
     # Most lines are not as deep tonight as the smallest of these limits.
     nearest = min(part * min(each.values()) for _, each, part in grades)
     found = []
-    for noise in _as_deep(known, nearest, dropped):
-        depths = noise.depths()
-        least = kind.least_loss / noise.sigma
-        for grade, each, part in grades:
-            passed = [
-                length
-                for length, depth in depths.items()
-                if depth >= each[length] * part and depth >= least * part
-            ]
-            if passed:
-                length = min(passed, key=each.__getitem__)
-                found.append(Shift(noise, length, each[length], grade))
-                break
+    for each in known:
+        tested = each.tested[:, : max(0, each.tested.shape[1] - dropped)]
+        if not tested.shape[1]:
+            continue
+        lines = np.flatnonzero(-tested[:, -1] >= nearest)
+        depths = _depths(tested[lines])
+        least = kind.least_loss / each.sigmas[lines]
+        rest = np.ones(len(lines), bool)
+        for grade, limit, part in grades:
+            # The run with the lowest limit is the one that names a line.
+            for length in sorted(depths, key=limit.__getitem__):
+                beyond = rest & (depths[length] >= np.maximum(limit[length], least) * part)
+                for line in lines[beyond].tolist():
+                    row = tested[line]
+                    noise = Noise(
+                        each.lines[line], float(each.sigmas[line]), row[~np.isnan(row)].tolist()
+                    )
+                    found.append(Shift(noise, length, limit[length], grade))
+                rest &= ~beyond
     return found
 
 
-def _as_deep(known: Sequence[Noises], depth: float, dropped: int) -> Iterator[Noise]:
-    """The lines that are as deep tonight, without so many of the last nights."""
-    for each in known:
-        tested = each.tested[:, : max(0, each.tested.shape[1] - dropped)]
-        if tested.shape[1]:
-            for line in np.flatnonzero(-tested[:, -1] >= depth).tolist():
-                row = tested[line]
-                values = row[~np.isnan(row)].tolist()
-                yield Noise(each.lines[line], float(each.sigmas[line]), values)
+def _depths(tested: Rows) -> dict[int, Rows]:
+    """By length of a run, the limit that the last nights of each line all stay below.
+
+    Nights that did not measure a line do not count; what has too few others is infinitely high.
+    """
+    last_first, _ = packed(tested[:, ::-1])
+    known = counted(tested)
+    return {
+        length: np.where(known >= length, -last_first[:, :length].max(axis=1), -np.inf)
+        for length in LENGTHS
+        if length <= tested.shape[1]
+    }

@@ -1,0 +1,198 @@
+"""Whose a loss is: that of a card, of its host, or of many hosts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gpufleet.yardstick import fit
+from gpufleet.yardstick.analysis import analyse
+from gpufleet.yardstick.values import ALL, Budget, Finding, Line
+from tests.support.sibling_lines import (
+    HOSTS,
+    NIGHTS,
+    PER_HOST,
+    SPEED,
+    Change,
+    compared,
+    lines,
+    parted,
+)
+
+MANY_HOSTS = 30
+
+
+def failing(change: Change, hosts: int = MANY_HOSTS, seed: int = 5) -> list[Finding]:
+    """What fails in a fleet of so many hosts."""
+    known = lines(change, cards=hosts * PER_HOST, seed=seed)
+    found = analyse(SPEED, known, Budget(1, hosts, 4, len(known) * 4, 4)).findings
+    return [each for each in found if each.fails]
+
+
+def own_losses(change: Change, per_host: int = PER_HOST, noise: float = 0.0005) -> fit.Rows:
+    """What the cards of one host lost themselves, as differences from their usual value."""
+    known = lines(change, cards=per_host, per_host=per_host, noise=noise)
+    (_, own), _ = parted(known, fit.oriented(SPEED, known))
+    return own - np.nanmedian(own[:, :20], axis=1)[:, None]
+
+
+# -- the cards of one host -------------------------------------------------------------------------
+
+
+def test_a_loss_of_neighbours_below_the_least_one_is_not_subtracted() -> None:
+    own = own_losses(lambda card, night, value: value * (0.99 if night >= 44 else 1))
+    assert own[:, 44:] == pytest.approx(np.log(0.99), abs=0.003)
+
+
+def test_a_card_that_lost_more_than_its_neighbours_is_not_hidden_by_them() -> None:
+    def change(most: float) -> Change:
+        return lambda card, night, value: (
+            value * ((most if card == 0 else 0.96) if night >= 44 else 1)
+        )
+
+    assert own_losses(change(0.88))[0, 44:] == pytest.approx(np.log(0.88 / 0.96), abs=0.003)
+    # It lost less than they did: whether it has lost anything itself cannot be said.
+    assert np.isnan(own_losses(change(0.94))[0, 44:]).all()
+
+
+def test_nights_of_the_past_are_never_hidden() -> None:
+    own = own_losses(lambda card, night, value: value * (0.92 if 20 <= night < 30 else 1))
+    assert not np.isnan(own).any()
+    assert own[:, 20:30] == pytest.approx(0, abs=0.003)
+
+
+def test_a_card_with_few_nights_is_no_neighbour() -> None:
+    """What is usual for it is not known: its first nights were slow ones."""
+    known = lines(lambda card, night, value: value, cards=2, per_host=2, noise=0.0005)
+    new = [None] * 37 + [30.0] * 3 + [50.0] * 10
+    known[1] = Line("host0", "card1", "fp32", known[1].groups, new)
+    (_, own), (hosts, _) = parted(known, fit.oriented(SPEED, known))
+    assert own[0] - np.median(own[0]) == pytest.approx(0, abs=0.003)
+    assert hosts == []
+
+
+def test_a_host_with_one_card_left_is_judged_as_that_card() -> None:
+    known = lines(
+        lambda card, night, value: value * (0.9 if card == 8 and night >= 45 else 1), per_host=2
+    )
+    gone = ("H100, driver 550",) * 40 + ("",) * 10
+    known[9] = Line("host4", "card9", "fp32", gone, [*known[9].values[:40], *[None] * 10])
+    found = analyse(SPEED, known, Budget(1, 24, 4, 200, 4)).findings
+    assert [(each.host, each.card) for each in found if each.fails] == [("host4", "card8")]
+
+
+# -- many hosts ------------------------------------------------------------------------------------
+
+
+def test_single_cards_of_several_hosts_share_nothing() -> None:
+    """Each of four hosts has one slow card of four: they may be broken."""
+    found = failing(
+        lambda card, night, value: (
+            value * (0.9 if card < 16 and card % 4 == 0 and night > 44 else 1)
+        )
+    )
+    assert {(each.method, each.host, each.card) for each in found} == {
+        ("shift", f"host{number}", f"card{4 * number}") for number in range(4)
+    }
+
+
+@pytest.mark.parametrize("seed", [5, 6, 7])
+def test_two_rooms_that_are_hot_at_once_are_one_finding(seed: int) -> None:
+    def rooms(card: int, night: int, value: float) -> float:
+        if card < 20 and night >= 42:
+            return value * 0.92
+        return value * (0.95 if 20 <= card < 40 and night >= 44 else 1)
+
+    (found,) = failing(rooms, seed=seed)
+    assert found.hosts == tuple(sorted(f"host{number}" for number in range(10)))
+
+
+def test_a_host_in_a_hot_room_that_lost_far_more_is_named() -> None:
+    found = failing(
+        lambda card, night, value: (
+            value * ((0.7 if card < 4 else 0.93) if card < 24 and night >= 45 else 1)
+        )
+    )
+    assert {(each.method, each.host) for each in found} == {("shared", ""), ("shift", "host0")}
+    (shared,) = (each for each in found if each.hosts)
+    assert shared.hosts == tuple(f"host{number}" for number in range(1, 6))
+
+
+@pytest.mark.parametrize(("loss", "first"), [(0.2, 45), (0.07, 40)])
+def test_what_hosts_share_explains_no_larger_or_earlier_loss_in_another_measure(
+    loss: float, first: int
+) -> None:
+    """Six hosts are slow in one measure since five nights, and host0 in another one too."""
+    known = [
+        *lines(
+            lambda card, night, value: value * (0.93 if card < 24 and night >= 45 else 1),
+            cards=MANY_HOSTS * PER_HOST,
+        ),
+        *lines(
+            lambda card, night, value: value * (1 - loss * (card < 4 and night >= first)),
+            cards=MANY_HOSTS * PER_HOST,
+            measure="fp16",
+            seed=6,
+        ),
+    ]
+    found = analyse(SPEED, known, Budget(1, MANY_HOSTS, 1, len(known), 2)).findings
+    assert ("fp16", "host0") in {(each.measure, each.host) for each in found if each.fails}
+
+
+@pytest.mark.parametrize(("others", "named"), [(1, True), (2, False)])
+def test_most_of_the_others_lost_as_much_where_a_loss_is_explained(
+    others: int, named: bool
+) -> None:
+    """Four hosts share a loss in one measure. In another one host0 and so many of them are slow."""
+
+    def slow(hosts: int) -> Change:
+        return lambda card, night, value: value * (0.93 if card < 4 * hosts and night > 44 else 1)
+
+    cards = MANY_HOSTS * PER_HOST
+    known = [
+        *lines(slow(4), cards=cards),
+        *lines(slow(1 + others), cards=cards, measure="fp16", seed=6),
+    ]
+    found = analyse(SPEED, known, Budget(1, MANY_HOSTS, 1, len(known), 2)).findings
+    assert any(each.fails and each.measure == "fp16" for each in found) == named
+
+
+@pytest.mark.parametrize("left", range(7))
+def test_hosts_that_are_as_slow_when_their_room_recovers_still_share_it(left: int) -> None:
+    def room(card: int, night: int, value: float) -> float:
+        slow = card < 24 and night >= 42 and (night < NIGHTS - 1 or card < 4 * left)
+        return value * (0.9 if slow else 1)
+
+    found = failing(room)
+    assert [each.method for each in found] == ["shared"] * bool(left)
+    assert [each.hosts for each in found] == [
+        tuple(f"host{number}" for number in range(left)) for _ in found
+    ]
+
+
+@pytest.mark.parametrize("nights", [*range(3, 40, 4)])
+def test_what_has_changed_and_is_permanent_is_said_once(nights: int) -> None:
+    found = compared(
+        SPEED,
+        lambda card, night, value: value * (0.8 if card == 9 and night >= NIGHTS - nights else 1),
+        HOSTS * PER_HOST,
+    ).findings
+    named = [(each.host, each.card, each.measure) for each in found if each.fails]
+    assert named == [("host2", "card9", "fp32")]
+
+
+@pytest.mark.parametrize("per_host", [2, 4, 8])
+@pytest.mark.parametrize("nights", [35, NIGHTS])
+def test_a_host_that_is_permanently_slower_is_one_finding(per_host: int, nights: int) -> None:
+    """Its cards hide each other among the cards of the fleet."""
+    known = lines(
+        lambda card, night, value: (
+            value * (0.8 if card // per_host == 2 and night >= NIGHTS - nights else 1)
+        ),
+        cards=MANY_HOSTS * per_host,
+        per_host=per_host,
+    )
+    found = analyse(SPEED, known, Budget(1, MANY_HOSTS, 4, len(known) * 4, 4)).findings
+    assert [(each.method, each.host, each.card) for each in found if each.fails] == [
+        ("level", "host2", ALL)
+    ]
