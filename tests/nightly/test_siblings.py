@@ -12,9 +12,10 @@ from rich.console import Console
 
 from gpufleet.cli import distributions
 from gpufleet.model.nightly import Changes
-from gpufleet.nightly import siblings
+from gpufleet.nightly import drift, outliers, siblings
 from gpufleet.nightly.history import History
-from gpufleet.yardstick.values import WINDOW
+from gpufleet.nightly.outliers import Outliers
+from gpufleet.yardstick.values import WINDOW, Analysis, Finding
 from tests.support.sibling_nights import SPEED, Change, fleet, slow, slow_host
 
 
@@ -157,7 +158,7 @@ def test_hosts_that_stay_slow_when_their_room_recovers_are_named(history: Histor
 
 
 def test_hosts_that_are_not_measured_have_not_recovered(history: History) -> None:
-    """The next night tells that they have."""
+    """The next night tells whether they have."""
     hot = room(dict.fromkeys(HOT, 42))
     found = announced(
         history,
@@ -165,7 +166,74 @@ def test_hosts_that_are_not_measured_have_not_recovered(history: History) -> Non
         range(34, 46),
         lambda uuid, night: math.nan if night == 41 and uuid[4:9] in HOT else hot(uuid, night),
     )
-    assert [host for host, _ in found] == [GROUP]
+    assert [host for host, _ in found] == [GROUP, GROUP]
+    assert found[1][1] == "5 hosts are as before again."
+
+
+@pytest.mark.parametrize("measured", [0, 1, 3])
+@pytest.mark.parametrize("always", [False, True])
+def test_a_host_is_neither_over_nor_new_after_a_night_without_some_of_its_cards(
+    history: History, measured: int, always: bool
+) -> None:
+    """They are busy, or the host is not reached."""
+
+    def busy(uuid: str, night: int) -> float:
+        slow = uuid[4:9] == "gpu03" and (always or night >= 37)
+        missing = uuid[4:9] == "gpu03" and night in {41, 43} and int(uuid[-1]) >= measured
+        return math.nan if missing else 0.8 if slow else 1.0
+
+    found = announced(history, 12, range(40, 47), busy)
+    assert [text for _, text in found] == []
+    (row,) = history.changes()["standing"]
+    assert row["known_as"] == "All GPUs: throughput is lower"
+
+
+def test_a_slow_host_is_named_while_another_one_is_not_reached(history: History) -> None:
+    def down(uuid: str, night: int) -> float:
+        missing = uuid[4:9] == "gpu05" and night == 42
+        return math.nan if missing else 0.8 if uuid[4:9] == "gpu03" else 1.0
+
+    assert announced(history, 4, range(40, 45), down) == []
+    assert len(history.changes()["standing"]) == 1
+
+
+def test_a_card_that_recovers_while_it_is_not_measured_is_a_good_change(history: History) -> None:
+    def change(uuid: str, night: int) -> float:
+        if uuid == "GPU-gpu03-1" and night == 41:
+            return math.nan
+        return 0.9 if uuid == "GPU-gpu03-1" and 36 <= night < 41 else 1.0
+
+    found = announced(history, 6, range(41, 45), change)
+    assert found == [("gpu03", "GPU-gpu03-1 is as its siblings again.")]
+
+
+def test_a_fault_that_becomes_a_note_is_not_over() -> None:
+    def analysis(fails: bool) -> Analysis:
+        finding = Finding(
+            "level", "throughput", "fp32", "H100", -0.12, -0.1, 0, 20, fails, "gpu03", "GPU-a"
+        )
+        return Analysis([finding], levelled={("gpu03", "GPU-a", "fp32")})
+
+    (change,) = outliers.changes(Outliers(analysis(True), analysis(False)))
+    assert (change.weight, change.text.split(" (")[0]) == (
+        "note",
+        "GPU-a: fp32 is 12.0% lower than the usual of 20 siblings; the bound is 10.0%",
+    )
+
+
+def test_a_host_that_cannot_be_compared_keeps_its_outlier(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError("a defect")
+
+    fleet(history, 6, 40, slow("GPU-gpu03-1", 37))
+    monkeypatch.setattr(drift, "version_changes", fail)
+    found = [each for each in history.changes()["changes"] if each["host"] == "gpu03"]
+    assert [(each["kind"], each["weight"]) for each in found] == [
+        ("outlier", "bad"),
+        ("failure", "note"),
+    ]
 
 
 def test_the_distribution_shows_a_host(history: History) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gpufleet.cli.main import main
 from gpufleet.nightly import silences
 from gpufleet.nightly.history import History
-from tests.support.sibling_nights import Change, fleet, slow, slow_host
+from tests.support.sibling_nights import SPEED, Change, fleet, slow, slow_host
 
 CARD, OTHER = "GPU-gpu03-1", "GPU-gpu03-2"
 # The nights of `fleet` begin on the first of March.
@@ -67,6 +68,21 @@ def standing(history: History) -> list[tuple[str, bool]]:
     return [(each["known_as"], "silenced" in each) for each in history.changes()["standing"]]
 
 
+def hot(first: int) -> Callable[[str, int, list[str]], dict[str, float]]:
+    """The silenced card is hot from a night on."""
+    return lambda _, night, cards: {
+        f"gpu.{card}.load.temperature_c": 60
+        + (night * 7 + number) % 3
+        + 15 * (card == CARD and night >= first)
+        for number, card in enumerate(cards)
+    }
+
+
+def two(uuid: str, night: int) -> float:
+    """Another card of the host is slow from night 41 on."""
+    return min(slow(CARD, 37)(uuid, night), slow(OTHER, 41)(uuid, night))
+
+
 def test_a_slow_card_is_silenced_by_its_own_cause(
     history: History, path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -86,9 +102,6 @@ def test_a_slow_card_is_silenced_by_its_own_cause(
 
 
 def test_another_card_of_the_host_is_not_silenced(history: History) -> None:
-    def two(uuid: str, night: int) -> float:
-        return min(slow(CARD, 37)(uuid, night), slow(OTHER, 41)(uuid, night))
-
     more = nights(history, two, until=40, per_host=5)
     assert silence(history, "gpu03", "fleet.outlier") == [f"{CARD}: throughput is lower"]
     more(44)
@@ -102,15 +115,7 @@ def test_another_card_of_the_host_is_not_silenced(history: History) -> None:
 
 
 def test_a_card_that_is_hot_as_well_is_reported_once(history: History) -> None:
-    def hot(_: str, night: int, cards: list[str]) -> dict[str, float]:
-        return {
-            f"gpu.{card}.load.temperature_c": 60
-            + (night * 7 + number) % 3
-            + 15 * (card == CARD and night >= 40)
-            for number, card in enumerate(cards)
-        }
-
-    more = nights(history, slow(CARD, 37), until=40, more=hot)
+    more = nights(history, slow(CARD, 37), until=40, more=hot(40))
     silence(history, "gpu03", "fleet.outlier")
     found = []
     for night in range(41, 46):
@@ -119,6 +124,54 @@ def test_a_card_that_is_hot_as_well_is_reported_once(history: History) -> None:
     assert found == [("other-cause", "gpu03", False)]
     both = f"{CARD}: temperature is higher. {CARD}: throughput is lower"
     assert standing(history) == [(both, False)]
+
+
+def test_the_night_in_which_another_card_is_named_hides_no_new_cause(history: History) -> None:
+    more = nights(history, two, until=40, per_host=5, more=hot(41))
+    silence(history, "gpu03", "fleet.outlier")
+    found = []
+    for night in range(41, 47):
+        more(night)
+        if texts := [each["text"] for each in history.changes()["changes"]]:
+            found.append(texts)
+    ((other, card),) = found
+    assert other.startswith(f"{OTHER}: {SPEED} is")
+    assert card.endswith(f"has another cause than the silenced one: {CARD}: temperature is higher.")
+
+
+def test_the_night_in_which_another_card_is_named_hides_no_end_of_a_silence(
+    history: History,
+) -> None:
+    more = nights(history, two, until=40, per_host=5)
+    silence(history, "gpu03", "fleet.outlier", last=42)
+    found = []
+    for night in range(41, 47):
+        more(night)
+        found += changed(history)
+    assert sorted(found) == [("outlier", "gpu03", False), ("unsilenced", "gpu03", False)]
+
+
+def test_a_note_is_not_silenced_with_the_fault_of_another_card() -> None:
+    def change(card: str, weight: str) -> dict[str, object]:
+        return {
+            "kind": "outlier",
+            "host": "gpu03",
+            "check": "fleet.outlier",
+            "text": f"{card}: fp32 is 5.0% lower than before.",
+            "known_as": f"{card}: throughput is lower",
+            "weight": weight,
+        }
+
+    changes: Any = {"standing": [], "changes": [change("GPU-a", "bad"), change("GPU-b", "note")]}
+    assert silences.found_causes(changes, {}, "gpu03", "fleet.outlier") == [
+        {"verdict": "OUTLIER", "cause": "GPU-a: throughput is lower"}
+    ]
+
+
+@pytest.mark.parametrize("damaged", ["", "x", "0", "-1", "nan", "inf", "1e999"])
+def test_a_damaged_budget_is_one_alert_a_month(history: History, damaged: str) -> None:
+    history.flag("fleet", "alerts_per_month", damaged)
+    assert history.alerts_per_month == 1
 
 
 def test_a_host_that_slows_down_is_another_cause_than_its_card(history: History) -> None:

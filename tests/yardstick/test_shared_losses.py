@@ -196,3 +196,42 @@ def test_a_host_that_is_permanently_slower_is_one_finding(per_host: int, nights:
     assert [(each.method, each.host, each.card) for each in found if each.fails] == [
         ("level", "host2", ALL)
     ]
+
+
+@pytest.mark.parametrize(("per_host", "slow"), [(2, 1), (4, 2), (8, 4)])
+def test_permanently_slow_cards_are_named_where_they_are_not_most_of_their_host(
+    per_host: int, slow: int
+) -> None:
+    known = lines(
+        lambda card, night, value: value * (0.75 if card in range(16, 16 + slow) else 1),
+        cards=MANY_HOSTS * per_host,
+        per_host=per_host,
+    )
+    found = analyse(SPEED, known, Budget(1, MANY_HOSTS, 4, len(known) * 4, 4)).findings
+    assert {each.card for each in found if each.fails} == {
+        f"card{card}" for card in range(16, 16 + slow)
+    }
+
+
+@pytest.mark.parametrize("hosts", [4, 8])
+def test_a_permanently_slow_host_is_named_among_few(hosts: int) -> None:
+    known = lines(
+        lambda card, night, value: value * (0.75 if card < 8 else 1), cards=hosts * 8, per_host=8
+    )
+    found = analyse(SPEED, known, Budget(1, hosts, 4, len(known) * 4, 4)).findings
+    assert [(each.host, each.card) for each in found if each.fails] == [("host0", ALL)]
+
+
+def test_hosts_that_were_loaded_before_their_room_became_hot_share_its_loss() -> None:
+    """Their runs are longer than those of most, as another room is hot since a few nights."""
+
+    def rooms(card: int, night: int, value: float) -> float:
+        if card < 4:
+            return value * (0.95 if night >= NIGHTS - 10 else 1)
+        if card < 24:
+            return value * (0.95 if night >= NIGHTS - 9 else 1)
+        return value * (0.95 if 24 <= card < 72 and night >= NIGHTS - 4 else 1)
+
+    found = failing(rooms, hosts=60)
+    assert {(each.method, each.host) for each in found} == {("shared", "")}
+    assert set(found[0].hosts) == {f"host{number}" for number in range(18)}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import json
+import math
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
@@ -160,6 +161,9 @@ def unknown_name(name: str, table: str, known: Sequence[str], where: str) -> Con
 
 def require_nights(history: History, options: argparse.Namespace) -> None:
     """Refuse what selects no night, and a history that does not exist."""
+    budget = options.alerts_per_month
+    if budget is not None and not 0 < budget < math.inf:
+        raise ConfigurationError("--alerts-per-month is more than 0.")
     if options.last is not None and options.last < 1:
         raise ConfigurationError("--last is more than 0.")
     if not options.record and not is_there(history.path):

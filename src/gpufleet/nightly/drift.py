@@ -203,13 +203,14 @@ def _changes(window: Window, standing: Sequence[Standing]) -> Iterator[Change]:
         yield from guarded(
             "compared this host with the nights before",
             partial(changes_of, name),
-            partial(_defect_changes, name),
+            partial(_defect_changes, name, outlying.get(name, [])),
         )
 
 
-def _defect_changes(host: str, defect: Defect) -> list[Change]:
+def _defect_changes(host: str, outlying: Sequence[Change], defect: Defect) -> list[Change]:
     known = judge.defective(defect, host)["checks"][0]
     return [
+        *outlying,
         Change(
             "failure",
             host,
@@ -219,7 +220,7 @@ def _defect_changes(host: str, defect: Defect) -> list[Change]:
             f"{known['cause']}.",
             known["remedy"],
             "note",
-        )
+        ),
     ]
 
 

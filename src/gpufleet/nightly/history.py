@@ -12,6 +12,7 @@ reopens it for writing.
 from __future__ import annotations
 
 import json
+import math
 import sqlite3
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -241,9 +242,10 @@ class History:
     def alerts_per_month(self) -> float:
         """The budget of false alarms that the newest nightly run had; 1 where none is recorded."""
         try:
-            return float(self.flags(outliers.FLEET)[ALERTS_PER_MONTH])
+            found = float(self.flags(outliers.FLEET)[ALERTS_PER_MONTH])
         except (KeyError, ValueError):
             return 1.0
+        return found if 0 < found < math.inf else 1.0
 
     def changes(self, night: int | None = None) -> Changes:
         """Return the CHANGES document of a nightly run, by default of the newest."""

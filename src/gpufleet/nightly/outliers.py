@@ -72,10 +72,11 @@ def changes(outliers: Outliers) -> Iterator[Change]:
     last, now = _worst(outliers.before), _worst(tonight)
     for key, findings in now.items():
         known = last.get(key)
-        if known is None or (findings[0].fails and not known[0].fails):
+        # Between a fault and what is over lies a note.
+        if known is None or findings[0].fails != known[0].fails:
             yield _change(key, findings)
     for key, findings in last.items():
-        over = findings[0].fails and not (key in now and now[key][0].fails)
+        over = findings[0].fails and key not in now
         if over and all(_is_judged(each, tonight) for each in findings if each.fails):
             yield Change(
                 KIND,
@@ -164,11 +165,8 @@ def _is_judged(finding: Finding, tonight: Analysis) -> bool:
         return slow.isdisjoint(finding.hosts) and 2 * len(known) > len(finding.hosts)
     if not host:
         return any(spread.group == finding.group for spread in tonight.spreads)
-    return any(
-        spread.measure == finding.measure
-        and any(name == host and card in {own, ALL} for name, own in spread.offsets)
-        for spread in tonight.spreads
-    )
+    whole = any(each.host == host and each.card == ALL and each.fails for each in tonight.findings)
+    return (host, card, finding.measure) in tonight.levelled and not (whole and card != ALL)
 
 
 def _check(finding: Finding) -> str:
@@ -177,7 +175,7 @@ def _check(finding: Finding) -> str:
 
 def _title(finding: Finding) -> str:
     if finding.hosts:
-        return f"{len(finding.hosts)} hosts"
+        return f"{len(finding.hosts)} hosts" if finding.hosts[1:] else f"Host {finding.hosts[0]}"
     if finding.card == ALL:
         return "All GPUs"
     if finding.card:
@@ -192,7 +190,7 @@ def _recovered(finding: Finding) -> str:
     if finding.method == "level":
         others = "the other hosts" if finding.card in {"", ALL} else "its siblings"
         return f"{title} {'are' if finding.card == ALL else 'is'} as {others}."
-    if finding.hosts or finding.card == ALL:
+    if finding.hosts[1:] or (finding.host and finding.card == ALL):
         return f"{title} are as before again."
     return f"{title} is as its siblings again." if finding.host else f"{title} is as before again."
 

@@ -62,9 +62,16 @@ def marked(
     found = [replace(change, silenced=_of_change(window, change)) for change in changes]
     for silence in own:
         key = host, silence["check"]
-        if not any(change.check == silence["check"] and _is_bad(change) for change in changes):
-            rows = [row for row in standing if (row["host"], row["check"]) == key]
-            found += _sounding_again(window, silence, rows)
+        # Of outliers a check has several rows, and each has changes of its own.
+        reported = {
+            change.known_as
+            for change in changes
+            if change.check == silence["check"] and _is_bad(change)
+        }
+        rows = [row for row in standing if (row["host"], row["check"]) == key]
+        found += _sounding_again(
+            window, silence, [row for row in rows if row.get("known_as", "") not in reported]
+        )
     return found
 
 
@@ -93,24 +100,20 @@ def _sounding_again(window: Window, silence: Silence, rows: list[Standing]) -> I
     over = before[:10] <= silence["until"] < night[:10]
     line = window.checks.get((silence["host"], silence["check"]), [])
     known = [silences.parts(result.cause) for result in line[:-1] if result and _failed(result)]
-    earlier = outliers.causes_before(window.outliers, silence["host"])
-    known_outliers = [silences.parts(cause) for cause in earlier]
     for row in rows:
-        cause = standing_cause(row)
-        if over and silences.matches(silence, row["verdict"], cause):
+        text = row["cause"]
+        if over and silences.matches(silence, row["verdict"], standing_cause(row)):
             kind = "unsilenced"
             what = (
                 f"is still bad, for {count_nights(row['strikes'])} in a row, and its silence ended"
                 f" on {silence['until']}"
             )
-        elif (
-            "silenced" not in row
-            # What flaps is not reported for another cause, but its silence is for one cause only.
-            and row["verdict"] != SLOW
-            and silences.in_force(silence, night)
-            and silences.parts(cause)
-            not in (known_outliers if row["verdict"] == OUTLIER else known)
-        ):
+        elif "silenced" in row or row["verdict"] == SLOW or not silences.in_force(silence, night):
+            continue
+        elif row["verdict"] == OUTLIER and (new := _new_parts(window, silence, row)):
+            kind, what, text = "other-cause", "has another cause than the silenced one", new
+        # What flaps is not reported for another cause, but its silence is for one cause only.
+        elif row["verdict"] != OUTLIER and silences.parts(row["cause"]) not in known:
             kind, what = "other-cause", "fails for another cause than the silenced one"
         else:
             continue
@@ -120,12 +123,21 @@ def _sounding_again(window: Window, silence: Silence, rows: list[Standing]) -> I
             row["check"],
             None,
             f"{row['verdict']}: {row['cause']}",
-            f"{row['check']} {what}: {row['cause'].removesuffix('.')}.",
+            f"{row['check']} {what}: {text.removesuffix('.')}.",
             row["remedy"],
             "bad",
             row["strikes"],
             row.get("explained_by", ""),
         )
+
+
+def _new_parts(window: Window, silence: Silence, row: Standing) -> str:
+    """What an outlier's silence does not cover, and what was not there in the night before."""
+    causes = [known["cause"] for known in silence["causes"]]
+    causes += outliers.causes_before(window.outliers, silence["host"])
+    known = frozenset[tuple[str, ...]]().union(*map(silences.parts, causes))
+    sentences = standing_cause(row).split(silences.BETWEEN)
+    return silences.BETWEEN.join(each for each in sentences if not silences.parts(each) <= known)
 
 
 def _is_bad(change: Change) -> bool:

@@ -50,7 +50,7 @@ RANKS = (
 # Changes that tell a check's verdict; of the others the text is the cause.
 OF_VERDICT = {"failure", "other-cause", "flapping"}
 # How the judge joins the causes of one check.
-_BETWEEN = ". "
+BETWEEN = ". "
 # A number differs from night to night and is no other cause, but a count of parts is one.
 _COUNTS = re.compile(
     r"(?<![\d.])\d+ of \d+(?!\.\d| (?:samples|TFLOP|MiB|GiB))|(?<=and )\d+(?= more)"
@@ -128,7 +128,7 @@ def parts(cause: str) -> frozenset[tuple[str, ...]]:
     stored = cause.encode("utf-8", "backslashreplace").decode()
     return frozenset(
         (without_numbers(part), *_COUNTS.findall(part))
-        for part in stored.removesuffix(".").split(_BETWEEN)
+        for part in stored.removesuffix(".").split(BETWEEN)
     )
 
 
@@ -255,5 +255,7 @@ def found_causes(
         and row["kind"] not in OF_VERDICT
         and row["kind"] != "unsilenced"
         and row["weight"] != "good"
+        # A note is no fault yet, and its fault is not known.
+        and (row["kind"] != "outlier" or row["weight"] == "bad")
     ]
     return [row for number, row in enumerate(found) if row not in found[:number]]

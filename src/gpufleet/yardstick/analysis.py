@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from . import fit, groups, hosts, levels, sharing, shifts
 from .hosts import Lined
@@ -12,6 +13,8 @@ from .means import means
 from .sharing import Sizes
 from .values import ALL, LEAST_SIBLINGS, Analysis, Budget, Finding, Kind, Line
 
+# A card that lost more than so many times what its host lost is named beside it.
+MOST = 2.0
 # The last night, and the one before it.
 NIGHTS_JUDGED = 2
 
@@ -128,51 +131,49 @@ def _judged(
 ) -> Analysis:
     """The findings without so many of the last nights, and the distributions of the last one."""
     found = Analysis()
-    permanent: list[Finding] = []
+    measured = None if dropped else _measured(measures)
+    found.findings = [
+        finding
+        for scale in scales
+        for finding in sharing.standing(kind, scale.nights[dropped:], measured)
+    ]
     for each in measures:
         end = len(each.heights) - dropped
         rows, heights = each.residuals[:, :end], each.heights[:end]
         if not heights:
             continue
-        offsets = levels.offsets(each.lines, rows)
-        compared = [
-            (lines, known)
-            for lines, known in ((each.lines, offsets), levels.of_hosts(each.lines, offsets))
-            if known
-        ]
-        for lines, known in compared:
+        cards = levels.of_cards(kind, each.lines, rows)
+        compared = [level for level in (levels.of_hosts(cards), cards) if level.offsets]
+        for level in compared:
+            # What was not measured in the night before was as in its last night.
+            known = replace(level, measured=range(len(level.lines))) if dropped else level
             chance = budget.chance("level") / len(compared)
-            permanent += levels.findings(kind, lines, known, chance)
+            for one in levels.findings(kind, known, chance):
+                # What has changed is said once, and what cards have in common of their host alone.
+                if not any(_includes(other, one) for other in found.findings):
+                    found.findings.append(one)
         if not dropped:
-            centres = {
-                group: kind.value(level) for group, level in heights[-1].items() if group in offsets
-            }
-            found.spreads += levels.spreads(kind, each.lines, offsets, centres)
+            centres = {group: kind.value(height) for group, height in heights[-1].items()}
+            found.spreads += levels.spreads(kind, cards, centres)
+            for level in compared:
+                found.levelled |= level.judged()
         found.findings += groups.drifts(kind, each.lines, heights, each.nights, budget)
-    measured = {
-        (line.host, card)
-        for each in measures
-        for line, known in zip(
-            each.lines, fit.counted(_night(each.residuals, dropped)), strict=True
-        )
-        if known
-        for card in (line.card, ALL)
-    }
-    changed = [
-        finding
-        for scale in scales
-        for finding in sharing.standing(kind, scale.nights[dropped:], measured)
-    ]
-    found.findings += changed
-    # What has changed is said once.
-    cards = {(each.host, each.card, each.measure) for each in changed}
-    found.findings += [
-        each for each in permanent if (each.host, each.card, each.measure) not in cards
-    ]
     return found
 
 
-def _night(rows: fit.Rows, dropped: int) -> fit.Rows:
-    """The last night but so many, as a column; empty if there is none."""
-    end = max(0, rows.shape[1] - dropped)
-    return rows[:, max(0, end - 1) : end]
+def _includes(known: Finding, one: Finding) -> bool:
+    """Whether a finding says what a permanent one of a card, or of its host, would say."""
+    if (known.host, known.measure) != (one.host, one.measure) or known.card not in {one.card, ALL}:
+        return False
+    return known.card == one.card or (known.fails and abs(one.change) <= MOST * abs(known.change))
+
+
+def _measured(measures: Sequence[_Measure]) -> set[tuple[str, str]]:
+    """The hosts and cards of which the last night has a value."""
+    return {
+        (line.host, card)
+        for each in measures
+        for line, value in zip(each.lines, each.residuals[:, -1].tolist(), strict=True)
+        if not math.isnan(value)
+        for card in (line.card, ALL)
+    }

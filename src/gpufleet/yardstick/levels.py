@@ -1,10 +1,9 @@
 """Which cards and hosts have always been worse than others: their offsets against each other.
 
-Cards of one host that are all slow hide each other, so hosts are compared as well. Every card has
-one offset, so the fleet has as many examples as cards and no more: a bound beyond all of them needs
-an assumption. Beyond the worst tenth, healthy offsets fall at least as fast as an exponential
-distribution whose mean comes from the worst tenth itself, without the judged card, and is taken at
-the upper end of its error. A normal distribution falls faster.
+Every card has one offset, so the fleet has as many examples as cards and no more: a bound beyond
+all of them needs an assumption. Beyond the worst tenth, healthy offsets fall at least as fast as an
+exponential distribution whose mean comes from the worst tenth itself, without the cards of the
+judged one's host, and is taken at the upper end of its error. A normal distribution falls faster.
 """
 
 from __future__ import annotations
@@ -12,12 +11,13 @@ from __future__ import annotations
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-from .fit import MAD_TO_SIGMA, Rows, counted, medians
+from .fit import MAD_TO_SIGMA, Rows, counted, medians, packed
 from .values import ALL, LEAST_SIBLINGS, NOTE_FACTOR, Finding, Kind, Line, Spread
 
 # The tail begins where a tenth of a normal distribution is below. Its mean excess there is 0.47
@@ -25,98 +25,144 @@ from .values import ALL, LEAST_SIBLINGS, NOTE_FACTOR, Finding, Kind, Line, Sprea
 TAIL_SHARE, TAIL_BEGIN, LEAST_EXCESS = 0.1, 1.2816, 0.5
 # A note is rarer than one in so many, also in a small fleet.
 MOST_NOTES = 0.01
-# An offset is the median of so many nights or more.
+# An offset is the median of so many nights or more. What so many last nights do not show any more
+# is over.
 LEAST_NIGHTS = 3
+# Fewer hosts with several cards are not compared: of two it is not known which one is slow.
+LEAST_HOSTS = 4
+# How far the median of normal values strays, in their deviations, by the root of their number.
+MEDIAN_DEVIATION = 1.2533
 
 
 class Offset(NamedTuple):
-    """How far a line is from its group: in all nights, and in the last `LEAST_NIGHTS`."""
+    """How far a line is from its group: in all nights, and in its last `LEAST_NIGHTS`."""
 
     usual: float
     lately: float
+
+    @property
+    def over(self) -> bool:
+        """Whether its last nights do not show the loss of the others."""
+        return self.usual < 0 and self.lately > self.usual / 2
 
 
 # By group of tonight, and by position of the line.
 Offsets = Mapping[str, Mapping[int, Offset]]
 
 
-def offsets(lines: Sequence[Line], residuals: Rows) -> Offsets:
-    """The offset of each line.
+@dataclass(frozen=True)
+class Level:
+    """Cards or hosts that are compared with each other, and the offset of each.
 
-    All nights count, so that a change has become permanent when most of them show it. A line that
-    was not measured in the last night has none.
+    `measured`: the positions of those that the last night measured; others are not judged.
+    `least`: by group, the least deviation of the offsets.
+    """
+
+    lines: Sequence[Line]
+    offsets: Offsets
+    measured: Collection[int]
+    least: Mapping[str, float]
+
+    def judged(self) -> set[tuple[str, str, str]]:
+        """The host, card and measure of each that is judged."""
+        return {
+            (self.lines[position].host, self.lines[position].card, self.lines[position].measure)
+            for each in self.offsets.values()
+            for position in each
+            if position in self.measured
+        }
+
+
+def of_cards(kind: Kind, lines: Sequence[Line], residuals: Rows) -> Level:
+    """The offset of each card that has enough nights, measured in the last one or not.
+
+    All nights count, so that a change has become permanent when most of them show it.
     """
     found: dict[str, dict[int, Offset]] = defaultdict(dict)
-    known = counted(residuals) >= LEAST_NIGHTS
-    usual, lately = medians(residuals).tolist(), medians(residuals[:, -LEAST_NIGHTS:]).tolist()
-    for position in np.flatnonzero(known & ~np.isnan(residuals[:, -1])).tolist():
-        found[lines[position].groups[-1]][position] = Offset(usual[position], lately[position])
-    return {group: each for group, each in found.items() if len(each) > LEAST_SIBLINGS}
+    last_first = packed(residuals[:, ::-1])[0]
+    usual, lately = medians(residuals).tolist(), medians(last_first[:, :LEAST_NIGHTS]).tolist()
+    for position in np.flatnonzero(counted(residuals) >= LEAST_NIGHTS).tolist():
+        if group := lines[position].groups[-1]:
+            found[group][position] = Offset(usual[position], lately[position])
+    known = {group: each for group, each in found.items() if len(each) > LEAST_SIBLINGS}
+    measured = set(np.flatnonzero(~np.isnan(residuals[:, -1])).tolist())
+    return Level(lines, known, measured, dict.fromkeys(known, kind.resolution))
 
 
-def of_hosts(lines: Sequence[Line], known: Offsets) -> tuple[list[Line], Offsets]:
-    """The hosts with several cards in a group, and the median offset of these cards."""
-    hosts: list[Line] = []
+def of_hosts(cards: Level) -> Level:
+    """The hosts with several cards in a group, where they are enough.
+
+    The offset of a host is what more than half of its cards lost. It is judged where one of them is
+    measured: what is known of the others is from their last nights.
+    """
+    lines: list[Line] = []
     found: dict[str, dict[int, Offset]] = {}
-    for group, values in known.items():
-        cards: dict[str, list[int]] = defaultdict(list)
+    measured: set[int] = set()
+    least: dict[str, float] = {}
+    for group, values in cards.offsets.items():
+        members: dict[str, list[int]] = defaultdict(list)
         for position in values:
-            cards[lines[position].host].append(position)
-        several = {host: own for host, own in cards.items() if len(own) > 1}
-        if len(several) > LEAST_SIBLINGS:
-            found[group] = {
-                number: _median([values[position] for position in own])
-                for number, own in enumerate(several.values(), len(hosts))
-            }
-            hosts += [
-                Line(host, ALL, lines[own[0]].measure, lines[own[0]].groups, ())
-                for host, own in several.items()
-            ]
-    return hosts, found
+            members[cards.lines[position].host].append(position)
+        several = [own for own in members.values() if len(own) > 1]
+        if len(several) < LEAST_HOSTS:
+            continue
+        size = statistics.median(map(len, several))
+        sigma = _deviation([each.usual for each in values.values()], cards.least[group])
+        least[group] = MEDIAN_DEVIATION * sigma / math.sqrt(size)
+        found[group] = {}
+        for own in several:
+            if any(position in cards.measured for position in own):
+                measured.add(len(lines))
+            usual, lately = (
+                sorted(each)[len(own) // 2]
+                for each in zip(*(values[position] for position in own), strict=True)
+            )
+            found[group][len(lines)] = Offset(usual, lately)
+            first = cards.lines[own[0]]
+            lines.append(Line(first.host, ALL, first.measure, first.groups, ()))
+    return Level(lines, found, measured, least)
 
 
-def _median(known: Sequence[Offset]) -> Offset:
-    return Offset(
-        statistics.median(each.usual for each in known),
-        statistics.median(each.lately for each in known),
-    )
+def _deviation(values: Collection[float], least: float) -> float:
+    """The standard deviation of the values, if most of them are normal."""
+    centre = statistics.median(values)
+    return max(MAD_TO_SIGMA * statistics.median(abs(each - centre) for each in values), least)
 
 
-def findings(kind: Kind, lines: Sequence[Line], known: Offsets, chance: float) -> list[Finding]:
-    """The cards or hosts that are permanently beyond the bound of their group, and still are.
+def findings(kind: Kind, level: Level, chance: float) -> list[Finding]:
+    """The cards or hosts that are permanently beyond the bound of their group.
 
     `chance`: the probability of a false alarm that each may have.
     """
     found = []
-    for group, members in known.items():
-        values = {position: offset.usual for position, offset in members.items()}
+    for group, offsets in level.offsets.items():
+        values = {position: each.usual for position, each in offsets.items()}
         centre = statistics.median(values.values())
-        sigma = max(
-            MAD_TO_SIGMA * statistics.median(abs(each - centre) for each in values.values()),
-            kind.resolution,
-        )
+        sigma = _deviation(values.values(), level.least[group])
         begin = TAIL_BEGIN * sigma
         excesses = {
             position: centre - value - begin
             for position, value in values.items()
-            if centre - value > begin
+            if centre - value > begin and not offsets[position].over
         }
+        by_host: dict[str, list[float]] = defaultdict(list)
+        for position, excess in excesses.items():
+            by_host[level.lines[position].host].append(excess)
         total = sum(excesses.values())
         for position, excess in excesses.items():
-            others = len(excesses) - 1
+            own = by_host[level.lines[position].host]
+            others = len(excesses) - len(own)
             mean = LEAST_EXCESS * sigma
             if others:
-                mean = max(mean, (total - excess) / others)
+                mean = max(mean, (total - sum(own)) / others)
             mean *= 1 + 2 / math.sqrt(max(others, 1))
             fails, notes = (
                 max(begin + mean * math.log(TAIL_SHARE / min(TAIL_SHARE, tail)), kind.least_loss)
                 for tail in (chance, max(chance, min(NOTE_FACTOR * chance, MOST_NOTES)))
             )
             loss = excess + begin
-            # Most nights still show the loss of one that was repaired, the last ones do not.
-            still = centre - members[position].lately >= loss / 2
-            if loss >= notes and still:
-                line = lines[position]
+            if loss >= notes and position in level.measured:
+                line = level.lines[position]
                 found.append(
                     Finding(
                         "level",
@@ -135,21 +181,19 @@ def findings(kind: Kind, lines: Sequence[Line], known: Offsets, chance: float) -
     return found
 
 
-def spreads(
-    kind: Kind, lines: Sequence[Line], known: Offsets, centres: Mapping[str, float]
-) -> list[Spread]:
-    """The distribution of each group in the last nights."""
-    return [
-        Spread(
-            kind.name,
-            lines[next(iter(values))].measure,
-            group,
-            centres[group],
-            {
-                (lines[position].host, lines[position].card): kind.change(offset.usual)
-                for position, offset in values.items()
-            },
-        )
-        for group, values in known.items()
-        if group in centres
-    ]
+def spreads(kind: Kind, cards: Level, centres: Mapping[str, float]) -> list[Spread]:
+    """The distribution of each group in the last nights, of the cards that the last one measured.
+
+    `centres`: the level of each group in the last night.
+    """
+    found = []
+    for group, values in cards.offsets.items():
+        known = {
+            (cards.lines[position].host, cards.lines[position].card): kind.change(each.usual)
+            for position, each in values.items()
+            if position in cards.measured
+        }
+        if group in centres and known:
+            measure = cards.lines[next(iter(values))].measure
+            found.append(Spread(kind.name, measure, group, centres[group], known))
+    return found

@@ -20,6 +20,8 @@ ALIKE_LOSS, ALIKE_NIGHTS = 2.0, 3
 # What a host shared in one of so many nights before is not its own tonight: a job slows it when its
 # room has just recovered, and the run of nights would go on.
 SHARED_NIGHTS = 3
+# A run of so many nights near a limit is no chance where enough hosts have it.
+LONG = 7
 # For so many nights that neighbours hide, what was found of a card before holds on.
 HIDDEN_NIGHTS = 3
 # This part of those who share a loss lost about as much in another measure, where it explains that.
@@ -94,10 +96,10 @@ def judged(kind: Kind, nights: Sequence[Night]) -> list[Finding]:
         alike = [one for one, _ in members if _key(one) in tonight.shared]
         for one, grade in members:
             if grade != "near" and _key(one) not in tonight.shared:
-                ago = _explained(one, nights)
-                if ago is None:
+                ago, room = _explained(one, nights)
+                if room is None:
                     found.append(one)
-                elif ago:
+                elif ago and room.found:
                     alike.append(one)
         if any(one.fails for one in alike):
             found.append(
@@ -118,19 +120,22 @@ def judged(kind: Kind, nights: Sequence[Night]) -> list[Finding]:
     return found
 
 
-def _explained(one: Finding, nights: Sequence[Night]) -> int | None:
-    """How many nights ago hosts shared what explains a loss of tonight; None: never lately."""
-    lately = enumerate(nights[: 1 + SHARED_NIGHTS])
-    return next((ago for ago, night in lately if night.explains(one, ago, nights[0])), None)
+def _explained(one: Finding, nights: Sequence[Night]) -> tuple[int, _Together | None]:
+    """Who shared what explains a loss of tonight, and how many nights ago; None: nobody lately."""
+    for ago, night in enumerate(nights[: 1 + SHARED_NIGHTS]):
+        if room := night.explains(one, ago, nights[0]):
+            return ago, room
+    return 0, None
 
 
 def standing(
-    kind: Kind, nights: Sequence[Night], measured: Container[tuple[str, str]]
+    kind: Kind, nights: Sequence[Night], measured: Container[tuple[str, str]] | None
 ) -> list[Finding]:
     """What was found in the last night, and what its neighbours hide of a card that was found.
 
-    `measured`: the hosts and cards that were measured in the last night. What was found of them
-    `HIDDEN_NIGHTS` before holds on while no night tells of them.
+    `measured`: the hosts and cards that were measured in the last night; None: what is known of the
+    others counts as well. What was found `HIDDEN_NIGHTS` before holds on while no night tells of
+    it.
     """
     found = judged(kind, nights)
     known = nights[0].judged | {_key(each) for each in found}
@@ -138,19 +143,34 @@ def standing(
         found += [
             each
             for each in judged(kind, nights[ago:])
-            if each.fails and (each.host, each.card) in measured and _key(each) not in known
+            if each.fails
+            and _key(each) not in known
+            and (
+                (each.host, each.card) in measured
+                if measured is not None
+                else not _is_known(each, known)
+            )
         ]
         known |= nights[ago].judged | {_key(each) for each in found}
     return found
 
 
+def _is_known(finding: Finding, known: Collection[_Key]) -> bool:
+    """Whether later nights tell of most of the hosts that shared a finding."""
+    judged = {host for host, _, _ in known} & set(finding.hosts)
+    return 2 * len(judged) > len(finding.hosts) if finding.hosts else False
+
+
 @dataclass(frozen=True)
 class _Together:
-    """Hosts or cards that share a loss, for so many nights."""
+    """Hosts or cards that share a loss, for so many nights; `found`: it is a finding."""
 
+    found: bool
     cards: frozenset[tuple[str, str]]
     loss: float
+    # How many nights the usual one and the longest one lasts.
     nights: float
+    most_nights: float
 
 
 class Night:
@@ -179,7 +199,8 @@ class Night:
             hosts = sum(
                 (own for (_, measure), own in lines.sizes.items() if measure == name), Counter()
             )
-            everywhere |= {_key(one) for one in _shared(each, hosts)}
+            failing = [one for one in each if one.fails]
+            everywhere |= {_key(one) for one in _shared(each, hosts, failing)}
         self._worse = {
             (one.host, one.card) for members in self.members.values() for one, _ in members
         }
@@ -187,16 +208,22 @@ class Night:
         self._together: list[_Together] = []
         for key, members in self.members.items():
             each = [one for one, _ in members]
-            alike = _shared(each, lines.sizes[key])
+            failing = [one for one in each if one.fails]
+            alike = _shared(each, lines.sizes[key], failing)
             if not alike and any(one.fails and _key(one) in everywhere for one in each):
                 alike = [one for one in each if _key(one) in everywhere]
             self.shared |= {_key(one) for one in alike}
-            if alike:
+            # A room may be hot for long and no host of it beyond a limit, but for a loaded one.
+            room = alike or _shared(each, lines.sizes[key], [one for one in each if _is_long(one)])
+            if room:
+                runs = [one.nights for one in room if one.fails or _is_long(one)]
                 self._together.append(
                     _Together(
-                        frozenset((one.host, one.card) for one in alike),
-                        statistics.median(abs(one.change) for one in alike),
-                        statistics.median(one.nights for one in alike),
+                        bool(alike),
+                        frozenset((one.host, one.card) for one in room),
+                        statistics.median(abs(one.change) for one in room),
+                        statistics.median(runs),
+                        max(runs),
                     )
                 )
 
@@ -205,21 +232,23 @@ class Night:
         """The host, card and measure of which this night tells whether they are worse."""
         return self._lines.judged()
 
-    def explains(self, one: Finding, ago: int, tonight: Night) -> bool:
-        """Whether what is shared in this night explains a loss that is found so many nights later.
+    def explains(self, one: Finding, ago: int, tonight: Night) -> _Together | None:
+        """Who shares in this night what explains a loss that is found so many nights later.
 
         It is no larger and began about then, and most of the others lost about as much in this
         measure too, even if there is too much noise in it for enough of them to be near a limit.
         Later it does so only when most of them have recovered.
         """
-        return any(
-            (one.host, one.card) in each.cards
+        explaining = (
+            each
+            for each in self._together
+            if (one.host, one.card) in each.cards
             and abs(one.change) <= each.loss * ALIKE_LOSS
-            and abs(one.nights - ago - each.nights) <= ALIKE_NIGHTS
+            and each.nights - ALIKE_NIGHTS <= one.nights - ago <= each.most_nights + ALIKE_NIGHTS
             and not (ago and len(each.cards & tonight._worse) > len(each.cards) / 2)
             and self._lost_too(one, each.cards)
-            for each in self._together
         )
+        return next(explaining, None)
 
     def _lost_too(self, one: Finding, cards: Collection[tuple[str, str]]) -> bool:
         """Whether most of the others lost half as much or more in this measure."""
@@ -233,30 +262,41 @@ class Night:
         return bool(losses) and alike >= MOST * len(losses)
 
 
-def _shared(each: Sequence[Finding], hosts: Mapping[str, int]) -> list[Finding]:
-    """Those that share a loss: enough hosts have about the usual one since about the same night.
+def _is_long(one: Finding) -> bool:
+    return one.nights >= LONG
+
+
+def _shared(
+    each: Sequence[Finding], hosts: Mapping[str, int], clear: Collection[Finding]
+) -> list[Finding]:
+    """Those that share a loss: enough hosts lost about as much since about the same night.
 
     A card that lost less, or whose run is shorter, is among them: a single better night ends a run.
-    `hosts`: how many cards each has.
+    `hosts`: how many cards each has. `clear`: what is no mere bad night, of which one is among them
+    and which tell the usual loss.
     """
     own = Counter(one.host for one in each)
     each = [one for one in each if own[one.host] >= min(CARDS, hosts[one.host])]
-    if not each:
+    known = {_key(one) for one in clear}
+    losses = [abs(one.change) for one in each if _key(one) in known]
+    if not losses:
         return []
-    size = statistics.median(abs(one.change) for one in each)
-    nights = statistics.median(one.nights for one in each)
+    size = statistics.median(losses)
+    runs: dict[str, int] = {}
+    for one in each:
+        if size / ALIKE_LOSS <= abs(one.change) <= size * ALIKE_LOSS:
+            runs[one.host] = max(one.nights, runs.get(one.host, 0))
+    enough = math.ceil(max(LEAST_SHARING, SHARING * len(hosts)))
+    if len(runs) < enough:
+        return []
+    nights = sorted(runs.values())[-enough]
     within = [
         one
         for one in each
         if abs(one.change) <= size * ALIKE_LOSS and one.nights <= nights + ALIKE_NIGHTS
     ]
-    alike = {
-        one.host
-        for one in within
-        if abs(one.change) >= size / ALIKE_LOSS and one.nights >= nights - ALIKE_NIGHTS
-    }
-    enough = len(alike) >= max(LEAST_SHARING, SHARING * len(hosts))
-    return within if enough and any(one.fails for one in within) else []
+    alike = sum(abs(run - nights) <= ALIKE_NIGHTS for run in runs.values())
+    return within if alike >= enough and any(_key(one) in known for one in within) else []
 
 
 def _key(each: Finding) -> _Key:

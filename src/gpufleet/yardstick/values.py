@@ -154,13 +154,15 @@ class Analysis:
 
     `compared`: the (host, card, measure) of the lines that have enough nights and siblings to be
     compared; nobody else's own past is judged here. `judged`: those of them of which the last night
-    tells whether they are worse. `counted`: the (host, card) whose errors were counted in it.
+    tells whether they are worse. `levelled`: the (host, card, measure) that are compared with what
+    is usual for others. `counted`: the (host, card) whose errors were counted in it.
     """
 
     findings: list[Finding] = field(default_factory=list)
     spreads: list[Spread] = field(default_factory=list)
     compared: set[tuple[str, str, str]] = field(default_factory=set)
     judged: set[tuple[str, str, str]] = field(default_factory=set)
+    levelled: set[tuple[str, str, str]] = field(default_factory=set)
     counted: set[tuple[str, str]] = field(default_factory=set)
 
     def of(self, spread: Spread) -> list[Finding]:
@@ -181,3 +183,4 @@ class Analysis:
         self.spreads += other.spreads
         self.compared |= other.compared
         self.judged |= other.judged
+        self.levelled |= other.levelled
