@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +99,33 @@ def test_an_interpreter_that_is_not_here_is_the_reason(monkeypatch: pytest.Monke
         "import": None,
         "untried": "no Python 3.999 was there",
     }
+
+
+LOADER = "ImportError: {}: cannot open shared object file: No such file or directory"
+
+
+@pytest.mark.parametrize(
+    ("error", "found"),
+    [
+        (LOADER.format("libcublas.so.8.0"), (None, "libcublas.so.8.0 of its CUDA was not there")),
+        (LOADER.format("libGL.so.1"), (LOADER.format("libGL.so.1"), None)),
+        ("ValueError: it is broken", ("ValueError: it is broken", None)),
+    ],
+)
+def test_a_release_that_is_linked_with_cuda_cannot_be_tried_without_it(
+    error: str, found: tuple[str | None, str | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Releases of TensorFlow 1 print a page of help after the error."""
+    printed = f"Traceback (most recent call last):\n{error}\n\nFailed to load the runtime.\n"
+
+    def run(command: Sequence[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        imports = "-c" in command
+        return subprocess.CompletedProcess(command, int(imports), "", printed * imports)
+
+    monkeypatch.setattr(locks, "find_interpreter", lambda python: "python3.6")
+    monkeypatch.setattr(locks.subprocess, "run", run)
+    row = locks.attempt(one(), "2026-11-26")
+    assert (row["import"], row.get("untried")) == found
 
 
 def test_a_reason_is_no_result(tmp_path: Path) -> None:

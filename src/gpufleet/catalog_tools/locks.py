@@ -38,6 +38,9 @@ TIMEOUT_S = 3600
 MOST_TEXT = 300
 # What uv writes where an index did not answer: that says nothing about the lock.
 UNREACHED = re.compile(r"Failed to fetch|Request failed|error sending request|Could not connect")
+# The error that ends a traceback, and one of a library of CUDA.
+ERROR_LINE = re.compile(r"(\w+\.)*\w*(Error|Exception)(: |$)")
+CUDA_LIBRARY = re.compile(r"(lib(?:cu|nv)\S+?): cannot open shared object file")
 HEADER = """\
 # {title}'s locks: each was made by uv, installed, and its framework imported without a GPU
 # Written by 'gpufleet catalog locks'. null: not tried, for the reason `untried` where there is one.
@@ -188,6 +191,9 @@ def attempt(each: Try, today: str, *, lock_only: bool = False) -> Row:
             result["import"] = _import(each, folder, interpreter)
     if result["lock"] == OK and not lock_only and not interpreter:
         result["untried"] = f"no Python {each.python} was there"
+    if missing := CUDA_LIBRARY.search(result["import"] or ""):
+        # Releases that are linked with CUDA cannot be imported without it.
+        result |= {"import": None, "untried": f"{missing[1]} of its CUDA was not there"}
     return result
 
 
@@ -250,7 +256,9 @@ def _run(command: Sequence[str], each: Try, text: str | None = None) -> str:
         return OK
     lines = [line for text in done.stderr.splitlines() if (line := text.strip(" ×╰├│─▶"))]
     reasons = [line for line in lines if not line.startswith("hint:")]
-    shown = " ".join(reasons if command[0] == UV else reasons[-1:])
+    # What a program prints after the error that ended it tells no reason.
+    errors = [line for line in reasons if ERROR_LINE.match(line)] or reasons
+    shown = " ".join(reasons if command[0] == UV else errors[-1:])
     reason = re.sub(r"//[^/@\s]*@", "//", shown or f"exit status {done.returncode}")[:MOST_TEXT]
     if command[0] == UV and UNREACHED.search(done.stderr):
         raise UnansweredError(reason)
