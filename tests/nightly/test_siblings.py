@@ -143,6 +143,17 @@ def test_hosts_that_share_a_loss_recover_together(history: History) -> None:
     assert found[1][1] == "5 hosts are as before again."
 
 
+def test_a_room_recovers_though_a_card_of_it_is_slow_by_itself(history: History) -> None:
+    hot = room(dict.fromkeys(HOT, 42))
+    found = announced(
+        history,
+        14,
+        range(34, 46),
+        lambda uuid, night: hot(uuid, night) * (0.8 if uuid == "GPU-gpu02-1" else 1),
+    )
+    assert (GROUP, "5 hosts are as before again.") in found
+
+
 def test_a_room_recovers_when_its_last_host_does(history: History) -> None:
     """Two of its hosts stay slow for two nights more."""
     recovers = dict.fromkeys(HOT, 41) | {"gpu00": 43, "gpu01": 43}

@@ -49,7 +49,7 @@ def nights(history: History, change: Change, *, until: int, **more: object) -> C
 
     def record(until: int) -> None:
         nonlocal recorded
-        fleet(history, 6, until, change, first=recorded, **more)  # type: ignore[arg-type]
+        fleet(history, 6, until, change, first=recorded, **more)
         recorded = until
 
     record(until)

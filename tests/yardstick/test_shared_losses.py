@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gpufleet.yardstick import fit
-from gpufleet.yardstick.analysis import analyse
+from gpufleet.yardstick.analysis import analyse, analyse_both
 from gpufleet.yardstick.values import ALL, Budget, Finding, Line
 from tests.support.sibling_lines import (
     HOSTS,
@@ -24,7 +24,12 @@ MANY_HOSTS = 30
 
 def failing(change: Change, hosts: int = MANY_HOSTS, seed: int = 5) -> list[Finding]:
     """What fails in a fleet of so many hosts."""
-    known = lines(change, cards=hosts * PER_HOST, seed=seed)
+    return failing_of(lines(change, cards=hosts * PER_HOST, seed=seed))
+
+
+def failing_of(known: list[Line]) -> list[Finding]:
+    """What fails of these lines."""
+    hosts = len({line.host for line in known})
     found = analyse(SPEED, known, Budget(1, hosts, 4, len(known) * 4, 4)).findings
     return [each for each in found if each.fails]
 
@@ -235,3 +240,64 @@ def test_hosts_that_were_loaded_before_their_room_became_hot_share_its_loss() ->
     found = failing(rooms, hosts=60)
     assert {(each.method, each.host) for each in found} == {("shared", "")}
     assert set(found[0].hosts) == {f"host{number}" for number in range(18)}
+
+
+@pytest.mark.parametrize("per_host", [1, 2, 4, 8])
+def test_two_permanently_slow_hosts_do_not_hide_each_other(per_host: int) -> None:
+    known = lines(
+        lambda card, night, value: value * (0.8 if card // per_host in {2, 7} else 1),
+        cards=MANY_HOSTS * per_host,
+        per_host=per_host,
+    )
+    found = analyse(SPEED, known, Budget(1, MANY_HOSTS, 4, len(known) * 4, 4)).findings
+    assert {each.host for each in found if each.fails} == {"host2", "host7"}
+
+
+@pytest.mark.parametrize("extra", [0.965, 0.8])
+def test_a_permanently_slow_card_stays_named_when_it_or_its_host_loses_more(extra: float) -> None:
+    def change(whole_host: bool) -> Change:
+        return lambda card, night, value: (
+            value
+            * (0.65 if card == 9 else 1)
+            * (extra if (card == 9 or (whole_host and 8 <= card < 12)) and night >= 46 else 1)
+        )
+
+    for whole_host in (False, True):
+        found = compared(SPEED, change(whole_host)).findings
+        assert "card9" in {each.card for each in found if each.fails}
+
+
+@pytest.mark.parametrize("nights", range(3, 27))
+@pytest.mark.parametrize("per_host", [2, 4, 8])
+def test_the_cards_of_a_slow_host_are_not_named_one_by_one_while_its_loss_lasts(
+    nights: int, per_host: int
+) -> None:
+    found = failing_of(
+        lines(
+            lambda card, night, value: (
+                value * (0.9 if card // per_host == 2 and night >= NIGHTS - nights else 1)
+            ),
+            cards=MANY_HOSTS * per_host,
+            per_host=per_host,
+        )
+    )
+    assert {(each.host, each.card) for each in found} == {("host2", ALL)}
+
+
+def test_a_run_of_ten_nights_is_no_news_in_its_eleventh() -> None:
+    """The night before had ten nights as well."""
+    known = lines(
+        # Losses of a week made the limits of short runs wide.
+        lambda card, night, value: (
+            value
+            * (0.93 if card < 20 and 24 <= night < 32 else 1)
+            * (0.945 if card // PER_HOST == 9 and night >= NIGHTS - 11 else 1)
+        ),
+        cards=MANY_HOSTS * PER_HOST,
+    )
+    budget = Budget(1, MANY_HOSTS, 4, len(known) * 4, 4)
+    before, tonight = (
+        {(each.host, each.card) for each in found.findings if each.fails}
+        for found in analyse_both(SPEED, known, budget)
+    )
+    assert before == tonight == {("host9", ALL)}

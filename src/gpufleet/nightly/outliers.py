@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ParamSpec
 
 from gpufleet.catalog import yardstick as facts
@@ -84,7 +84,7 @@ def changes(outliers: Outliers) -> Iterator[Change]:
                 _check(findings[0]),
                 OUTLIER,
                 "PASS",
-                _recovered(findings[0]),
+                _recovered(findings[0], tonight),
                 "",
                 "good",
             )
@@ -153,20 +153,38 @@ def _worst(analysis: Analysis) -> dict[Key, list[Finding]]:
 
 def _is_judged(finding: Finding, tonight: Analysis) -> bool:
     """Whether tonight says that it is over, and does not only lack the values."""
-    host, card = finding.host, finding.card
-    shared = {name for each in tonight.findings for name in each.hosts}
+    host, card, measure = finding.host, finding.card, finding.measure
     if finding.method == "shift":
-        return (host, card, finding.measure) in tonight.judged and host not in shared
+        whole = _is_whole(finding, tonight)
+        shared = {
+            name for each in tonight.findings if (each.card == ALL) == whole for name in each.hosts
+        }
+        return (host, card, measure) in tonight.judged and host not in shared
     if finding.method == "rise":
         return (host, card) in tonight.counted
     if finding.hosts:
-        slow = shared | {each.host for each in tonight.findings if each.fails}
-        known = {name for name, _, _ in tonight.judged} & set(finding.hosts)
-        return slow.isdisjoint(finding.hosts) and 2 * len(known) > len(finding.hosts)
+        return 2 * len(_recovered_hosts(finding, tonight)) > len(finding.hosts)
     if not host:
         return any(spread.group == finding.group for spread in tonight.spreads)
     whole = any(each.host == host and each.card == ALL and each.fails for each in tonight.findings)
-    return (host, card, finding.measure) in tonight.levelled and not (whole and card != ALL)
+    return (host, card, measure) in tonight.levelled and not (whole and card != ALL)
+
+
+def _is_whole(finding: Finding, tonight: Analysis) -> bool:
+    """Whether it is of a whole host, or of its only card."""
+    key = (finding.host, ALL, finding.measure)
+    return finding.card == ALL or key not in tonight.compared
+
+
+def _recovered_hosts(finding: Finding, tonight: Analysis) -> set[str]:
+    """The hosts that shared a finding and are not worse tonight, but for single cards of theirs."""
+    worse = {
+        name
+        for each in tonight.findings
+        if each.fails and each.kind == finding.kind
+        for name in each.hosts or ((each.host,) if _is_whole(each, tonight) else ())
+    }
+    return {name for name, _, _ in tonight.judged} & set(finding.hosts) - worse
 
 
 def _check(finding: Finding) -> str:
@@ -185,14 +203,21 @@ def _title(finding: Finding) -> str:
     return "The group"
 
 
-def _recovered(finding: Finding) -> str:
-    title = _title(finding)
+def _recovered(finding: Finding, tonight: Analysis) -> str:
+    if finding.hosts:
+        hosts = sorted(_recovered_hosts(finding, tonight))
+        return f"{_title(replace(finding, hosts=tuple(hosts)))} {_verb(hosts)} as before again."
+    title, whole = _title(finding), finding.card == ALL
     if finding.method == "level":
         others = "the other hosts" if finding.card in {"", ALL} else "its siblings"
-        return f"{title} {'are' if finding.card == ALL else 'is'} as {others}."
-    if finding.hosts[1:] or (finding.host and finding.card == ALL):
+        return f"{title} {'are' if whole else 'is'} as {others}."
+    if whole:
         return f"{title} are as before again."
     return f"{title} is as its siblings again." if finding.host else f"{title} is as before again."
+
+
+def _verb(names: Sequence[str]) -> str:
+    return "are" if names[1:] else "is"
 
 
 def _change(key: Key, findings: Sequence[Finding]) -> Change:

@@ -116,7 +116,7 @@ def _scale(
             sizes,
             sharing.Losses(known, counts, dropped),
         )
-        for dropped in range(NIGHTS_JUDGED + sharing.HIDDEN_NIGHTS + sharing.SHARED_NIGHTS)
+        for dropped in range(shifts.MOST_DROPPED + 1)
     ]
     return _Scale(known, nights)
 
@@ -144,13 +144,20 @@ def _judged(
             continue
         cards = levels.of_cards(kind, each.lines, rows)
         compared = [level for level in (levels.of_hosts(cards), cards) if level.offsets]
+        usual_of_hosts = {
+            level.lines[position].host: kind.change(MOST * min(offset.usual, 0.0))
+            for level in compared[:-1]
+            for offsets in level.offsets.values()
+            for position, offset in offsets.items()
+        }
         for level in compared:
             # What was not measured in the night before was as in its last night.
             known = replace(level, measured=range(len(level.lines))) if dropped else level
             chance = budget.chance("level") / len(compared)
             for one in levels.findings(kind, known, chance):
                 # What has changed is said once, and what cards have in common of their host alone.
-                if not any(_includes(other, one) for other in found.findings):
+                common = abs(one.change) <= abs(usual_of_hosts.get(one.host, 0.0))
+                if not any(_includes(other, one, common) for other in found.findings):
                     found.findings.append(one)
         if not dropped:
             centres = {group: kind.value(height) for group, height in heights[-1].items()}
@@ -161,11 +168,16 @@ def _judged(
     return found
 
 
-def _includes(known: Finding, one: Finding) -> bool:
-    """Whether a finding says what a permanent one of a card, or of its host, would say."""
-    if (known.host, known.measure) != (one.host, one.measure) or known.card not in {one.card, ALL}:
-        return False
-    return known.card == one.card or (known.fails and abs(one.change) <= MOST * abs(known.change))
+def _includes(known: Finding, one: Finding, common: bool) -> bool:
+    """Whether a finding says what a permanent one would say.
+
+    `common`: the cards of the host have the permanent loss in common.
+    """
+    return (
+        (known.host, known.measure) == (one.host, one.measure)
+        and (known.fails or not one.fails)
+        and (known.card == one.card or (known.card == ALL and common))
+    )
 
 
 def _measured(measures: Sequence[_Measure]) -> set[tuple[str, str]]:

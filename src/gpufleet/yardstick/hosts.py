@@ -12,8 +12,8 @@ from collections.abc import Collection, Container, Sequence
 
 import numpy as np
 
-from .fit import MAD_TO_SIGMA, Positions, Rows, counted, medians
-from .shifts import LEAST_OFFSET_NIGHTS, Parts
+from .fit import Positions, Rows, counted, medians
+from .shifts import DIFFERENCE_TO_SIGMA, LEAST_OFFSET_NIGHTS, Parts
 from .values import ALL, Kind, Line
 
 # Neighbours lost something where it is clearer than so many of their usual deviations.
@@ -97,13 +97,17 @@ def _divided(kind: Kind, residuals: Rows, shifts: Rows, nights: Parts) -> tuple[
     """
     common, hosts = _common(shifts)
     past = common[..., nights.reference.start : nights.reference.stop]
-    rows = np.abs(past).reshape(-1, past.shape[-1])
-    spread = MAD_TO_SIGMA * medians(rows).reshape(common.shape[:2])
+    # A lasting change adds one difference of successive nights only.
+    differences = np.abs(np.diff(past)).reshape(-1, max(0, past.shape[-1] - 1))
+    spread = DIFFERENCE_TO_SIGMA * medians(differences).reshape(common.shape[:2])
     clear = np.maximum(kind.least_loss, CLEAR * spread)[..., None]
     shared = common < -clear
     # What neighbours gained, when they were repaired, is no loss of the card.
     little = (_known_cards(shifts) >= MANY)[:, None] & (common <= clear)
-    own = residuals - np.where(shared | little, common, 0.0)
+    # A card that did not lose as much in a night of the past gained nothing by that.
+    lost = np.maximum(common, np.minimum(shifts, 0.0))
+    lost[..., nights.tested.start :] = common[..., nights.tested.start :]
+    own = residuals - np.where(shared, lost, np.where(little, common, 0.0))
     # What neighbours lost hides a smaller loss of the card: that is no sign that it recovered. Nor
     # has a host recovered some of whose cards are as slow as it was.
     hidden = shared & (shifts - common > common)

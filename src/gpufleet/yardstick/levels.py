@@ -3,7 +3,8 @@
 Every card has one offset, so the fleet has as many examples as cards and no more: a bound beyond
 all of them needs an assumption. Beyond the worst tenth, healthy offsets fall at least as fast as an
 exponential distribution whose mean comes from the worst tenth itself, without the cards of the
-judged one's host, and is taken at the upper end of its error. A normal distribution falls faster.
+judged one's host and of the worst other one, and is taken at the upper end of its error. A normal
+distribution falls faster.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ MOST_NOTES = 0.01
 # An offset is the median of so many nights or more. What so many last nights do not show any more
 # is over.
 LEAST_NIGHTS = 3
+# One other host is left out of the examples, and one more of so many.
+HOSTS_LEFT_OUT = 100
 # Fewer hosts with several cards are not compared: of two it is not known which one is slow.
 LEAST_HOSTS = 4
 # How far the median of normal values strays, in their deviations, by the root of their number.
@@ -145,20 +148,22 @@ def findings(kind: Kind, level: Level, chance: float) -> list[Finding]:
             for position, value in values.items()
             if centre - value > begin and not offsets[position].over
         }
-        by_host: dict[str, list[float]] = defaultdict(list)
+        hosts: dict[str, list[float]] = defaultdict(list)
         for position, excess in excesses.items():
-            by_host[level.lines[position].host].append(excess)
-        total = sum(excesses.values())
+            hosts[level.lines[position].host].append(excess)
+        ranked = sorted(hosts, key=lambda host: -sum(hosts[host]))
+        left_out = 1 + len({level.lines[position].host for position in values}) // HOSTS_LEFT_OUT
         for position, excess in excesses.items():
-            own = by_host[level.lines[position].host]
-            others = len(excesses) - len(own)
-            mean = LEAST_EXCESS * sigma
-            if others:
-                mean = max(mean, (total - sum(own)) / others)
-            mean *= 1 + 2 / math.sqrt(max(others, 1))
+            # The worst of the other hosts may be faulty as well.
+            own = level.lines[position].host
+            others = [host for host in ranked if host != own][left_out:]
+            tail = [each for host in others for each in hosts[host]]
+            # Where fewer are in the tail than there are of a normal distribution, it is shorter.
+            count = max(len(tail), TAIL_SHARE * len(values), 1)
+            mean = max(LEAST_EXCESS * sigma, sum(tail) / count) * (1 + 2 / math.sqrt(count))
             fails, notes = (
-                max(begin + mean * math.log(TAIL_SHARE / min(TAIL_SHARE, tail)), kind.least_loss)
-                for tail in (chance, max(chance, min(NOTE_FACTOR * chance, MOST_NOTES)))
+                max(begin + mean * math.log(TAIL_SHARE / min(TAIL_SHARE, rare)), kind.least_loss)
+                for rare in (chance, max(chance, min(NOTE_FACTOR * chance, MOST_NOTES)))
             )
             loss = excess + begin
             if loss >= notes and position in level.measured:

@@ -79,9 +79,9 @@ class Losses:
     def _nights(self) -> Iterator[tuple[Noises, Rows]]:
         """The lines of each measure, and their values in the night."""
         for noises in self._known:
-            nights = noises.tested.shape[1] - self._dropped
-            if nights > 0:
-                yield noises, noises.tested[:, nights - 1]
+            tested = noises.tested(self._dropped)
+            if tested.shape[1]:
+                yield noises, tested[:, -1]
 
 
 def judged(kind: Kind, nights: Sequence[Night]) -> list[Finding]:

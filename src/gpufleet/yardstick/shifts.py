@@ -20,6 +20,8 @@ from .fit import MAD_TO_SIGMA, Rows, counted, medians, packed
 from .runs import LENGTHS, Runs
 from .values import MOST_REFERENCE, NOTE_FACTOR, TESTED, Finding, Kind, Line
 
+# So many of the last nights are left out at most, to tell what was found in a night before.
+MOST_DROPPED = 7
 # The nights before those that are tested: at least so many.
 LEAST_REFERENCE = 14
 # A card needs so many values in the half of the reference that its offset comes from.
@@ -57,12 +59,21 @@ def parts(nights: int) -> Parts:
 
 @dataclass(frozen=True)
 class Noises:
-    """Lines in units of their own noise: the nights that calibrate, and those that are tested."""
+    """Lines in units of their own noise: the nights that calibrate, and those that are tested.
+
+    `last`: the nights that are tested, and some before them; `window`: how many are tested.
+    """
 
     lines: Sequence[Line]
     sigmas: Rows
     calibrating: Rows
-    tested: Rows
+    last: Rows
+    window: int
+
+    def tested(self, dropped: int = 0) -> Rows:
+        """The nights that are tested without so many of the last nights: as many, from before."""
+        end = max(0, self.last.shape[1] - dropped)
+        return self.last[:, max(0, end - self.window) : end]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +92,14 @@ def noises(
 
     `groups`: those that have enough cards tonight.
     """
-    older, newer, reference, tested = (
+    older, newer, reference = (
         residuals[:, part.start : part.stop]
-        for part in (nights.older, nights.newer, nights.reference, nights.tested)
+        for part in (nights.older, nights.newer, nights.reference)
     )
+    last = residuals[:, max(0, nights.tested.start - MOST_DROPPED) :]
     ready = np.array([line.groups[-1] in groups for line in lines], bool)
     ready &= (counted(older) >= LEAST_OFFSET_NIGHTS) & (counted(reference) >= LEAST_REFERENCE)
-    older, newer, reference, tested = (rows[ready] for rows in (older, newer, reference, tested))
+    older, newer, reference, last = (rows[ready] for rows in (older, newer, reference, last))
     own = [line for line, is_ready in zip(lines, ready, strict=True) if is_ready]
     sigmas = DIFFERENCE_TO_SIGMA * medians(np.abs(np.diff(packed(reference)[0])))
     by_group: dict[str, list[int]] = defaultdict(list)
@@ -102,14 +114,15 @@ def noises(
         own,
         sigmas,
         (newer - medians(older)[:, None]) / sigmas[:, None],
-        (tested - medians(reference)[:, None]) / sigmas[:, None],
+        (last - medians(reference)[:, None]) / sigmas[:, None],
+        len(nights.tested),
     )
 
 
 def healthy_runs(known: Sequence[Noises]) -> Runs:
     """The runs of the calibrating nights, without cards that changed in them or since."""
     healthy = [
-        ~((medians(each.calibrating) < CHANGED) | (medians(each.tested) < CHANGED))
+        ~((medians(each.calibrating) < CHANGED) | (medians(each.tested()) < CHANGED))
         for each in known
     ]
     hosts = [
@@ -183,7 +196,7 @@ def shifts(kind: Kind, known: Sequence[Noises], limits: Limits, dropped: int = 0
     nearest = min(part * min(each.values()) for _, each, part in grades)
     found = []
     for each in known:
-        tested = each.tested[:, : max(0, each.tested.shape[1] - dropped)]
+        tested = each.tested(dropped)
         if not tested.shape[1]:
             continue
         lines = np.flatnonzero(-tested[:, -1] >= nearest)
