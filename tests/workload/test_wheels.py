@@ -81,7 +81,7 @@ def runs(home: Path, **config: Any) -> list[Document]:
         "sustained_s": 1,
         **config,
     }
-    found: list[Document] = section_compute(Host(settings, 60))["runs"]
+    found: list[Document] = section_compute(Host(settings, 600))["runs"]
     return found
 
 
