@@ -62,7 +62,7 @@ def marked(
     found = [replace(change, silenced=_of_change(window, change)) for change in changes]
     for silence in own:
         key = host, silence["check"]
-        # Of outliers a check has several rows, and each has changes of its own.
+        # The check of outliers has a row for each card, and each card has changes of its own.
         reported = {
             change.known_as
             for change in changes
