@@ -151,16 +151,18 @@ def findings(kind: Kind, level: Level, chance: float) -> list[Finding]:
         hosts: dict[str, list[float]] = defaultdict(list)
         for position, excess in excesses.items():
             hosts[level.lines[position].host].append(excess)
+        total = sum(excesses.values())
         ranked = sorted(hosts, key=lambda host: -sum(hosts[host]))
         left_out = 1 + len({level.lines[position].host for position in values}) // HOSTS_LEFT_OUT
         for position, excess in excesses.items():
             # The worst of the other hosts may be faulty as well.
             own = level.lines[position].host
-            others = [host for host in ranked if host != own][left_out:]
-            tail = [each for host in others for each in hosts[host]]
+            others = [host for host in ranked[: left_out + 1] if host != own][:left_out]
+            without = [each for host in (own, *others) for each in hosts[host]]
             # Where fewer are in the tail than there are of a normal distribution, it is shorter.
-            count = max(len(tail), TAIL_SHARE * len(values), 1)
-            mean = max(LEAST_EXCESS * sigma, sum(tail) / count) * (1 + 2 / math.sqrt(count))
+            count = max(len(excesses) - len(without), TAIL_SHARE * len(values), 1)
+            rest = (total - sum(without)) / count
+            mean = max(LEAST_EXCESS * sigma, rest) * (1 + 2 / math.sqrt(count))
             fails, notes = (
                 max(begin + mean * math.log(TAIL_SHARE / min(TAIL_SHARE, rare)), kind.least_loss)
                 for rare in (chance, max(chance, min(NOTE_FACTOR * chance, MOST_NOTES)))
