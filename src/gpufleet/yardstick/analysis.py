@@ -17,6 +17,8 @@ from .values import ALL, LEAST_SIBLINGS, Analysis, Budget, Finding, Kind, Line
 MOST = 2.0
 # The last night, and the one before it.
 NIGHTS_JUDGED = 2
+# So many of the last nights are left out at most: what was found and shared before each of them.
+MOST_DROPPED = NIGHTS_JUDGED - 1 + sharing.HIDDEN_NIGHTS + sharing.SHARED_NIGHTS
 
 
 @dataclass(frozen=True)
@@ -100,13 +102,19 @@ def _scale(
 ) -> _Scale:
     """The lines of all measures, and the means of each card or host."""
     known = [
-        shifts.noises(kind, lines, rows, each.nights, each.heights[-1].keys())
+        shifts.noises(
+            kind, lines, rows, each.nights, groups=each.heights[-1].keys(), earlier=MOST_DROPPED
+        )
         for each, (lines, rows) in zip(measures, members, strict=True)
     ]
     lines, rows = means(kind, members)
     if lines:
         grouped = {group for group, _ in sizes}
-        known.append(shifts.noises(kind, lines, rows, measures[0].nights, grouped))
+        known.append(
+            shifts.noises(
+                kind, lines, rows, measures[0].nights, groups=grouped, earlier=MOST_DROPPED
+            )
+        )
     limits = shifts.limits(shifts.healthy_runs(known), chance)
     counts = sharing.line_counts(known)
     nights = [
@@ -116,7 +124,7 @@ def _scale(
             sizes,
             sharing.Losses(known, counts, dropped),
         )
-        for dropped in range(shifts.MOST_DROPPED + 1)
+        for dropped in range(MOST_DROPPED + 1)
     ]
     return _Scale(known, nights)
 

@@ -20,8 +20,6 @@ from .fit import MAD_TO_SIGMA, Rows, counted, medians, packed
 from .runs import LENGTHS, Runs
 from .values import MOST_REFERENCE, NOTE_FACTOR, TESTED, Finding, Kind, Line
 
-# So many of the last nights are left out at most, to tell what was found in a night before.
-MOST_DROPPED = 7
 # The nights before those that are tested: at least so many.
 LEAST_REFERENCE = 14
 # A card needs so many values in the half of the reference that its offset comes from.
@@ -86,17 +84,24 @@ class Noise:
 
 
 def noises(
-    kind: Kind, lines: Sequence[Line], residuals: Rows, nights: Parts, groups: Collection[str]
+    kind: Kind,
+    lines: Sequence[Line],
+    residuals: Rows,
+    nights: Parts,
+    *,
+    groups: Collection[str],
+    earlier: int,
 ) -> Noises:
     """The lines of one measure that have enough nights to be compared with their own past.
 
-    `groups`: those that have enough cards tonight.
+    `groups`: those that have enough cards tonight. `earlier`: how many nights before those that are
+    tested are known as well, to tell what was found in them.
     """
     older, newer, reference = (
         residuals[:, part.start : part.stop]
         for part in (nights.older, nights.newer, nights.reference)
     )
-    last = residuals[:, max(0, nights.tested.start - MOST_DROPPED) :]
+    last = residuals[:, max(0, nights.tested.start - earlier) :]
     ready = np.array([line.groups[-1] in groups for line in lines], bool)
     ready &= (counted(older) >= LEAST_OFFSET_NIGHTS) & (counted(reference) >= LEAST_REFERENCE)
     older, newer, reference, last = (rows[ready] for rows in (older, newer, reference, last))
