@@ -15,11 +15,11 @@ import signal
 import subprocess
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
 from tests.support.lab_fleet import ROOT, Fleet
+from tests.support.processes import started_with
 
 pytestmark = pytest.mark.lab
 
@@ -48,16 +48,9 @@ class Run:
     mark: str
     before: set[str]
 
-    def left_here(self) -> dict[str, str]:
-        found = {}
-        for entry in Path("/proc").glob("[0-9]*"):
-            try:
-                # conmon, which holds the lab's containers, has no mark of the run.
-                if f"THIS_TEST={self.mark}".encode() in (entry / "environ").read_bytes():
-                    found[entry.name] = (entry / "cmdline").read_bytes().decode()
-            except OSError:
-                continue  # ended meanwhile
-        return found
+    def left_here(self) -> dict[int, str]:
+        # conmon, which holds the lab's containers, has no mark of the run.
+        return started_with(f"THIS_TEST={self.mark}")
 
     def left_there(self) -> list[str]:
         return [line for pid, line in running(self.fleet).items() if pid not in self.before]
@@ -163,7 +156,7 @@ def test_a_killed_ssh_client_ends_the_probe(fleet: Fleet) -> None:
         probe = [pid for pid, line in running(fleet).items() if "python3 -I -S -" in line]
     for pid, line in run.left_here().items():
         if line.startswith("ssh\0") and "ControlMaster=no" in line:
-            os.kill(int(pid), signal.SIGKILL)
+            os.kill(pid, signal.SIGKILL)
     begin = time.monotonic()
     while set(probe) & set(running(fleet)):
         assert time.monotonic() < begin + LIMIT_S

@@ -22,6 +22,7 @@ from pathlib import Path
 import pytest
 
 from gpufleet import stopping
+from tests.support.processes import await_ended, started_with
 
 ROOT = Path(__file__).resolve().parents[2]
 # Beyond the time in which interrupted processes may clean up, on a busy machine.
@@ -96,14 +97,7 @@ class Site:
 
     def left(self) -> dict[int, str]:
         """{process: its command line} of everything that the command has started."""
-        found = {}
-        for entry in Path("/proc").glob("[0-9]*"):
-            try:
-                if f"THIS_TEST={self.mark}".encode() in (entry / "environ").read_bytes():
-                    found[int(entry.name)] = (entry / "cmdline").read_bytes().decode()
-            except OSError:
-                continue  # ended meanwhile
-        return found
+        return started_with(f"THIS_TEST={self.mark}")
 
     def await_running(self, process: subprocess.Popen[bytes]) -> None:
         deadline = time.monotonic() + 60
@@ -115,9 +109,7 @@ class Site:
     def await_none(self) -> float:
         """Wait until nothing is left; the seconds that it took."""
         begin = time.monotonic()
-        while found := self.left():
-            assert time.monotonic() < begin + LIMIT_S, found
-            time.sleep(0.02)
+        await_ended(f"THIS_TEST={self.mark}", LIMIT_S)
         return time.monotonic() - begin
 
 

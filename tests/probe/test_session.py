@@ -17,6 +17,8 @@ from typing import Any
 import pytest
 
 from gpufleet.probe import payload, processes, session
+from tests.support.moments import wait_until
+from tests.support.processes import await_ended, started_with
 
 LIMIT_S = 20
 
@@ -45,26 +47,13 @@ runner.SECTIONS["os"] = section
         return f"CONFIG = {json.dumps(config)!r}\n{text}".encode()
 
     def left(self) -> list[int]:
-        found = []
-        for entry in Path("/proc").glob("[0-9]*"):
-            try:
-                if f"THIS_TEST={self.mark}".encode() in (entry / "environ").read_bytes():
-                    found.append(int(entry.name))
-            except OSError:
-                continue  # ended meanwhile
-        return found
+        return [*started_with(f"THIS_TEST={self.mark}")]
 
     def await_started(self) -> None:
-        deadline = time.monotonic() + 60
-        while not self.started.exists() or len(self.left()) < 5:
-            assert time.monotonic() < deadline, self.left()
-            time.sleep(0.02)
+        wait_until(lambda: self.started.exists() and len(self.left()) >= 5)
 
     def await_none(self) -> None:
-        deadline = time.monotonic() + LIMIT_S
-        while found := self.left():
-            assert time.monotonic() < deadline, found
-            time.sleep(0.02)
+        await_ended(f"THIS_TEST={self.mark}", LIMIT_S)
 
 
 @pytest.fixture

@@ -34,6 +34,7 @@ from gpufleet.verification.pair_selection import (
 )
 from gpufleet.verification.pairs import run_pairs
 from gpufleet.workload import distributed_tensorflow, rendezvous
+from tests.support.processes import await_ended
 from tests.support.stand_ins.tensorflow import TensorFlow
 
 OLD, NEW, NEWEST = ({"tensorflow": release} for release in ("1.4.0", "2.13.1", "2.18.1"))
@@ -232,26 +233,7 @@ class Two:
 @pytest.fixture
 def two(tmp_path: Path) -> Iterator[Two]:
     yield Two(tmp_path)
-    assert left_behind(tmp_path) == []
-
-
-def left_behind(place: Path) -> list[str]:
-    """Processes of a stand-in host that are still there, after a moment to go in."""
-    found: list[str] = []
-    for _ in range(50):
-        environments = Path("/proc").glob("[0-9]*/environ")
-        found = [path.parent.name for path in environments if _names(path, str(place))]
-        if not found:
-            break
-        time.sleep(0.1)
-    return found
-
-
-def _names(path: Path, text: str) -> bool:
-    try:
-        return text.encode() in path.read_bytes()
-    except OSError:  # it went, or is nobody's
-        return False
+    await_ended(str(tmp_path), 20)
 
 
 def states(sides: list[dict[str, Any]]) -> tuple[str, str]:
