@@ -455,11 +455,16 @@ def test_a_semicolon_in_a_model_is_no_other_card() -> None:
 
 
 def test_a_card_that_somebody_works_on_is_nothing_different() -> None:
-    def found_for(cause: str) -> list[Any]:
-        return night(hosts={"gpu01": "P?"}, checks={("gpu01", "gpu.hello"): line("P?", cause)})
+    def found_for(*, held: bool) -> list[Any]:
+        before, now = line("P?", "GPU 0 was not tested; held by pid 7 (train)")
+        assert now
+        return night(
+            hosts={"gpu01": "P?"},
+            checks={("gpu01", "gpu.hello"): [before, replace(now, held=held)]},
+        )
 
-    assert found_for("tf: GPU 0 was not tried: it has no memory left; held by pid 7 (train)") == []
-    assert [it["weight"] for it in found_for("it may not be read")] == ["note"]
+    assert found_for(held=True) == []
+    assert [it["weight"] for it in found_for(held=False)] == ["note"]
 
 
 # -- speeds ----------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -258,29 +259,49 @@ def test_a_recording_killed_in_the_middle_leaves_the_history_whole(
         assert history.rows("PRAGMA integrity_check") == [("ok",)]
 
 
-def steps() -> Sequence[str]:
-    """The beginning of each statement that adds the tables of fabric tests."""
-    return [statement.partition("(")[0] for statement in database.MIGRATIONS[2]]
+def steps() -> Sequence[tuple[int, str]]:
+    """(the schema before it, its beginning) of each statement since the first release."""
+    return [
+        (number, statement)
+        for number, statements in enumerate(database.MIGRATIONS)
+        if number
+        for statement in (
+            *(each.partition("(")[0] for each in statements),
+            f"PRAGMA user_version = {number + 1}",
+        )
+    ]
 
 
-@pytest.mark.parametrize("where", [*steps(), "PRAGMA user_version = 3"])
+def schema(path: Path) -> tuple[int, list[str]]:
+    """Its number, and the statements that would make it."""
+    with closing(sqlite3.connect(path)) as base:
+        return (
+            base.execute("PRAGMA user_version").fetchone()[0],
+            [row[0] for row in base.execute("SELECT sql FROM sqlite_schema ORDER BY name")],
+        )
+
+
+@pytest.mark.parametrize(("number", "where"), steps())
 def test_a_killed_migration_leaves_the_former_schema_and_the_next_run_finishes_it(
-    path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+    path: Path, monkeypatch: pytest.MonkeyPatch, number: int, where: str
 ) -> None:
     with monkeypatch.context() as former:
-        former.setattr(database, "MIGRATIONS", database.MIGRATIONS[:2])
-        with History(path) as history:
-            history.record(session(0, host("gpu01", x="FAIL: broken")))
+        former.setattr(database, "MIGRATIONS", database.MIGRATIONS[:number])
+        database.open_for_writing(path).executescript("""
+            INSERT INTO nights VALUES (1, '2026-11-01T03:00:00Z', '', 'nightly');
+            INSERT INTO hosts VALUES (1, 'gpu01'); INSERT INTO checks VALUES (1, 'gpu.smi');
+            INSERT INTO looks VALUES (1, 1, 0);
+            INSERT INTO verdicts (night, "check", host, verdict) VALUES (1, 1, 1, 0)
+            """)
+    before = schema(path)
     killed(path, where, 1)
-    base = sqlite3.connect(path)
-    assert base.execute("PRAGMA user_version").fetchone() == (2,)
-    tables = "SELECT name FROM sqlite_schema WHERE name LIKE 'fabric%'"
-    assert base.execute(tables).fetchall() == []
-    base.close()
+    assert schema(path) == before and before[0] == number
     with History(path) as history:
         record_fabric_test(history, pairs(1, 390.0))
-        assert history.letters(history.nights()) == {"gpu01": "F"}
+        history.record(session(2, host("gpu01", x="FAIL: broken")))
+        assert history.letters(history.nights()) == {"gpu01": "FF"}
         assert len(recorded_tests(history)) == 1
+    assert schema(path)[0] == len(database.MIGRATIONS)
 
 
 def test_what_hosts_reach_on_rails_is_not_what_they_reach(path: Path) -> None:

@@ -40,6 +40,20 @@ def test_a_night_is_reported_again_as_it_was(path: Path) -> None:
         ]
 
 
+def test_it_stays_known_that_a_gpu_was_busy(path: Path) -> None:
+    busy = session(1, host("gpu01", x="INCONCLUSIVE: held by pid 7"))
+    busy.hosts[0].result["checks"][0]["held"] = True
+    with History(path) as history:
+        history.record(session(0, host("gpu01", x="PASS")))
+        history.record(busy)
+        assert history.changes()["changes"] == []
+        history.record(session(2, host("gpu01", x="PASS")))
+        history.record(session(3, host("gpu01", x="INCONCLUSIVE: it was not read")))
+        assert [it["check"] for it in history.changes()["changes"]] == ["x"]
+        line = history.check_results(history.nights(), host="gpu01", check="x")["gpu01", "x"]
+        assert [it.held for it in line if it] == [False, True, False, False]
+
+
 def test_numbers_are_reported_by_night_and_those_that_were_not_measured_as_null(path: Path) -> None:
     with History(path) as history:
         for night, values in enumerate([{"a__tflops": 12.5, "b_c": 40.0}, {}, {"a__tflops": 12.0}]):

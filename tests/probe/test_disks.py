@@ -26,8 +26,12 @@ def test_files_of_every_program_are_tried_as_an_ordinary_account(open_root: Path
     put(open_root, "etc/passwd")
     ordinary = os.geteuid() == 0
     assert probe_tree(open_root)["disks"]["common"] == [
-        {"path": "/etc/ld.so.cache", "error": "it has mode 0600" if ordinary else None},
-        {"path": "/etc/passwd", "error": None},
+        {
+            "path": "/etc/ld.so.cache",
+            "kind": "mode" if ordinary else None,
+            "error": "it has mode 0600" if ordinary else None,
+        },
+        {"path": "/etc/passwd", "kind": None, "error": None},
     ]
 
 

@@ -443,19 +443,19 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can try wha
 
 @needs_root
 @pytest.mark.parametrize(
-    ("user", "mode", "reason"),
+    ("user", "mode", "kind", "reason"),
     [
-        (None, 0o666, None),
-        (None, 0o660, "permission denied"),
-        (None, 0o600, "permission denied"),
-        ("root", 0o600, None),
-        ("slurm", 0o660, None),
-        ("jupyter", 0o660, "permission denied"),
-        ("nobody-here", 0o666, "there is no account nobody-here"),
+        (None, 0o666, None, None),
+        (None, 0o660, "permission", "permission denied"),
+        (None, 0o600, "permission", "permission denied"),
+        ("root", 0o600, None, None),
+        ("slurm", 0o660, None, None),
+        ("jupyter", 0o660, "permission", "permission denied"),
+        ("nobody-here", 0o666, "no-account", "there is no account nobody-here"),
     ],
 )
 def test_an_account_s_access_is_tried_and_nothing_is_opened(
-    host: GpuHost, user: str | None, mode: int, reason: str | None
+    host: GpuHost, user: str | None, mode: int, kind: str | None, reason: str | None
 ) -> None:
     host.put("etc/group", "video:x:44:slurm\n")
     host.put(
@@ -468,9 +468,10 @@ def test_an_account_s_access_is_tried_and_nothing_is_opened(
         os.chown(path, 0, 44)
     host.service_user = user
     rows = section(host, "gpus")["node_access"]
-    assert {(row["tried"], row["error"], row["gid"], row["mode"]) for row in rows} == {
-        (True, reason, 44, f"{mode:04o}")
+    assert {(row["tried"], row["kind"], row["error"], row["mode"]) for row in rows} == {
+        (True, kind, reason, f"{mode:04o}")
     }
+    assert {row["gid"] for row in rows} == {44}
     assert [row["path"] for row in rows] == [
         "/dev/nvidia0",
         "/dev/nvidia1",

@@ -197,6 +197,8 @@ def _apply(check: Check, plan: Plan, snapshot: Snapshot) -> tuple[CheckResult, c
     )
     if repairs := _repairs(selected):
         entry["repairs"] = repairs
+    if all(finding.held for finding in selected):
+        entry["held"] = True
     return entry, causes.Judged(verdict, findings, selected)
 
 
@@ -241,6 +243,7 @@ def _bounded(finding: Finding, left: int) -> Finding:
             cut(finding.cause, MOST_REST),
             cut(str(finding.remedy), MOST_REST) if long else finding.remedy,
             verdict=finding.verdict,
+            held=finding.held,
         )
     about = (*finding.about, *finding.entails)
     named = len(about) <= MOST_FINDINGS and all(len(subject) <= MOST_CAUSE for subject in about)

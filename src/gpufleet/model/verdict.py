@@ -122,6 +122,9 @@ class CheckResult(TypedDict):
             " exit status count both",
         ]
     ]
+    held: NotRequired[
+        Annotated[bool, "true: INCONCLUSIVE only because processes hold the GPU; else absent"]
+    ]
     silenced: NotRequired[
         Annotated[Silenced, "of a check that does not pass, or that such a check explains"]
     ]

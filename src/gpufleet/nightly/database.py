@@ -66,6 +66,8 @@ MIGRATIONS: Sequence[Sequence[str]] = (
         'CREATE INDEX fabric_results_of_group ON fabric_results ("group", collective, bytes)',
         'CREATE INDEX fabric_members_of_group ON fabric_members ("group")',
     ),
+    # Inconclusive only because processes hold the GPU.
+    ("ALTER TABLE verdicts ADD COLUMN held INTEGER",),
 )
 
 

@@ -37,8 +37,6 @@ REACHABLE = "host.reachable"
 # A verdict as a letter; a host or check that did not exist in a night has `NOT_THERE`.
 NOT_THERE = "."
 BAD, JUDGED = "FHU", "PFH-"
-# A GPU that another process holds is busy, which is not a change. Part of the check's cause.
-HELD = "; held by "
 _VERDICTS = {letter: verdict.value for verdict, letter in LETTERS.items()}
 
 # A check flaps that changed this often in so many judged nights, until so many are the same.
@@ -54,6 +52,8 @@ class CheckResult:
     remedy: str = ""
     # The check whose finding explains it.
     explained_by: str = ""
+    # Inconclusive only because processes hold the GPU: it was busy, which is not a change.
+    held: bool = False
 
 
 @dataclass
@@ -238,7 +238,7 @@ def _host_changes(
             for change in check_changes(host, check, line):
                 explains = (before if change.weight == "good" else now).get((host, check), ())
                 found.append(replace(change, explains=tuple(explains)))
-            if line[-1] and newly_unjudged(line) and HELD not in line[-1].cause:
+            if line[-1] and newly_unjudged(line):
                 unjudged[check] = line[-1]
     # Those that a check of tonight explains are named with it.
     own = {check: result for check, result in unjudged.items() if not result.explained_by}
@@ -461,9 +461,11 @@ def _report(
 
 
 def newly_unjudged(line: Sequence[CheckResult | None]) -> bool:
-    """Whether tonight is the first of the recent nights that could not judge it."""
-    letters = _letters(line)[-FLAP_NIGHTS:]
-    return letters.endswith("?") and "?" not in letters[:-1]
+    """Whether tonight is the first recent night that could not judge it, busy ones aside."""
+    *before, now = (
+        bool(result and result.letter == "?" and not result.held) for result in line[-FLAP_NIGHTS:]
+    )
+    return now and not any(before)
 
 
 def unjudged_change(host: str, checks: Mapping[str, CheckResult]) -> Change:

@@ -302,7 +302,7 @@ class History:
         # Join in the order of the key: the planner does not know which tables are small.
         tables = "hosts h CROSS JOIN verdicts v" if host else "verdicts v CROSS JOIN hosts h"
         rows = self.rows(
-            f"SELECT h.name, c.name, v.night, v.verdict, t.text, u.text, {_EXPLAINED}"
+            f"SELECT h.name, c.name, v.night, v.verdict, t.text, u.text, {_EXPLAINED}, v.held"
             f" FROM json_each(?) n CROSS JOIN checks c CROSS JOIN {tables}"
             " LEFT JOIN texts t ON t.id = v.cause LEFT JOIN texts u ON u.id = v.remedy"
             ' WHERE (v.night, v."check", v.host) = (n.value, c.id, h.id)'
@@ -349,7 +349,7 @@ class History:
         rows = self.rows(
             'WITH odd AS (SELECT DISTINCT "check", host FROM verdicts INDEXED BY wrong'
             f" WHERE {_NIGHTS} AND verdict < 4)"
-            f" SELECT h.name, c.name, v.night, v.verdict, t.text, u.text, {_EXPLAINED}"
+            f" SELECT h.name, c.name, v.night, v.verdict, t.text, u.text, {_EXPLAINED}, v.held"
             " FROM odd CROSS JOIN json_each(?) n CROSS JOIN verdicts v"
             ' ON (v.night, v."check", v.host) = (n.value, odd."check", odd.host)'
             ' JOIN hosts h ON h.id = v.host JOIN checks c ON c.id = v."check"'
@@ -462,8 +462,9 @@ def _by_check(
     for host, check, night, *it in rows:
         values = tuple(it)
         if values not in results:
+            code, cause, remedy, explained, held = values
             results[values] = CheckResult(
-                _LETTER.get(values[0], _UNKNOWN), *(text or "" for text in values[1:])
+                _LETTER.get(code, _UNKNOWN), cause or "", remedy or "", explained or "", bool(held)
             )
         found[host, check][position[night]] = results[values]
     return found

@@ -73,7 +73,7 @@ def write_run(
             ((night, hosts[host.name], _CODE[host.result["verdict"]]) for host in session.hosts),
         )
         base.executemany(
-            "INSERT INTO verdicts VALUES (?, ?, ?, ?, ?, ?, ?)",
+            "INSERT INTO verdicts VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 (
                     night,
@@ -83,6 +83,7 @@ def write_run(
                     texts.get(check["cause"]),
                     texts.get(check["remedy"]),
                     checks.get(check.get("explained_by", "")),
+                    check.get("held") or None,
                 )
                 for name, check in _checks(session.hosts)
             ),

@@ -3,6 +3,10 @@
 import os
 
 
+class NoAccountError(RuntimeError):
+    """There is no account of this name."""
+
+
 def account(host, name):
     """(number, group, all groups) of an account, of the planted files where there are such."""
     if host.real:
@@ -11,7 +15,7 @@ def account(host, name):
         try:
             entry = pwd.getpwnam(name)
         except KeyError:
-            raise RuntimeError("there is no account %s" % name) from None
+            raise NoAccountError("there is no account %s" % name) from None
         return entry.pw_uid, entry.pw_gid, os.getgrouplist(name, entry.pw_gid)
     users, groups = [
         [line.split(":") for line in (host.text_or_none(f) or "").splitlines()]
@@ -19,7 +23,7 @@ def account(host, name):
     ]
     own = [row for row in users if row[0] == name]
     if not own:
-        raise RuntimeError("there is no account %s" % name)
+        raise NoAccountError("there is no account %s" % name)
     group = int(own[0][3])
     return (
         int(own[0][2]),

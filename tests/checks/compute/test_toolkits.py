@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from gpufleet.checks import CHECKS
 from gpufleet.checks.base import holders
+from gpufleet.checks.base.registry import Finding
 from gpufleet.checks.compute import toolkits as checks
 from gpufleet.inventory import Connection, InventoryHost
 from gpufleet.judge import judge
+from gpufleet.model.verdict import Verdict
 from gpufleet.verification.options import ProbeOptions
 from gpufleet.verification.probing import probe_config
 from tests.checks.faults.compute import (
@@ -88,9 +93,32 @@ def test_who_holds_a_gpu_is_read_from_nvidia_smi_too(plan: Document, snapshot: D
     ]
     found = {check["id"]: check for check in judge.judge(plan, snapshot)["checks"]}
     assert "held by pid 12 (unknown user, python3)" in found["toolkit.cublas"]["cause"]
+    assert found["toolkit.cublas"]["held"] is True and "held" not in found["gpu.smi"]
     del snapshot["sections"]["smi"]
     found = {check["id"]: check for check in judge.judge(plan, snapshot)["checks"]}
     assert "its processes are unknown" in found["toolkit.cublas"]["cause"]
+    assert "held" not in found["toolkit.cublas"]
+
+
+def test_a_check_is_held_only_if_nothing_else_of_it_is_unknown(
+    plan: Document, snapshot: Document
+) -> None:
+    """A card that could not be read, beside one that a job had, was a busy night like any other."""
+    with_gpus(plan, snapshot)
+    a_gpu_whose_memory_others_hold(plan, snapshot)
+
+    def held(*findings: Finding) -> bool:
+        each = replace(CHECKS["toolkit.cublas"], function=lambda plan, observed: iter(findings))
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setitem(CHECKS, each.id, each)
+            found = {check["id"]: check for check in judge.judge(plan, snapshot)["checks"]}
+        return found[each.id].get("held", False)
+
+    busy = Finding("GPU 0 was not tested", "wait", verdict=Verdict.INCONCLUSIVE, held=True)
+    unread = Finding("GPU 1 was not read", "verify", verdict=Verdict.INCONCLUSIVE)
+    broken = Finding("GPU 1 is broken", "replace it")
+    assert held(busy, busy)
+    assert not held(busy, unread) and not held(busy, broken) and not held(unread)
 
 
 def test_a_desktop_that_nvidia_smi_lists_holds_no_gpu(plan: Document, snapshot: Document) -> None:

@@ -275,7 +275,7 @@ def minor_versions_go_together(plan: Document, snapshot: Document) -> None:
 
 def closed(snapshot: Document, mode: str, group: int) -> None:
     for row in data(snapshot, "gpus")["node_access"]:
-        row.update(mode=mode, gid=group, error="permission denied")
+        row.update(mode=mode, gid=group, kind="permission", error="permission denied")
 
 
 @fault(
@@ -301,6 +301,13 @@ def device_files_of_a_group(plan: Document, snapshot: Document) -> None:
 def device_files_of_another_group(plan: Document, snapshot: Document) -> None:
     plan["service_user"] = "slurm"
     closed(snapshot, "0660", 44)
+
+
+@fault("driver.access", cause="there is no account slrum", remedy="correct gpu_service_user")
+def service_user_that_is_no_account(plan: Document, snapshot: Document) -> None:
+    plan["service_user"] = "slrum"
+    for row in data(snapshot, "gpus")["node_access"]:
+        row.update(kind="no-account", error="there is no account slrum")
 
 
 @fault("driver.access", cause="was not tested", remedy="ansible_become", verdict="INCONCLUSIVE")

@@ -122,10 +122,10 @@ def shared_memory_not_observed(plan: Document, snapshot: Document) -> None:
     del data(snapshot, "disks")["shared"]
 
 
-def common(snapshot: Document, path: str, error: str) -> None:
+def common(snapshot: Document, path: str, kind: str, error: str) -> None:
     for row in data(snapshot, "disks")["common"]:
         if row["path"] == path:
-            row["error"] = error
+            row.update(kind=kind, error=error)
 
 
 @fault(
@@ -134,22 +134,22 @@ def common(snapshot: Document, path: str, error: str) -> None:
     remedy="on the host: chmod a+r /etc/ld.so.cache",
 )
 def linker_cache_closed_to_users(plan: Document, snapshot: Document) -> None:
-    common(snapshot, "/etc/ld.so.cache", "it has mode 0600")
+    common(snapshot, "/etc/ld.so.cache", "mode", "it has mode 0600")
 
 
 @fault("host.temporary", cause="root cannot use /dev/null", remedy="chmod 666 /dev/null")
 def null_device_closed_to_users(plan: Document, snapshot: Document) -> None:
-    common(snapshot, "/dev/null", "it has mode 0600")
+    common(snapshot, "/dev/null", "mode", "it has mode 0600")
 
 
 @fault("host.temporary", cause="it is no device", remedy="mknod -m 666 /dev/null c 1 3")
 def null_device_replaced_by_a_file(plan: Document, snapshot: Document) -> None:
-    common(snapshot, "/dev/null", "it is no device")
+    common(snapshot, "/dev/null", "no-device", "it is no device")
 
 
 @fault("host.temporary", cause="root cannot use /etc/passwd", remedy="namei -l /etc/passwd")
 def etc_closed_to_users(plan: Document, snapshot: Document) -> None:
-    common(snapshot, "/etc/passwd", "it does not exist, or lies where they may not go")
+    common(snapshot, "/etc/passwd", "missing", "it does not exist, or lies where they may not go")
 
 
 @fault("host.temporary", verdict="INCONCLUSIVE", cause="It was not tried", remedy="as root")

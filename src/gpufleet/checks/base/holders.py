@@ -176,6 +176,7 @@ def busy_finding(
         "\n".join(others or []),
         Verdict.INCONCLUSIVE,
         about=(_held(device),),
+        held=bool(others),
     )
 
 

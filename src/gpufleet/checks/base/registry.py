@@ -70,6 +70,8 @@ class Finding:
     about: Subjects = ()
     # Further subjects whose findings this one explains.
     entails: Subjects = ()
+    # INCONCLUSIVE because processes hold the GPU: it was busy, which is no change of the host.
+    held: bool = False
 
 
 @dataclass(frozen=True)

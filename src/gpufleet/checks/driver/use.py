@@ -144,7 +144,7 @@ def access(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
             f" {denied[0]['error']}",
             "add the account to the group of the device files, or set NVreg_DeviceFileMode=0666"
             " (options nvidia, in /etc/modprobe.d) and reboot"
-            if not str(denied[0]["error"]).startswith("there is no")
+            if denied[0].get("kind") != "no-account"
             else "correct gpu_service_user, or create the account",
         )
     if rows and not all(row["tried"] for row in rows):

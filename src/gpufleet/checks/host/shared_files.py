@@ -71,7 +71,6 @@ def _common(disks: Disks) -> Iterator[Finding | Evidence]:
     for row in rows or []:
         if row["error"]:
             path = row["path"]
-            mode = row["error"].startswith("it has mode")
             device = DEVICES.get(path)
             yield Finding(
                 f"Accounts other than root cannot use {path}: {row['error']}",
@@ -82,7 +81,7 @@ def _common(disks: Disks) -> Iterator[Finding | Evidence]:
                         path,
                         instead=f"let all accounts read {quoted(path)}",
                     )
-                    if mode
+                    if row.get("kind") == "mode"
                     else f"rm -f {path}; {device}"
                     if device
                     else shell("namei -l", path, instead=f"the mode of each part of {quoted(path)}")

@@ -52,6 +52,11 @@ class NodeAccess(TypedDict):
     gid: int | None
     major: Annotated[int | None, "the device's major number"]
     tried: Annotated[bool, "opened as the service user; only root can try that"]
+    kind: NotRequired[
+        Annotated[
+            Literal["permission", "no-account"] | None, "of `error`; null: none, or another one"
+        ]
+    ]
     error: Annotated[str | None, "why the service user cannot open it"]
 
 

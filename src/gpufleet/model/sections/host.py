@@ -163,6 +163,12 @@ class CommonFile(TypedDict):
     """A file that programs of every account use."""
 
     path: Path
+    kind: NotRequired[
+        Annotated[
+            Literal["mode", "missing", "no-device"] | None,
+            "of `error`; `missing`: it is not there, or in a directory that it may not enter",
+        ]
+    ]
     error: Annotated[str | None, "why an ordinary account cannot use it"]
 
 

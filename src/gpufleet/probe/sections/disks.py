@@ -61,7 +61,7 @@ def section_disks(host):
 
 
 def common_files(host):
-    """[{"path", "error"}]: what keeps an ordinary account from these files; None: not tried."""
+    """[{"path", "kind", "error"}]: what keeps an ordinary account from each; None: not tried."""
     # What is not there at all is missed by nobody, but for the devices.
     names = [
         name
@@ -69,11 +69,11 @@ def common_files(host):
         if host.exists(name) or (host.real and name.startswith("/dev/"))
     ]
     _, errors, _ = in_child(without_access, (host, names), host.inner_s / 8)
-    return None if errors is None else [{"path": name, "error": errors[name]} for name in names]
+    return None if errors is None else [{"path": name, **errors[name]} for name in names]
 
 
 def without_access(host, names):
-    """{path: why an ordinary account cannot use it, or None}. Nothing is opened."""
+    """{path: {"kind", "error"}: why an ordinary account cannot use it}. Nothing is opened."""
     if os.geteuid() == 0:
         if not host.real:
             os.chroot(host.root)
@@ -84,16 +84,15 @@ def without_access(host, names):
     found = {}
     for name, path in paths.items():
         device = name.startswith("/dev/") and host.real
+        kind, error = None, None
         if not os.access(path, COMMON_LOCATIONS[name]):
-            found[name] = (
-                "it has mode %s" % mode_of(os.stat(path))
-                if os.path.exists(path)
-                else "it does not exist, or lies where they may not go"
-            )
-        else:
-            found[name] = (
-                "it is no device" if device and not stat.S_ISCHR(os.stat(path).st_mode) else None
-            )
+            if os.path.exists(path):
+                kind, error = "mode", "it has mode %s" % mode_of(os.stat(path))
+            else:
+                kind, error = "missing", "it does not exist, or lies where they may not go"
+        elif device and not stat.S_ISCHR(os.stat(path).st_mode):
+            kind, error = "no-device", "it is no device"
+        found[name] = {"kind": kind, "error": error}
     return found
 
 

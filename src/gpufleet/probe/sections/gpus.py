@@ -4,7 +4,7 @@ import os
 import re
 import stat
 
-from ..accounts import account, account_name
+from ..accounts import NoAccountError, account, account_name
 from ..holders import mps_processes
 from ..manifest import mode_of
 from ..mig import mig_of
@@ -79,7 +79,7 @@ COMPUTE_NODE = re.compile(r"^/dev/nvidia(\d+|ctl|-uvm)$")
 
 
 def node_access(host, nodes):
-    """[{"path", "mode", "uid", "gid", "major", "tried", "error"}] of the nodes that CUDA opens.
+    """[{"path", "mode", "uid", "gid", "major", "tried", "kind", "error"}] of what CUDA opens.
 
     `error`: why the account that uses them could not. Only root can try that for another one.
     """
@@ -96,6 +96,7 @@ def node_access(host, nodes):
                     "gid": info.st_gid,
                     "major": major,
                     "tried": False,
+                    "kind": None,
                     "error": None,
                 }
             )
@@ -110,15 +111,21 @@ def node_access(host, nodes):
         return found
     for row in found:
         row["tried"] = True
-        row["error"] = errors[row["path"]] if state == "ok" else reason
+        row["kind"], row["error"] = errors[row["path"]] if state == "ok" else (None, reason)
     return found
 
 
 def access_as(host, user, names):
-    """{path: why it cannot be read and written, or None} for an account. Nothing is opened."""
+    """{path: (kind, why it cannot be read and written), or Nones} for an account.
+
+    Nothing is opened.
+    """
     if os.geteuid() == 0:
         # Without a name: an account that owns nothing and is in no group.
-        number, group, groups = account(host, user) if user else (65534, 65534, [])
+        try:
+            number, group, groups = account(host, user) if user else (65534, 65534, [])
+        except NoAccountError as error:
+            return dict.fromkeys(names, ("no-account", str(error)))
         if not host.real:
             os.chroot(host.root)
         os.setgroups(groups)
@@ -130,6 +137,8 @@ def access_as(host, user, names):
     else:
         raise PermissionError("only root can try what %s may" % user)
     return {
-        name: None if os.access(path, os.R_OK | os.W_OK) else "permission denied"
+        name: (None, None)
+        if os.access(path, os.R_OK | os.W_OK)
+        else ("permission", "permission denied")
         for name, path in names.items()
     }
