@@ -71,6 +71,7 @@ SEVERAL = {
     "cudnn-sub_library_truncated_and_relinked": "a library is truncated, a link leads elsewhere",
     "gpu-a_page_waits_to_be_retired": "the card is also of an old model that is not declared",
     "kernel_log-the_log_was_overwritten_and_a_counter_is_not_clean": "a page waits to be retired, and older messages are lost",
+    "driver_in_use-fabric_manager_of_an_unknown_version": "CUDA does not start, and it is unknown why",
     "tensorflow-a_sum_without_a_word_beside_a_job": "a sum is missing, and a GPU is held",
 }
 

@@ -116,7 +116,6 @@ HARMLESS: dict[str, str] = {
     "driver/dkms*": "what was built stands with the kernels, and is judged there",
     "driver/modules*": "reported; what is loaded says its version itself",
     "driver/persistence/unit: empty other": "reported",
-    "driver/persistence/active: null": "null: systemd could not be asked",
     "driver/fabric/*: other": "there is no NVSwitch",
     "driver/mig_boot*": "no MIG instances are declared, and none are created at boot",
     "driver/holders: null": "only root sees who holds a card",
@@ -140,7 +139,7 @@ HARMLESS: dict[str, str] = {
     "gpus/mig/*/mode: null": "a card that knows no MIG is not split",
     "gpus/nodes/nvidia-uvm": "the driver makes it when it is first asked",
     "gpus/nodes/nvidia*: other": "in a container a card keeps the machine's number",
-    "gpus/node_access/*": "reported, but for `error`",
+    "gpus/node_access/*": "reported, but for `error` and a missing `major`",
     # What nvidia-smi says of the cards and nobody declared.
     "smi/program: other": "reported",
     "smi/dtd*": "it only excuses what a later nvidia-smi no longer prints",

@@ -209,6 +209,10 @@ def test_a_driver_s_library_is_found_where_containers_have_it(root: Path, place:
     assert driver["library"] == "535.261.03"
     assert driver["library_path"] == f"/{place}/libcuda.so.535.261.03"
     assert (driver["cuinit"], driver["capabilities"]) == (0, ["9.9", "9.9"])
+    # What an earlier driver left behind is not opened, whichever sorts last.
+    for left in ("535.9.1", "580.95.05"):
+        put(root, f"{place}/libcuda.so.{left}")
+        assert probe_tree(root)["driver"]["library"] == "535.261.03"
 
 
 def test_an_mps_server_of_another_account_is_named(root: Path) -> None:

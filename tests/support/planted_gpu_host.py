@@ -263,6 +263,11 @@ class GpuHost:
             for name in (*PLANTED, *SECOND_READINGS)
             if name in found["sections"]
         }
+        # No systemd runs below a directory, and only root could make device files there.
+        if driver := own["driver"]["data"]:
+            driver["persistence"]["active"] = bool(driver["persistence"]["unit"]) or None
+        for row in (own["gpus"]["data"] or {}).get("node_access", []):
+            row["major"] = row["major"] or 195
         return {**self.saved, "sections": {**saved, **own}}
 
     def checks(self) -> dict[str, Document]:

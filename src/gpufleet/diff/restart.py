@@ -17,8 +17,8 @@ from gpufleet.model.plan import Plan, Restart, RestartAction
 from gpufleet.model.text import gpufleet
 from gpufleet.model.types import Row
 
-# Daemons that hold the GPU for the driver itself, by the start of their names: a reload stops
-# them and starts them again.
+# Daemons that hold the GPU for the driver itself, by the 15 characters of their names that the
+# kernel keeps: a reload stops them and starts them again.
 SERVICES = ("nvidia-persiste", "nv-fabricmanage", "nv-hostengine")
 
 # The modules beside the driver's own, which is nvidia, or nvidia-current on Debian.
@@ -200,7 +200,7 @@ class _State:
         found = []
         for row in mappings(self.driver.get("holders")):
             command = str(row.get("command"))
-            if not command.startswith(SERVICES):
+            if command not in SERVICES:
                 found.append(f"{command} (pid {row.get('pid')} of {row.get('user')})")
         return found
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from gpufleet.catalog import pci
 from gpufleet.model.plan import Plan
-from gpufleet.model.text import quoted
+from gpufleet.model.text import quoted, shell
 
 from .driver_state import Fault, installed, listed, managed, part, provision, texts, without_card
 from .host import Host, mapping, mappings
@@ -40,6 +40,19 @@ def nodes(plan: Plan, host: Host) -> Iterator[Fault]:
             " and at each boot the persistence daemon: gpu_driver: {persistence: true})",
             "",
         )
+    files = [
+        str(row.get("path"))
+        for row in mappings(part(host, "gpus").get("node_access"))
+        if row.get("major") is None
+    ]
+    if files:
+        yield Fault(
+            f"in place of device files there are others: {listed(files)}",
+            "on the host, as root: "
+            + shell("rm -f", *files, instead=f"remove {', '.join(map(quoted, files))}")
+            + "; nvidia-modprobe -u -c 0",
+            "",
+        )
 
 
 def persistence(plan: Plan, host: Host) -> Iterator[Fault]:
@@ -57,25 +70,17 @@ def persistence(plan: Plan, host: Host) -> Iterator[Fault]:
 
 def fabric(plan: Plan, host: Host) -> Iterator[Fault]:
     """The fabric manager runs exactly where an NVSwitch is, of the driver's very version."""
-    state, gpus = mapping(part(host, "driver").get("fabric")), part(host, "gpus")
-    hidden = behind_hidden_nvswitch(host)
-    # The plan has nothing of an undeclared driver.
-    if not (mapping(plan["driver"]).get("fabric_manager") or gpus.get("nvswitches") or hidden):
+    state = mapping(part(host, "driver").get("fabric"))
+    if not needs_fabric_manager(plan, host):
         # A running manager has found its NVSwitches. Those of a rack are managed elsewhere.
-        if state.get("enabled") and state.get("active") is not True and not _in_rack(host):
+        idle = state.get("active") is not True and not _in_rack(host)
+        if state.get("enabled") and idle and not _has_nvswitch(plan, host):
             yield Fault(
                 f"service {FABRIC} starts at boot on a host without NVSwitch, and fails",
                 f"if the host has no NVSwitch: {provision(plan)} (on the host: systemctl disable"
                 f" {FABRIC}); if it has, it is not on the PCI bus: see kernel.log",
             )
         return
-    if (
-        hidden
-        and gpus.get("hypervisor")
-        and state.get("unit") is None
-        and part(host, "driver").get("cuinit") == 0
-    ):
-        return  # the machine below manages the fabric, and CUDA starts on it
     yield from _service(plan, host, "fabric", FABRIC)
     have = host.driver or installed(plan, host)
     if state.get("version") and have and state["version"] != have:
@@ -84,6 +89,26 @@ def fabric(plan: Plan, host: Host) -> Iterator[Fault]:
             " where they are equal",
             provision(plan),
         )
+
+
+def needs_fabric_manager(plan: Plan, host: Host) -> bool:
+    """Whether it is this host that manages its NVSwitches."""
+    driver = part(host, "driver")
+    below = (
+        behind_hidden_nvswitch(host)
+        and part(host, "gpus").get("hypervisor")
+        and mapping(driver.get("fabric")).get("unit") is None
+        # The machine below manages the fabric, since CUDA starts on it.
+        and driver.get("cuinit") == 0
+    )
+    return _has_nvswitch(plan, host) and not below
+
+
+def _has_nvswitch(plan: Plan, host: Host) -> bool:
+    # The plan has nothing of an undeclared driver.
+    planned = mapping(plan["driver"]).get("fabric_manager")
+    switches = part(host, "gpus").get("nvswitches")
+    return bool(planned or switches or behind_hidden_nvswitch(host))
 
 
 def subnet_manager(plan: Plan, host: Host) -> Iterator[Fault]:

@@ -126,6 +126,21 @@ def a_gpu_whose_memory_others_hold(plan: Document, snapshot: Document) -> None:
     remedy="wait",
 )
 @fault("gpu.throughput", cause="held by pid 4711", remedy="wait", verdict="INCONCLUSIVE")
+def cublas_without_memory_beside_a_job_that_is_called_like_a_daemon(
+    plan: Document, snapshot: Document
+) -> None:
+    cublas_without_memory_beside_a_job(plan, snapshot)
+    data(snapshot, "driver")["holders"][1]["command"] = "dcgm_train"
+
+
+@fault(
+    "toolkit.cublas",
+    verdict="INCONCLUSIVE",
+    cause="it has no memory left (cublasCreate_v2 returned 1"
+    " CUBLAS_STATUS_NOT_INITIALIZED); held by pid 4711",
+    remedy="wait",
+)
+@fault("gpu.throughput", cause="held by pid 4711", remedy="wait", verdict="INCONCLUSIVE")
 def cublas_without_memory_beside_a_job(plan: Document, snapshot: Document) -> None:
     compute_run(snapshot)["cublas"][0].update(
         wrong=None, tflops=None, error="cublasCreate_v2 returned 1 CUBLAS_STATUS_NOT_INITIALIZED"
@@ -481,6 +496,16 @@ def a_format_that_cublas_does_not_support(plan: Document, snapshot: Document) ->
 @fault("gpu.formats", remedy="out of service", cause="on GPU 1 gave unchecked wrong numbers")
 def a_format_that_was_not_checked(plan: Document, snapshot: Document) -> None:
     in_bf16(snapshot)["wrong"] = None
+
+
+@fault(
+    "gpu.formats",
+    remedy="verify",
+    verdict="INCONCLUSIVE",
+    cause="bf16 by cuBLAS of CUDA 11.8 on GPU 1: no product was checked",
+)
+def a_format_of_which_nothing_was_compared(plan: Document, snapshot: Document) -> None:
+    in_bf16(snapshot)["checked"] = 0
 
 
 @fault(

@@ -106,6 +106,17 @@ def node_that_cuda_made_as_the_host_was_looked_at(plan: Document, snapshot: Docu
     data(snapshot, "gpus")["nodes"].remove("/dev/nvidia-uvm")
 
 
+@fault(
+    "driver.nodes",
+    cause="In place of device files there are others: /dev/nvidia0",
+    remedy="rm -f /dev/nvidia0; nvidia-modprobe -u -c 0",
+)
+def node_that_is_a_regular_file(plan: Document, snapshot: Document) -> None:
+    for row in data(snapshot, "gpus")["node_access"]:
+        if row["path"] == "/dev/nvidia0":
+            row["major"] = None
+
+
 @fault("driver.persistence", cause="nvidia-persistenced.service is not installed", remedy=PROVISION)
 def no_persistence_daemon(plan: Document, snapshot: Document) -> None:
     data(snapshot, "driver")["persistence"] = {"unit": None, "enabled": None, "active": None}
@@ -136,6 +147,16 @@ def persistence_daemon_stopped(plan: Document, snapshot: Document) -> None:
     data(snapshot, "driver")["persistence"]["active"] = False
 
 
+@fault(
+    "driver.persistence",
+    verdict="INCONCLUSIVE",
+    cause="It is unknown whether nvidia-persistenced.service runs",
+    remedy="new snapshot",
+)
+def persistence_daemon_of_which_systemd_says_nothing(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "driver")["persistence"]["active"] = None
+
+
 @fault("driver.fabric", cause="nvidia-fabricmanager.service is not installed", remedy=PROVISION)
 def nvswitch_without_fabric_manager(plan: Document, snapshot: Document) -> None:
     plan["driver"]["fabric_manager"] = True
@@ -148,14 +169,46 @@ def nvswitch_without_fabric_manager(plan: Document, snapshot: Document) -> None:
     remedy=PROVISION,
 )
 def fabric_manager_of_another_version(plan: Document, snapshot: Document) -> None:
+    fabric_manager(plan, snapshot, version="535.216.03")
+
+
+def fabric_manager(plan: Document, snapshot: Document, **state: object) -> None:
     plan["driver"]["fabric_manager"] = True
     data(snapshot, "gpus")["nvswitches"] = ["0000:c0:00.0"]
     data(snapshot, "driver")["fabric"] = {
         "unit": "nvidia-fabricmanager.service",
         "enabled": True,
         "active": True,
-        "version": "535.216.03",
+        "version": "535.261.03",
+        **state,
     }
+
+
+@harmless
+def fabric_manager_whose_version_shows_by_cuda(plan: Document, snapshot: Document) -> None:
+    fabric_manager(plan, snapshot, version=None)
+
+
+@fault(
+    "driver.fabric",
+    verdict="INCONCLUSIVE",
+    cause="It is unknown whether nvidia-fabricmanager.service runs",
+    remedy="new snapshot",
+)
+def fabric_manager_of_which_systemd_says_nothing(plan: Document, snapshot: Document) -> None:
+    fabric_manager(plan, snapshot, active=None)
+
+
+@fault("driver.cuda", cause="cuInit returned 802", remedy="driver.fabric")
+@fault(
+    "driver.fabric",
+    verdict="INCONCLUSIVE",
+    cause="The version of the fabric manager is unknown",
+    remedy="nv-fabricmanager --version",
+)
+def fabric_manager_of_an_unknown_version(plan: Document, snapshot: Document) -> None:
+    fabric_manager(plan, snapshot, version=None)
+    data(snapshot, "driver")["cuinit"] = 802
 
 
 @fault(

@@ -17,6 +17,8 @@ from tests.support.smi_text import CONSUMER, OLD
         ("H100", "NVIDIA H100 PCIe", True),
         ("RTX 3080", "NVIDIA GeForce RTX 3080 Ti", False),
         ("RTX 3080", "NVIDIA GeForce RTX 3080 Laptop GPU", False),
+        ("RTX 4090", "NVIDIA GeForce RTX 4090 D", False),
+        ("RTX 4090 D", "NVIDIA GeForce RTX 4090 D", True),
     ],
 )
 def test_another_kind_of_a_model_is_another_model(

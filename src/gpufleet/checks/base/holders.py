@@ -32,10 +32,21 @@ TAKEN = re.compile(
 ROOMY_MIB = 4096
 # With less free memory on the GPU itself, a library may fail to start.
 FULL_MIB = 1024
-# Daemons and desktops that open the device files and compute nothing.
-DAEMONS = re.compile(
-    r"^(nvidia-persiste|nv-fabricmanage|nvidia-fabric|nv-hostengine|dcgm|nvidia-imex|Xorg)"
-)
+# Daemons and desktops that open the device files and compute nothing. The kernel keeps 15
+# characters of a name.
+DAEMONS = {
+    short
+    for name in (
+        "nvidia-persistenced",
+        "nv-fabricmanager",
+        "nvidia-fabricmanager",
+        "nv-hostengine",
+        "dcgm-exporter",
+        "nvidia-imex",
+        "Xorg",
+    )
+    for short in (name, name[:15])
+}
 
 
 def holders(observed: Sections) -> list[str] | None:
@@ -49,7 +60,7 @@ def holders(observed: Sections) -> list[str] | None:
     known = {
         row["pid"]: (str(row["user"]), str(row["command"]))
         for row in listed or []
-        if not DAEMONS.match(str(row["command"]))
+        if str(row["command"]) not in DAEMONS
     }
     if listed is None:
         rows = [
@@ -58,9 +69,7 @@ def holders(observed: Sections) -> list[str] | None:
             for row in device.get("processes") or []
         ]
         named = {row["pid"]: str(row["name"]).rpartition("/")[2] for row in rows}
-        known = {
-            pid: ("unknown user", name) for pid, name in named.items() if not DAEMONS.match(name)
-        }
+        known = {pid: ("unknown user", name) for pid, name in named.items() if name not in DAEMONS}
     container = data["kernel"].get("container") if "kernel" in data else None
     if not known and (listed is None or container):
         return None
@@ -85,7 +94,7 @@ def used_by_others(card: SmiDevice, observed: Sections) -> str | None:
         row
         for each in (card, *again)
         for row in each["processes"]
-        if not DAEMONS.match(str(row["name"]).rpartition("/")[2])
+        if str(row["name"]).rpartition("/")[2] not in DAEMONS
     ]
     if rows:
         return "processes of others on it: " + shortened(
@@ -100,7 +109,7 @@ def used_by_others(card: SmiDevice, observed: Sections) -> str | None:
     held = [
         f"pid {row['pid']} ({row['user']}, {row['command']})"
         for row in listed
-        if files <= {*row["nodes"]} and not DAEMONS.match(str(row["command"]))
+        if files <= {*row["nodes"]} and str(row["command"]) not in DAEMONS
     ]
     return f"processes that hold it: {shortened(held)}" if held else None
 

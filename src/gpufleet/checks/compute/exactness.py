@@ -61,6 +61,10 @@ def _in_format(where: str, entry: FormatResult) -> tuple[FormatResult, Finding |
             "use a toolkit that supports the GPU: see toolkit.device-query",
             verdict=Verdict.INCONCLUSIVE,
         )
+    if not (entry["error"] or entry["busy"] or entry["checked"]):
+        return entry, Finding(
+            f"{on}: no product was checked", "./gpufleet verify", verdict=Verdict.INCONCLUSIVE
+        )
     return entry, Evidence(f"{on}: {entry['checked']} products")
 
 

@@ -28,6 +28,7 @@ from gpufleet.checks.base.sections import Sections
 from gpufleet.host_state import driver_kernels, driver_packages, driver_running, driver_state
 from gpufleet.host_state.host import Host
 from gpufleet.model.plan import Plan, PlannedDriver
+from gpufleet.model.sections.gpu import Driver, FabricManager, Unit
 from gpufleet.model.verdict import Verdict
 
 # -- skip reasons ---------------------------------------------------------------------------------
@@ -253,7 +254,20 @@ def nodes(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
 def persistence(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """The persistence daemon runs, and starts at boot."""
     yield from driver_findings(driver_running.persistence, plan, observed)
-    yield Evidence(str(observed.data["driver"]["persistence"]))
+    driver = observed.data["driver"]
+    if not driver_state.without_card(plan, Host(observed.snapshot)):
+        yield from _unknown_service(driver_running.PERSISTENCE, driver["persistence"], driver)
+    yield Evidence(str(driver["persistence"]))
+
+
+def _unknown_service(unit: str, state: Unit | FabricManager, driver: Driver) -> Iterator[Finding]:
+    """Of a service that is there, whether it runs, where the driver is loaded."""
+    if state["unit"] and state["active"] is None and driver["loaded"]:
+        yield Finding(
+            f"It is unknown whether {unit} runs",
+            "take a new snapshot, as root and outside containers",
+            verdict=Verdict.INCONCLUSIVE,
+        )
 
 
 @check("driver.fabric", reads=("driver", "gpus", "packages"), skip_reason=card_not_expected)
@@ -261,9 +275,19 @@ def fabric(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """The fabric manager runs, in the driver's version, exactly where there is an NVSwitch."""
     for finding in driver_findings(driver_running.fabric, plan, observed):
         yield replace(finding, entails=("fabric",))
-    if driver_running.behind_hidden_nvswitch(Host(observed.snapshot)):
-        yield from _subnet_manager(plan, observed)
+    host = Host(observed.snapshot)
     driver, switches = observed.data["driver"], observed.data["gpus"]["nvswitches"]
+    if driver_running.behind_hidden_nvswitch(host):
+        yield from _subnet_manager(plan, observed)
+    if driver_running.needs_fabric_manager(plan, host):
+        yield from _unknown_service(driver_running.FABRIC, driver["fabric"], driver)
+        # CUDA starts only with the fabric manager of the driver's version.
+        if driver["fabric"]["active"] and not driver["fabric"]["version"] and driver["cuinit"] != 0:
+            yield Finding(
+                "The version of the fabric manager is unknown",
+                "on the host: nv-fabricmanager --version prints it, else install it again",
+                verdict=Verdict.INCONCLUSIVE,
+            )
     yield Evidence(
         f"{len(switches)} NVSwitches, {driver['fabric']}, subnet manager: {driver.get('nvlsm')}"
     )

@@ -387,7 +387,7 @@ def identity(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     )
 
 
-KINDS = {"ti", "super", "laptop", "mobile", "max"}
+KINDS = {"ti", "super", "d", "laptop", "mobile", "max"}
 
 
 def _same_model(wanted: str, name: str) -> bool:
@@ -396,7 +396,7 @@ def _same_model(wanted: str, name: str) -> bool:
         " ".join(word for word in re.findall(r"[a-z0-9]+", text.lower()) if word != "nvidia")
         for text in (wanted, name)
     )
-    # A 3080 is neither a 3080 Ti nor one of a laptop.
+    # A 3080 is neither a 3080 Ti nor one of a laptop, a 4090 no 4090 D.
     other = KINDS & ({*have.split()} - {*need.split()})
     return f" {need} " in f" {have} " and not other
 

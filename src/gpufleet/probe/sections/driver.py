@@ -11,7 +11,7 @@ from ..kernel_modules import driver_modules, forbids_nouveau, modprobe_files
 from ..mig import BOOT_UNIT, boot_layout
 from ..nvlink import subnet_manager
 from ..processes import NoAnswerError, in_child, open_library, run_command
-from ..text import first_match
+from ..text import first_match, natural
 from ..trust import CACHE, account_for, library_file
 from .kernel import container_of, running_kernel
 
@@ -196,11 +196,14 @@ def pending_reboot(host):
 
 
 def installed_library(host):
-    """The version of the libcuda in the known places; None without one."""
+    """The version of the libcuda in the known places; None without one.
+
+    It is the one that libcuda.so.1 is: a file of another version beside it is not opened.
+    """
     for directory in LIBRARY_LOCATIONS:
-        versions = [
-            library_version(host.realpath(name)) for name in host.glob(directory + "/libcuda.so.*")
-        ]
+        names = sorted(host.glob(directory + "/libcuda.so.*"), key=natural)
+        names += host.glob(directory + "/libcuda.so.1")
+        versions = [library_version(host.realpath(name)) for name in names]
         if any(versions):
             return list(filter(None, versions))[-1]
     return None

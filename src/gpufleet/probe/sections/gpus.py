@@ -17,9 +17,14 @@ NVIDIA_VENDOR = "0x10de"
 
 
 def nvidia_devices(host):
-    """[{"vendor", "device", "class", "address"}] of NVIDIA's devices on the PCI bus."""
+    """[{"vendor", "device", "class", "address"}] of NVIDIA's devices on the PCI bus.
+
+    Without virtual functions, which a GPU that is shared with virtual machines has for them.
+    """
     found = []
     for directory in host.glob("/sys/bus/pci/devices/*"):
+        if host.exists(directory + "/physfn"):
+            continue
         values = {}
         for key in ("vendor", "device", "class"):
             values[key] = (host.text_or_none(directory + "/" + key) or "").strip()
