@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from gpufleet.checks import CHECKS, PAIR_CHECKS, Check, Evidence, Finding, Sections
@@ -212,7 +212,7 @@ def _findings(check: Check, plan: Plan, snapshot: Snapshot) -> tuple[list[Findin
         if (finding := unreadable_section(snapshot, name))
     ]
     if unreadable:
-        return [_not_run(finding, plan) for finding in unreadable], []
+        return [_not_run(finding, plan, snapshot) for finding in unreadable], []
     findings: list[Finding] = []
     evidence: list[str] = []
     failed, starts_cuda = False, not CUDA_SECTIONS.isdisjoint(check.reads)
@@ -224,7 +224,7 @@ def _findings(check: Check, plan: Plan, snapshot: Snapshot) -> tuple[list[Findin
                 left -= len(evidence[-1])
             continue
         known = behind_mps(item, observed) if starts_cuda else item
-        finding = _bounded(cleared(_not_run(known, plan), observed), left)
+        finding = _bounded(cleared(_not_run(known, plan, snapshot), observed), left)
         left -= len(finding.cause) + len(finding.evidence)
         findings.append(finding)
         failed = failed or finding.verdict is Verdict.FAIL
@@ -267,11 +267,15 @@ def _more(findings: list[Finding]) -> Finding:
     )
 
 
-def _not_run(finding: Finding, plan: Plan) -> Finding:
+def _not_run(finding: Finding, plan: Plan, snapshot: Snapshot) -> Finding:
     """Nothing is known of what root did not run, since others could have written it."""
     if REFUSED not in finding.cause or finding.verdict is Verdict.HUNG:
         return finding
-    if UNJUDGED in finding.cause:
+    # The same words may be in the name of a file, which anybody gives.
+    refused = [error for error in _refusals(snapshot["sections"]) if error in finding.cause]
+    if not refused:
+        return finding
+    if any(UNJUDGED in error for error in refused):
         act = (
             "on the host: find out why the named file cannot be read (findmnt -T FILE, dmesg); then"
             " ./gpufleet verify"
@@ -292,6 +296,19 @@ def _not_run(finding: Finding, plan: Plan) -> Finding:
             provision(plan, contents=True, note="what it contains may have been changed"),
         ),
     )
+
+
+def _refusals(value: object, key: object = "") -> Iterator[str]:
+    """The errors in a snapshot that say that root did not run something."""
+    if isinstance(value, str):
+        if key in {"error", "nvcc_error", "unread"} and value.endswith(REFUSED):
+            yield value
+    elif isinstance(value, Mapping):
+        for name, each in value.items():
+            yield from _refusals(each, name)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _refusals(each, key)
 
 
 def _damaged(defect: Defect) -> Finding:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gpufleet.probe.constants import REFUSED
 from tests.support.check_faults import faults_on, no_gpus
 from tests.support.healthy_host import Document, data
 from tests.support.host_parts import PROVISION, receipt
@@ -378,6 +379,17 @@ def receipt_unreadable(plan: Document, snapshot: Document) -> None:
 def file_of_another_owner(plan: Document, snapshot: Document) -> None:
     receipt(snapshot, "toolkit")["exposed"] = [
         {"path": "/usr/local/cuda-11.8/bin/nvcc", "what": "belongs to user 1000"}
+    ]
+
+
+@fault(
+    "install.owned",
+    cause="/usr/local/cuda-11.8/bin/it is not run as root (belongs to user 1000)",
+    remedy="chown -h root:root",
+)
+def file_of_another_owner_named_like_a_refusal(plan: Document, snapshot: Document) -> None:
+    receipt(snapshot, "toolkit")["exposed"] = [
+        {"path": f"/usr/local/cuda-11.8/bin/{REFUSED}", "what": "belongs to user 1000"}
     ]
 
 

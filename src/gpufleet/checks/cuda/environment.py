@@ -77,7 +77,7 @@ def login(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
         sets = ", ".join(f"{key}={value}" for key, value in values.items())
         yield Evidence(f"{where} sets {sets or 'none'}")
     for reason in found.get("unread", []):
-        if REFUSED in reason:
+        if reason.endswith(REFUSED):
             yield Finding(
                 f"The login of root was not run: {reason}; its variables are known as far as its"
                 " files assign them",
