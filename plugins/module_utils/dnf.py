@@ -15,6 +15,7 @@ import re
 import shutil
 import time
 
+from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.dnf import LOCKS
 from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.sections.packages import (
     DRIVER_PACKAGE,
 )
@@ -25,7 +26,6 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (
 )
 
 PLUGINS = "/etc/dnf/plugins"
-LOCKS = "/etc/dnf/plugins/versionlock.list"
 # dnf's status where another process holds its lock, with exit_on_lock.
 LOCKED = 200
 

@@ -17,8 +17,6 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils import pending
 from ansible_collections.gpufleet.gpu.plugins.module_utils.apt import upstream
 from ansible_collections.gpufleet.gpu.plugins.module_utils.dkms import remove_half_added
 from ansible_collections.gpufleet.gpu.plugins.module_utils.dnf import (
-    LOCKS,
-    PLUGINS,
     Dnf,
     is_driver_lock,
     problems,
@@ -31,6 +29,12 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.driver_rules import (
 )
 from ansible_collections.gpufleet.gpu.plugins.module_utils.driver_transaction import (
     DriverTransaction,
+)
+from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.dnf import (
+    LOCKS,
+    SWITCHES,
+    VERSIONLOCK,
+    switched_off,
 )
 from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.host import Host
 from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.sections.kernel import (
@@ -51,7 +55,6 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (
 KERNEL = re.compile(r"kernel(-(?!.*(devel|headers|tools|abi)).+)?$")
 # Drivers of other repositories, which exclude NVIDIA's.
 FOREIGN = re.compile(r"(akmod-nvidia|dkms-nvidia|xorg-x11-drv-nvidia|nvidia-x11-drv)")
-VERSIONLOCK = "python3-dnf-plugin-versionlock"
 CACHE = "/var/cache/dnf/*/packages/*.rpm"
 EPEL = "https://dl.fedoraproject.org/pub/epel/epel-release-latest-{}.noarch.rpm"
 
@@ -185,10 +188,7 @@ class DnfDriver(DriverTransaction):
 
     def require_locks_apply(self):
         """Raise where dnf ignores version locks: an upgrade would replace the driver."""
-        for path, setting in (
-            (os.path.join(PLUGINS, "versionlock.conf"), "enabled"),
-            ("/etc/dnf/dnf.conf", "plugins"),
-        ):
+        for path, setting in SWITCHES:
             text = ""
             if os.path.exists(path):
                 with open(path) as stream:
@@ -463,12 +463,6 @@ class DnfDriver(DriverTransaction):
                     )
                 )
         self.keep_only(packages, folder)
-
-
-def switched_off(text, setting):
-    """Return whether a configuration file of dnf's has a setting off: its last line counts."""
-    values = re.findall(r"(?m)^\s*{}\s*=\s*(\S*)\s*$".format(setting), text)
-    return bool(values) and values[-1].lower() in ("0", "no", "false", "off")
 
 
 def among(names, known):

@@ -6,6 +6,7 @@ import pytest
 
 from ansible_collections.gpufleet.gpu.plugins.module_utils import dnf  # isort: skip
 from ansible_collections.gpufleet.gpu.plugins.module_utils import driver_dnf  # isort: skip
+from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.dnf import switched_off  # isort: skip
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import StateError  # isort: skip
 
 TABLE = """\
@@ -121,4 +122,4 @@ def test_headers_are_found_by_kernel() -> None:
     ],
 )
 def test_the_last_line_of_a_setting_counts(text: str, off: bool) -> None:
-    assert driver_dnf.switched_off(text, "plugins") is off
+    assert switched_off(text, "plugins") is off

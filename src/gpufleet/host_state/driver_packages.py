@@ -164,6 +164,17 @@ def holds(plan: Plan, host: Host) -> Iterator[Fault]:
     there, again = core(host), provision(plan)
     if mapping(plan["driver"])["source"] not in PACKAGED or not there:
         return
+    locking = mapping(part(host, "packages").get("locking"))
+    if off := texts(locking.get("switched_off")):
+        yield Fault(
+            f"dnf ignores version locks, and its next upgrade exchanges the driver: {listed(off)}",
+            "on the host: remove that line",
+            "refuse",
+        )
+        return
+    if locking.get("plugin") is False:
+        yield Fault("no package is held: dnf has no plugin that applies version locks", again)
+        return
     ours = mapping((host.receipt(*RECEIPT) or {}).get("packages")) or there
     rows = package_rows(host)
     if loose := [name for name in ours if name in rows and not rows[name].get("held")]:

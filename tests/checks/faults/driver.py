@@ -191,6 +191,29 @@ def hold_taken_away(plan: Document, snapshot: Document) -> None:
     package(snapshot, "libcuda1")["held"] = False
 
 
+@fault(
+    "driver.held",
+    cause="Dnf ignores version locks, and its next upgrade exchanges the driver:"
+    " /etc/dnf/dnf.conf: plugins=0",
+    remedy="on the host: remove that line",
+)
+def locks_are_switched_off(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "packages")["locking"] = {
+        "plugin": True,
+        "switched_off": ["/etc/dnf/dnf.conf: plugins=0"],
+    }
+
+
+@fault("driver.held", cause="dnf has no plugin that applies version locks", remedy=PROVISION)
+def plugin_for_locks_is_missing(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "packages")["locking"] = {"plugin": False, "switched_off": []}
+
+
+@harmless
+def locks_of_dnf_apply(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "packages")["locking"] = {"plugin": True, "switched_off": []}
+
+
 @fault("driver.held", cause="No pin of the driver's version", remedy=PROVISION)
 def pin_removed(plan: Document, snapshot: Document) -> None:
     data(snapshot, "packages")["pins"] = []

@@ -208,6 +208,13 @@ class BrokenPackage(TypedDict):
     status: Text
 
 
+class VersionLocking(TypedDict):
+    """Whether dnf applies version locks."""
+
+    plugin: Annotated[bool, "its plugin for version locks is installed"]
+    switched_off: Annotated[list[Text], "the settings with which it ignores them"]
+
+
 class Pin(TypedDict):
     """An entry of apt's preferences."""
 
@@ -243,6 +250,7 @@ class Packages(TypedDict):
         Annotated[dict[str, Text | None], "the version of each package of network drivers"]
     ]
     broken: Annotated[list[BrokenPackage], "all packages that are not cleanly installed"]
+    locking: NotRequired[Annotated[VersionLocking | None, "null where rpm is not the manager"]]
     pins: Annotated[list[Pin], "apt's preferences that name the driver's packages"]
     unattended: UnattendedUpgrades
     sources: list[PackageSource]

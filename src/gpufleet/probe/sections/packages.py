@@ -4,6 +4,7 @@ import fnmatch
 import os
 import re
 
+from ..dnf import VERSIONLOCK, is_locked, switched_off_locks, version_locks
 from ..processes import run_command
 from ..text import first_match
 
@@ -23,6 +24,7 @@ NETWORK_PACKAGE = re.compile(
     r"^(rdma-core|ibverbs-providers|libibverbs1?|infiniband-diags|doca-ofed.*|doca-all"
     r"|doca-networking|mlnx-ofed-kernel.*|mlnx-ofa_kernel.*|kmod-mlnx-ofa_kernel)$"
 )
+RPM = "/usr/bin/rpm"
 # Not (or no longer) installed, as dpkg reports it.
 GONE = ("not-installed", "config-files")
 
@@ -43,6 +45,7 @@ def section_packages(host):
             for row in packages
             if row["status"] != "installed"
         ],
+        "locking": locking(host, packages) if manager == "rpm" else None,
         "pins": driver_pins(host, driver),
         "sources": package_sources(host),
         "unattended": unattended(host, manager, packages, driver),
@@ -89,39 +92,42 @@ def dpkg_packages(host):
     return sorted((row for _, row in found), key=lambda row: row["name"])
 
 
-def rpm_packages(host):
-    """The installed packages from rpm, which knows nothing half-installed; held by versionlock."""
-    if not host.real:
+def rpm_packages(host, *names):
+    """The installed packages, or those of some names, from rpm, which knows nothing half-installed;
+    held by dnf's version locks."""
+    if not (host.real or host.exists(RPM)):
         return []
+    wanted = [VERSIONLOCK, *names] if names else []
+    form = "%{NAME}\t%{EPOCHNUM}\t%{VERSION}-%{RELEASE}\n"
     status, out, error = run_command(
-        ["rpm", "-qa", "--qf", "%{NAME}\t%{VERSION}-%{RELEASE}\n"], host.inner_s * 0.8
+        [host.path(RPM), "-qa", "--qf", form, *wanted], host.inner_s * 0.8
     )
     if status != 0:
         raise RuntimeError("rpm -qa: " + (error.strip() or "status %s" % status))
-    locks = [
-        line.strip()
-        for line in (host.text_or_none("/etc/dnf/plugins/versionlock.list") or "").splitlines()
-    ]
-    return parse_rpm(out, locks)
+    return parse_rpm(out, [] if switched_off_locks(host) else version_locks(host))
 
 
 def parse_rpm(out, locks):
-    """From `NAME<tab>VERSION` lines, and patterns such as nvidia-driver-3:535.261.03-1.el9.*."""
-    names = [re.sub(r"-(\d+:)?[\d*][^-]*-[^-]+$", "", lock) for lock in locks]
-    rows = [line.split("\t") for line in sorted(set(out.splitlines())) if "\t" in line]
+    """From `NAME<tab>EPOCH<tab>VERSION` lines, and locks such as nvidia-driver-3:535.261.03-1.*."""
+    rows = [line.split("\t") for line in sorted(set(out.splitlines())) if line.count("\t") == 2]
+    plugin = any(name == VERSIONLOCK for name, _, _ in rows)
     return [
         {
             "name": name,
             "version": version,
             "status": "installed",
-            "held": any(
-                fnmatch.fnmatch(name, pattern)
-                for pattern in names
-                if pattern[:1] not in ("#", "!", "")
-            ),
+            "held": plugin and any(is_locked(lock, name, epoch, version) for lock in locks),
         }
-        for name, version in rows
+        for name, epoch, version in rows
     ]
+
+
+def locking(host, packages):
+    """Whether dnf has its plugin for version locks, and the settings with which it ignores them."""
+    return {
+        "plugin": any(row["name"] == VERSIONLOCK for row in packages),
+        "switched_off": switched_off_locks(host),
+    }
 
 
 def driver_pins(host, driver):
