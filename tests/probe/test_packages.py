@@ -259,6 +259,34 @@ def test_a_lock_holds_what_is_installed_in_its_version(
     assert found["driver"][0]["held"] is held
 
 
+@pytest.mark.parametrize(
+    ("locks", "held"),
+    [
+        ("nvidia-container-toolkit-0:1.17.8-1.*\n", True),
+        ("#nvidia-container-toolkit-0:1.17.8-1.*\n", False),
+        ("!nvidia-container-toolkit-0:1.17.8-1.*\n", False),
+        ("nvidia-container-toolkit-base-0:1.17.8-1.*\n", False),
+        ("nvidia-container-toolkit-0:1.19.0-1.*\n", False),
+        ("nvidia-container-toolkit\n", False),
+        ("", False),
+    ],
+)
+def test_the_container_toolkit_is_held_by_a_lock_of_its_version(
+    tmp_path: Path, locks: str, held: bool
+) -> None:
+    rpm = RPM + "nvidia-container-toolkit\t0\t1.17.8-1\n"
+    redhat(tmp_path, rpm, plugins__versionlock_list=locks)
+    toolkit = probe_tree(tmp_path)["containers"]["toolkit"]
+    assert toolkit == {"version": "1.17.8-1", "held": held, "candidate": None}
+
+
+def test_locks_that_dnf_ignores_do_not_hold_the_container_toolkit(tmp_path: Path) -> None:
+    rpm = RPM + "nvidia-container-toolkit\t0\t1.17.8-1\n"
+    lock = "nvidia-container-toolkit-0:1.17.8-1.*\n"
+    redhat(tmp_path, rpm, plugins__versionlock_list=lock, dnf_conf="[main]\nplugins=0\n")
+    assert probe_tree(tmp_path)["containers"]["toolkit"]["held"] is False
+
+
 def test_a_host_without_a_package_manager_that_is_known(tmp_path: Path) -> None:
     found = probe_tree(tmp_path)["packages"]
     assert (found["manager"], found["driver"], found["broken"]) == (None, [], [])

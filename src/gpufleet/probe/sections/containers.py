@@ -13,6 +13,7 @@ from ..processes import run_command
 from ..settings_files import mentioned
 from ..text import first_match, last_lines
 from ..trust import CACHE, SYSTEM_PATH, account_for
+from .packages import RPM, rpm_packages
 
 CDI_LOCATIONS = ("/etc/cdi/*", "/run/cdi/*")
 DEVICE_NODES = ("/dev/nvidia*", "/dev/nvidia-caps/nvidia-cap*")
@@ -251,16 +252,10 @@ def container_toolkit(host):
                     "held": state[0] == "hold",
                     "candidate": apt_candidate(host),
                 }
-    if status is None and host.real and shutil.which("rpm"):
-        code, out, _ = run_command(
-            ["rpm", "-q", "--qf", "%{VERSION}-%{RELEASE}", TOOLKIT_PACKAGE], host.inner_s / 10
-        )
-        locks = "".join(
-            host.text_or_none(path) or ""
-            for path in ("/etc/dnf/plugins/versionlock.list", "/etc/dnf/versionlock.toml")
-        )
-        if code == 0:
-            return {"version": out.strip(), "held": TOOLKIT_PACKAGE in locks, "candidate": None}
+    if status is None and host.exists(RPM):
+        for row in rpm_packages(host, TOOLKIT_PACKAGE):
+            if row["name"] == TOOLKIT_PACKAGE:
+                return {"version": row["version"], "held": row["held"], "candidate": None}
     return None
 
 

@@ -100,7 +100,7 @@ def rpm_packages(host, *names):
     wanted = [VERSIONLOCK, *names] if names else []
     form = "%{NAME}\t%{EPOCHNUM}\t%{VERSION}-%{RELEASE}\n"
     status, out, error = run_command(
-        [host.path(RPM), "-qa", "--qf", form, *wanted], host.inner_s * 0.8
+        [host.path(RPM), "-qa", "--qf", form, *wanted], host.inner_s * (0.1 if names else 0.8)
     )
     if status != 0:
         raise RuntimeError("rpm -qa: " + (error.strip() or "status %s" % status))
