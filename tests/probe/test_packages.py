@@ -171,6 +171,48 @@ def test_repositories_of_nvidia_and_docker_are_shown(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "source_only"),
+    [
+        ("a.list", "deb https://nvidia.example/r /", False),
+        ("a.list", " deb https://nvidia.example/r /", False),
+        ("a.list", '\tdeb\t[ signed-by="/k.gpg" ]\thttps://nvidia.example/r /', False),
+        ("a.list", "deb-src https://nvidia.example/r /", True),
+        ("a.list", " # deb https://nvidia.example/r /", None),
+        ("a.sources", "Types: deb", False),
+        ("a.sources", "Types: deb deb-src", False),
+        ("a.sources", "Types: deb-src", True),
+        ("a.sources", "Types: deb\n# Enabled: no", False),
+        ("a.sources", "Types: deb\nEnabled: yes", False),
+        ("a.sources", "Types: deb\nEnabled: disabled", False),
+        *(
+            ("a.sources", f"Types: deb\nEnabled: {word}", None)
+            for word in ("no", "No", "false", "off", "0", "without", "disable")
+        ),
+        *(
+            ("a.repo", f"enabled={word}", False)
+            for word in ("1", "true", "yes", "True", "on", "0 # kept for later")
+        ),
+        *(("a.repo", f"enabled = {word}", None) for word in ("0", "False", "no", "off")),
+        ("a.repo", "gpgcheck=0", False),
+    ],
+)
+def test_a_repository_counts_as_apt_and_dnf_enable_it(
+    tmp_path: Path, name: str, text: str, source_only: bool | None
+) -> None:
+    place, text = {
+        "list": ("apt/sources.list.d", text),
+        "sources": ("apt/sources.list.d", f"{text}\nURIs: https://nvidia.example/r\nSuites: /"),
+        "repo": ("yum.repos.d", f"[cuda]\n{text}\nbaseurl=https://nvidia.example/r"),
+    }[name.partition(".")[2]]
+    put(tmp_path, f"etc/{place}/{name}", text + "\n")
+    rows = probe_tree(tmp_path)["packages"]["sources"]
+    assert [(row["uris"], row["source_only"]) for row in rows] == (
+        [] if source_only is None else [(["https://nvidia.example/r"], source_only)]
+    )
+    assert {row["signed_by"] for row in rows} <= {None, "/k.gpg"}
+
+
 # What rpm prints of a host with the driver: name, epoch, and version with release.
 RPM = """\
 nvidia-driver-cuda\t3\t535.261.03-1.el9

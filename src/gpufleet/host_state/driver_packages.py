@@ -125,6 +125,7 @@ def _repositories(plan: Plan, host: Host) -> Iterator[Fault]:
         for row in mappings(part(host, "packages").get("sources"))
         if not _OTHER_REPOSITORY.search(f"{row.get('path')} {row.get('uris')}")
     ]
+    # apt wants one key for a repository, be it one of packages or of sources.
     repositories: dict[str, list[Row]] = {}
     for row in sources:
         for uri in texts(row.get("uris")):
@@ -134,9 +135,15 @@ def _repositories(plan: Plan, host: Host) -> Iterator[Fault]:
         if len(rows) > 1 and len({str(row.get("signed_by")) for row in rows}) > 1:
             cause = f"the repository {repository} is defined with different keys, in {_paths(rows)}"
             yield _unwanted(plan, rows, f"{cause}: the package manager refuses to read either")
-    if len(repositories) > 1 and mapping(plan["driver"])["source"] == "nvidia_repo":
-        cause = f"drivers come from several repositories, of {_paths(sources)}"
-        yield _unwanted(plan, sources, f"{cause}: packages of both would be mixed")
+    installable = {
+        name: packaged
+        for name, rows in repositories.items()
+        if (packaged := [row for row in rows if not row.get("source_only")])
+    }
+    if len(installable) > 1 and mapping(plan["driver"])["source"] == "nvidia_repo":
+        packaged = [row for rows in installable.values() for row in rows]
+        cause = f"drivers come from several repositories, of {_paths(packaged)}"
+        yield _unwanted(plan, packaged, f"{cause}: packages of both would be mixed")
 
 
 def _paths(sources: list[Row]) -> str:

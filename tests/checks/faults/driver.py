@@ -151,6 +151,18 @@ def two_definitions_that_no_run_takes_away(plan: Document, snapshot: Document) -
     ]
 
 
+@fault("driver.packages", cause="defined with different keys", remedy=PROVISION)
+def sources_of_the_same_repository_with_another_key(plan: Document, snapshot: Document) -> None:
+    two_definitions_of_one_repository(plan, snapshot)
+    data(snapshot, "packages")["sources"][0]["source_only"] = True
+
+
+@harmless
+def sources_of_another_repository(plan: Document, snapshot: Document) -> None:
+    two_repositories_of_nvidia(plan, snapshot)
+    data(snapshot, "packages")["sources"][1]["source_only"] = True
+
+
 @fault("driver.packages", cause="come from several repositories", remedy=PROVISION)
 def two_repositories_of_nvidia(plan: Document, snapshot: Document) -> None:
     from_nvidia(plan, snapshot)

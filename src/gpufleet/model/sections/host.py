@@ -239,6 +239,7 @@ class PackageSource(TypedDict):
     suites: list[Text]
     signed_by: Annotated[Text | None, "the key file that apt checks signatures with"]
     format: Annotated[Text, "`deb822`, `list` or `repo`"]
+    source_only: NotRequired[Annotated[bool, "it has sources, and no packages to install"]]
 
 
 class Packages(TypedDict):

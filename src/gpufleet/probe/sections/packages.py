@@ -4,7 +4,7 @@ import fnmatch
 import os
 import re
 
-from ..dnf import VERSIONLOCK, is_locked, switched_off_locks, version_locks
+from ..dnf import FALSE, VERSIONLOCK, is_locked, switched_off_locks, version_locks
 from ..processes import run_command
 from ..text import first_match
 
@@ -25,6 +25,8 @@ NETWORK_PACKAGE = re.compile(
     r"|doca-networking|mlnx-ofed-kernel.*|mlnx-ofa_kernel.*|kmod-mlnx-ofa_kernel)$"
 )
 RPM = "/usr/bin/rpm"
+# What apt reads as false, in small letters; any other word leaves a source enabled.
+APT_FALSE = (*FALSE, "without", "disable")
 # Not (or no longer) installed, as dpkg reports it.
 GONE = ("not-installed", "config-files")
 
@@ -191,16 +193,18 @@ def matches_start(pattern, name):
 
 
 def package_sources(host):
-    """[{"path", "uris", "suites", "signed_by", "format"}] of NVIDIA's and Docker's repositories."""
+    """A row for each repository of NVIDIA's and Docker's that is enabled."""
     found = []
     for path in ["/etc/apt/sources.list", *host.glob("/etc/apt/sources.list.d/*.list")]:
         for line in (host.text_or_none(path) or "").splitlines():
-            match = re.match(r"deb\s+(?:\[(.*?)\]\s+)?(\S+)\s+(\S+)", line)
+            match = re.match(r"\s*deb(-src)?\s+(?:\[(.*?)\]\s+)?(\S+)\s+(\S+)", line)
             if match:
-                signed = first_match(r"signed-by=(\S+)", match.group(1))
-                found.append((path, [match.group(2)], [match.group(3)], signed, "list"))
+                kind, options, uri, suite = match.groups()
+                signed = first_match(r"signed-by=\"?([^\s\"]+)", options)
+                found.append((path, [uri], [suite], signed, "list", bool(kind)))
     for path in host.glob("/etc/apt/sources.list.d/*.sources"):
-        for stanza in re.split(r"\n\s*\n", host.text_or_none(path) or ""):
+        text = re.sub(r"(?m)^#.*\n", "", host.text_or_none(path) or "")
+        for stanza in re.split(r"\n\s*\n", text):
             # A key in the file itself begins on the next line.
             fields = {
                 key.lower(): " ".join(value.split())
@@ -208,7 +212,7 @@ def package_sources(host):
                     r"^([\w-]+):((?:.*\n?)(?:[ \t].*\n?)*)", stanza, re.MULTILINE
                 )
             }
-            if "uris" in fields and fields.get("enabled", "yes").lower() != "no":
+            if "uris" in fields and fields.get("enabled", "yes").lower() not in APT_FALSE:
                 found.append(
                     (
                         path,
@@ -216,12 +220,13 @@ def package_sources(host):
                         fields.get("suites", "").split(),
                         fields.get("signed-by", "")[:200] or None,
                         "deb822",
+                        fields.get("types") == "deb-src",
                     )
                 )
     for path in host.glob("/etc/yum.repos.d/*.repo"):
         for stanza in re.split(r"^\[", host.text_or_none(path) or "", flags=re.MULTILINE)[1:]:
             fields = dict(re.findall(r"^(\w+)\s*=\s*(.*)$", stanza, re.MULTILINE))
-            if fields.get("enabled", "1").strip() == "1":
+            if fields.get("enabled", "1").strip().lower() not in FALSE:
                 found.append(
                     (
                         path,
@@ -229,6 +234,7 @@ def package_sources(host):
                         [stanza.partition("]")[0]],
                         fields.get("gpgkey"),
                         "repo",
+                        False,
                     )
                 )
     # An address may carry a password.
@@ -236,7 +242,7 @@ def package_sources(host):
         (row[0], [re.sub(r"//[^/@]*@", "//", uri) for uri in row[1]], *row[2:]) for row in found
     ]
     return [
-        dict(zip(("path", "uris", "suites", "signed_by", "format"), row))
+        dict(zip(("path", "uris", "suites", "signed_by", "format", "source_only"), row))
         for row in found
         if re.search("nvidia|docker", " ".join([row[0], *row[1]]), re.IGNORECASE)
     ]
