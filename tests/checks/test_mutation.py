@@ -121,7 +121,6 @@ HARMLESS: dict[str, str] = {
     "driver/holders: null": "only root sees who holds a card",
     "packages/manager": "reported",
     "packages/driver/*/status": "what is not cleanly installed stands in `broken`",
-    "packages/pins/*": "that a pin of ours is there; what apt makes of it, `held` says",
     "packages/unattended/installed: other": "then nothing is upgraded at night",
     "gpus/hypervisor*": "it says who can repair a link, and that ports are not the machine's",
     "smi/nvlink/*/errors*": "counters are compared night by night",

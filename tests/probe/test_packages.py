@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,7 @@ def test_packages_are_read_from_dpkgs_own_database(tmp_path: Path) -> None:
         {"name": "curl", "status": "reinstreq"},
         {"name": "nvidia-kernel-dkms", "status": "half-configured"},
     ]
-    assert found["unattended"] == {"installed": True, "excluded": False}
+    assert found["unattended"] == {"installed": True, "excluded": None}
 
 
 @pytest.mark.parametrize(
@@ -83,32 +84,77 @@ def test_which_packages_are_the_drivers(name: str, driver: bool) -> None:
     assert bool(DRIVER_PACKAGE.match(name)) is driver
 
 
+UPGRADER = stanza("unattended-upgrades", "2.9", "install ok installed")
+EXCLUSIONS = 'Unattended-Upgrade::Package-Blacklist {\n  "libcuda1";\n  "nvidia-";\n};\n'
+
+
+def debian(root: Path, files: dict[str, str]) -> Any:
+    """What unattended-upgrades excludes on a host with these settings, as apt reads them."""
+    program = shutil.which("apt-config")
+    if program is None:
+        pytest.skip("no apt here")
+    names = ("libcuda1", "nvidia-smi", "unattended-upgrades")
+    stanzas = (stanza(name, "535.261.03-1", "install ok installed") for name in names)
+    put(root, "var/lib/dpkg/status", "\n".join(stanzas))
+    here = put(root, "apt.conf", f'Dir "{root}";\n')
+    command = f'#!/bin/sh\nAPT_CONFIG={here} exec {program} "$@"\n'
+    put(root, "usr/bin/apt-config", command, 0o755)
+    for name, text in files.items():
+        put(root, f"etc/apt/{name}", text)
+    found = probe_tree(root)["packages"]["unattended"]
+    assert found["installed"] is True
+    return found["excluded"]
+
+
 @pytest.mark.parametrize(
     ("text", "excluded"),
     [
-        ('Unattended-Upgrade::Package-Blacklist {\n  "libcuda";\n  "nvidia-";\n};\n', True),
-        ('Unattended-Upgrade { Package-Blacklist { "libcuda"; "nvidia"; } };\n', True),
+        (EXCLUSIONS, True),
+        (EXCLUSIONS.lower(), True),
+        ('Unattended-Upgrade { Package-Blacklist { "libcuda"; "nvidia"; }; };\n', True),
         ('Unattended-Upgrade::Package-Blacklist:: ".*";\n', True),
-        ('Unattended-Upgrade::Package-Blacklist {\n//  "libcuda";\n  "nvidia-";\n};\n', False),
-        ('Unattended-Upgrade::Package-Blacklist { "(": "nvidia"; };\n', False),
+        (EXCLUSIONS.replace('"libcuda1"', '"vim-.{1,3}"; "libcuda1"'), True),
+        (EXCLUSIONS.replace('"libcuda1"', '"vim"; // "libcuda1"'), False),
+        (EXCLUSIONS.replace('  "libcuda1"', '// "libcuda1"'), False),
+        ('Unattended-Upgrade::Package-Blacklist { "("; "nvidia"; };\n', False),
+        ('Unattended-Upgrade::Package-Blacklist ".*";\n', False),
+        ('Unattended-Upgrade::Package-Blacklist { old { ".*"; }; };\n', False),
+        (f"/*\n{EXCLUSIONS}*/\n", False),
+        (EXCLUSIONS + "#clear Unattended-Upgrade::Package-Blacklist;\n", False),
+        ("", False),
+        (EXCLUSIONS.replace('1";', "1;"), None),
     ],
 )
-def test_upgrades_at_night_leave_the_driver_alone(
-    tmp_path: Path, text: str, excluded: bool
+def test_upgrades_at_night_leave_alone_what_apt_reads(
+    tmp_path: Path, text: str, excluded: bool | None
 ) -> None:
-    put(
-        tmp_path,
-        "var/lib/dpkg/status",
-        "\n".join(
-            stanza(name, "535.261.03-1", "install ok installed")
-            for name in ("libcuda1", "nvidia-smi")
-        ),
-    )
-    put(tmp_path, "etc/apt/apt.conf.d/52gpufleet-driver", text)
-    assert probe_tree(tmp_path)["packages"]["unattended"] == {
-        "installed": False,
-        "excluded": excluded,
-    }
+    assert debian(tmp_path, {"apt.conf.d/52gpufleet-driver": text}) is excluded
+
+
+@pytest.mark.parametrize(
+    ("name", "excluded"),
+    [
+        ("apt.conf", True),
+        ("apt.conf.d/50unattended-upgrades.conf", True),
+        ("apt.conf.d/50unattended-upgrades.ucf-old", False),
+        ("apt.conf.d/50unattended-upgrades.bak", False),
+    ],
+)
+def test_apt_decides_which_files_it_reads(tmp_path: Path, name: str, excluded: bool) -> None:
+    assert debian(tmp_path, {name: EXCLUSIONS}) is excluded
+
+
+def test_what_apt_may_not_read_is_unknown(tmp_path: Path) -> None:
+    warning = "W: Unable to read /etc/apt/apt.conf.d/50x - open (13: Permission denied)"
+    put(tmp_path, "var/lib/dpkg/status", UPGRADER)
+    put(tmp_path, "usr/bin/apt-config", f"#!/bin/sh\necho '{warning}' >&2\n", 0o755)
+    assert probe_tree(tmp_path)["packages"]["unattended"]["excluded"] is None
+
+
+def test_what_apt_does_not_tell_is_unknown(tmp_path: Path) -> None:
+    put(tmp_path, "var/lib/dpkg/status", UPGRADER)
+    found = probe_tree(tmp_path)["packages"]["unattended"]
+    assert found == {"installed": True, "excluded": None}
 
 
 def test_pins_that_name_the_driver_are_shown(tmp_path: Path) -> None:
@@ -116,7 +162,7 @@ def test_pins_that_name_the_driver_are_shown(tmp_path: Path) -> None:
     put(
         tmp_path,
         "etc/apt/preferences.d/gpufleet-driver",
-        "Package: libcuda* libz*\nPin: version 535.261.03-1\nPin-Priority: 1001\n\n"
+        "# libcuda1\npackage: libz*\n libcuda*\nPin: version 535.261.03-1\nPin-Priority: 1001\n\n"
         "Package: *\nPin: release a=stable\nPin-Priority: 500\n",
     )
     put(

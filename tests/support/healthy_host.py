@@ -136,9 +136,7 @@ def with_driver(plan: Document, snapshot: Document) -> None:
             {"name": name, "version": f"{DRIVER}-1", "status": "installed", "held": True}
             for name in CORE
         ],
-        pins=[
-            {"path": PIN, "packages": ["libcuda1"], "pin": f"version {DRIVER}-1", "priority": 1001}
-        ],
+        pins=[{"path": PIN, "packages": [*CORE], "pin": f"version {DRIVER}-1", "priority": 1001}],
         unattended={"installed": True, "excluded": True},
     )
     data(snapshot, "receipts")["receipts"].append(

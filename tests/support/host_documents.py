@@ -207,7 +207,12 @@ def _driven(driver: Row) -> Row:
     module = {"name": "nvidia", "path": "nvidia.ko", "version": version, "license": licence}
     kernel = {"version": KERNEL, "image": True, "headers": True, "modules": [module]}
     held = {"version": package, "status": "installed", "held": True}
-    pin = {"path": "/etc/apt/preferences.d/gpufleet-driver", "packages": list(names)}
+    pin = {
+        "path": "/etc/apt/preferences.d/gpufleet-driver",
+        "packages": list(names),
+        "pin": f"version {package}",
+        "priority": 1001,
+    }
     return {
         "kernel": {"installed": [kernel]},
         "driver": {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
 from typing import Any
 
 from gpufleet.catalog import versions
@@ -30,6 +31,8 @@ PIN = "/etc/apt/preferences.d/gpufleet-driver"
 
 # Packages whose scripts build the driver's modules, and stay half-configured where that fails.
 _BUILDERS = re.compile(r"(dkms|linux-(image|headers|modules)-.*|kernel(-core|-devel)?)$")
+# A version's priority from which apt keeps it whatever a repository has.
+_ABOVE_ALL = 1000
 # Definitions of repositories: gpufleet's, and those that a run removes (vars/main.yml).
 _OWN = re.compile(r"/gpufleet-[^/]*$")
 _NVIDIA = re.compile(r"/compute/cuda/repos/")
@@ -182,7 +185,8 @@ def holds(plan: Plan, host: Host) -> Iterator[Fault]:
     if locking.get("plugin") is False:
         yield Fault("no package is held: dnf has no plugin that applies version locks", again)
         return
-    ours = mapping((host.receipt(*RECEIPT) or {}).get("packages")) or there
+    recorded = mapping((host.receipt(*RECEIPT) or {}).get("packages"))
+    ours = recorded or there
     rows = package_rows(host)
     if loose := [name for name in ours if name in rows and not rows[name].get("held")]:
         yield Fault(
@@ -190,12 +194,43 @@ def holds(plan: Plan, host: Host) -> Iterator[Fault]:
             again,
         )
     if part(host, "packages").get("manager") == "dpkg":
-        pinned = {str(row.get("path")) for row in mappings(part(host, "packages").get("pins"))}
-        if PIN not in pinned:
-            yield Fault(f"no pin of the driver's version is in {PIN}", again)
+        versions = {n: str(recorded.get(n) or rows[n].get("version")) for n in ours if n in rows}
+        yield from _pins(plan, host, versions)
     unattended = mapping(part(host, "packages").get("unattended"))
-    if unattended.get("installed") and not unattended.get("excluded"):
+    if unattended.get("installed") and unattended.get("excluded") is False:
         yield Fault("unattended upgrades do not exclude the driver's packages", again)
+
+
+def _pins(plan: Plan, host: Host, wanted: Mapping[str, str]) -> Iterator[Fault]:
+    """apt prefers the versions that were installed together, {package: version}, to all others."""
+    pins = mappings(part(host, "packages").get("pins"))
+    if PIN not in {str(row.get("path")) for row in pins}:
+        yield Fault(f"no pin of the driver's version is in {PIN}", provision(plan))
+        return
+    loose: dict[str, list[str]] = {}
+    for name, version in wanted.items():
+        row = _deciding_pin(pins, name, version) or {"path": PIN}
+        priority = row.get("priority")
+        if not isinstance(priority, int) or priority < _ABOVE_ALL:
+            loose.setdefault(str(row.get("path")), []).append(name)
+    for path, names in loose.items():
+        cause = f"{path} does not keep the installed version of {listed(names)}"
+        if path == PIN:
+            yield Fault(cause, provision(plan))
+        else:
+            cause += f", and apt reads it before {PIN}"
+            yield Fault(cause, f"on the host: remove that entry of {quoted(path)}", "")
+
+
+def _deciding_pin(pins: list[Row], name: str, version: str) -> Row | None:
+    """The first entry that names a package and its version: apt takes its priority."""
+    for row in pins:
+        word, _, pattern = str(row.get("pin")).partition(" ")
+        # An entry of all packages counts after those that name some.
+        named = any(each != "*" and fnmatchcase(name, each) for each in texts(row.get("packages")))
+        if named and word == "version" and fnmatchcase(version, pattern):
+            return row
+    return None
 
 
 def _by_version(there: Mapping[str, str]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.support.check_faults import faults_on
-from tests.support.healthy_host import DRIVER, Document, data, with_driver
+from tests.support.healthy_host import DRIVER, PIN, Document, data, with_driver
 from tests.support.host_parts import PROVISION, RUNNING, from_nvidia, kernel, later_kernel, package
 
 fault, harmless = faults_on(with_driver)
@@ -101,11 +101,11 @@ def another_version_is_planned(plan: Document, snapshot: Document) -> None:
 
 @fault(
     "driver.packages",
-    cause="changed by somebody else: libcuda1 535.261.03-1 (was 535.261.03-0)",
+    cause="changed by somebody else: libcuda1 535.261.03-2 (was 535.261.03-1)",
     remedy=PROVISION,
 )
 def package_exchanged_since(plan: Document, snapshot: Document) -> None:
-    data(snapshot, "receipts")["receipts"][-1]["packages"]["libcuda1"] = f"{DRIVER}-0"
+    package(snapshot, "libcuda1")["version"] = f"{DRIVER}-2"
 
 
 @fault("driver.packages", cause="are missing: libnvidia-ml1", remedy=PROVISION)
@@ -229,6 +229,60 @@ def locks_of_dnf_apply(plan: Document, snapshot: Document) -> None:
 @fault("driver.held", cause="No pin of the driver's version", remedy=PROVISION)
 def pin_removed(plan: Document, snapshot: Document) -> None:
     data(snapshot, "packages")["pins"] = []
+
+
+@fault(
+    "driver.held",
+    cause=f"{PIN} does not keep the installed version of libcuda1, nvidia-kernel-dkms, nvidia-smi",
+    remedy=PROVISION,
+)
+def pin_of_another_version(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "packages")["pins"][0]["pin"] = "version 999*"
+
+
+@fault("driver.held", cause=f"{PIN} does not keep the installed version", remedy=PROVISION)
+def pin_that_apt_prefers_nothing_by(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "packages")["pins"][0]["priority"] = -1
+
+
+@fault("driver.held", cause="does not keep the installed version of libcuda1", remedy=PROVISION)
+def pin_that_lacks_a_package(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "packages")["pins"][0]["packages"].remove("libcuda1")
+
+
+@fault(
+    "driver.held",
+    cause="/etc/apt/preferences does not keep the installed version of libcuda1,"
+    f" and apt reads it before {PIN}",
+    remedy="on the host: remove that entry of /etc/apt/preferences",
+)
+def pin_behind_another(plan: Document, snapshot: Document) -> None:
+    row = {"packages": ["libcuda*"], "pin": "version *", "priority": 500}
+    data(snapshot, "packages")["pins"].insert(0, {"path": "/etc/apt/preferences", **row})
+
+
+@harmless
+def pins_that_change_nothing(plan: Document, snapshot: Document) -> None:
+    pins = data(snapshot, "packages")["pins"]
+    every = {"packages": ["*"], "pin": "release l=NVIDIA CUDA", "priority": 600}
+    older = {"packages": ["libcuda*"], "pin": "version 1*", "priority": -1}
+    pins[:] = [{"path": "/etc/apt/preferences", **row} for row in (every, older)] + pins
+    pins.append({"path": "/etc/apt/preferences.d/z", **older, "pin": "version *"})
+
+
+@fault(
+    "driver.held",
+    verdict="INCONCLUSIVE",
+    cause="It is unknown whether unattended upgrades exclude the driver's packages",
+    remedy="apt-config dump",
+)
+def apt_does_not_tell_what_is_excluded(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "packages")["unattended"]["excluded"] = None
+
+
+@harmless
+def nothing_is_excluded_where_nothing_upgrades(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "packages")["unattended"] = {"installed": False, "excluded": None}
 
 
 @fault("driver.held", cause="Unattended upgrades do not exclude", remedy=PROVISION)

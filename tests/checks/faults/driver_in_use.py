@@ -55,6 +55,7 @@ def upgraded_and_a_reboot_is_pending(plan: Document, snapshot: Document) -> None
     )
     for row in data(snapshot, "packages")["driver"]:
         row["version"] = "550.163.01-2"
+    data(snapshot, "packages")["pins"][0]["pin"] = "version 550.163.01-2"
     kernel(snapshot)["modules"][0]["version"] = "550.163.01"
     data(snapshot, "receipts")["receipts"][-1].update(
         version="550.163.01", branch="550", packages={}
@@ -69,6 +70,7 @@ def driver_too_old_for_the_toolkit(plan: Document, snapshot: Document) -> None:
         data(snapshot, name)["driver_version"] = "440.33.01"
     for row in data(snapshot, "packages")["driver"]:
         row["version"] = "440.33.01-2"
+    data(snapshot, "packages")["pins"][0]["pin"] = "version 440.33.01-2"
     kernel(snapshot)["modules"][0]["version"] = "440.33.01"
     data(snapshot, "receipts")["receipts"][-1].update(
         version="440.33.01", branch="440", packages={}

@@ -118,6 +118,14 @@ def files(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
 def held(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """The driver's packages are held and pinned, and unattended upgrades skip them."""
     yield from driver_findings(driver_packages.holds, plan, observed)
+    unattended = observed.data["packages"]["unattended"]
+    if unattended["installed"] and unattended["excluded"] is None:
+        yield Finding(
+            "It is unknown whether unattended upgrades exclude the driver's packages: apt does not"
+            " tell its settings",
+            "on the host: apt-config dump Unattended-Upgrade::Package-Blacklist",
+            verdict=Verdict.INCONCLUSIVE,
+        )
     rows = observed.data["packages"]["driver"]
     yield Evidence(
         f"{sum(row['held'] for row in rows)} of {len(rows)} packages are held, pinned by"

@@ -216,7 +216,7 @@ class VersionLocking(TypedDict):
 
 
 class Pin(TypedDict):
-    """An entry of apt's preferences."""
+    """An entry of apt's preferences, in the order in which apt reads them."""
 
     path: Path
     packages: list[Text]
@@ -228,7 +228,9 @@ class UnattendedUpgrades(TypedDict):
     """The unattended-upgrades package."""
 
     installed: bool
-    excluded: Annotated[bool, "it leaves the driver's packages alone"]
+    excluded: Annotated[
+        bool | None, "it leaves the driver's packages alone; null where apt does not tell"
+    ]
 
 
 class PackageSource(TypedDict):

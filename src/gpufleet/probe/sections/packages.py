@@ -7,6 +7,7 @@ import re
 from ..dnf import FALSE, VERSIONLOCK, is_locked, switched_off_locks, version_locks
 from ..processes import run_command
 from ..text import first_match
+from ..trust import SYSTEM_PATH
 
 # ruff: noqa: B905 (zip has no `strict` before Python 3.10)
 
@@ -25,6 +26,8 @@ NETWORK_PACKAGE = re.compile(
     r"|doca-networking|mlnx-ofed-kernel.*|mlnx-ofa_kernel.*|kmod-mlnx-ofa_kernel)$"
 )
 RPM = "/usr/bin/rpm"
+APT_CONFIG = "/usr/bin/apt-config"
+EXCLUDED = "Unattended-Upgrade::Package-Blacklist"
 # What apt reads as false, in small letters; any other word leaves a source enabled.
 APT_FALSE = (*FALSE, "without", "disable")
 # Not (or no longer) installed, as dpkg reports it.
@@ -139,23 +142,22 @@ def driver_pins(host, driver):
         # apt reads files without a suffix, or with .pref.
         if "." in os.path.basename(path) and not path.endswith(".pref"):
             continue
-        for stanza in re.split(r"\n\s*\n", host.text_or_none(path) or ""):
-            fields = dict(re.findall(r"^(Package|Pin|Pin-Priority):\s*(.*)$", stanza, re.MULTILINE))
-            fields_ = fields.get("Package", "").split()
+        for fields in stanzas(host.text_or_none(path) or ""):
+            wanted = fields.get("package", "").split()
             named = [
                 word
-                for word in fields_
+                for word in wanted
                 if DRIVER_PACKAGE.match(word)
                 or "nvidia" in word
                 or (word != "*" and any(fnmatch.fnmatch(name, word) for name in names))
             ]
-            if named or (fields_ and "nvidia" in fields.get("Pin", "").lower()):
+            if named or (wanted and "nvidia" in fields.get("pin", "").lower()):
                 found.append(
                     {
                         "path": path,
-                        "packages": named or fields_,
-                        "pin": fields.get("Pin", ""),
-                        "priority": first_match(r"^(-?\d+)", fields.get("Pin-Priority")),
+                        "packages": named or wanted,
+                        "pin": fields.get("pin", ""),
+                        "priority": first_match(r"^(-?\d+)", fields.get("pin-priority")),
                     }
                 )
     return [dict(row, priority=int(row["priority"]) if row["priority"] else None) for row in found]
@@ -170,18 +172,33 @@ def unattended(host, manager, packages, driver):
             "installed": "dnf-automatic" in names,
             "excluded": bool(driver) and all(row["held"] for row in driver),
         }
-    listed = []
-    for path in host.glob("/etc/apt/apt.conf.d/*"):
-        text = re.sub(r"^\s*(//|#).*$", "", host.text_or_none(path) or "", flags=re.MULTILINE)
-        for block in re.findall(r"Package-Blacklist\s*\{([^}]*)\}", text):
-            listed += re.findall(r'"([^"]+)"', block)
-        listed += re.findall(r'Package-Blacklist::\s*"([^"]+)"', text)
+    installed = "unattended-upgrades" in names
+    listed = excluded_patterns(host) if installed else []
     held = [row for row in driver if row["held"]] or driver
     wanted = [row["name"].partition(":")[0] for row in held] or ["nvidia-driver"]
     return {
-        "installed": "unattended-upgrades" in names,
-        "excluded": all(any(matches_start(pattern, name) for pattern in listed) for name in wanted),
+        "installed": installed,
+        "excluded": None
+        if listed is None
+        else all(any(matches_start(pattern, name) for pattern in listed) for name in wanted),
     }
+
+
+def excluded_patterns(host):
+    """The packages that unattended-upgrades leaves alone, as apt reads its settings; None: unknown.
+
+    Only the list's own entries count, as for unattended-upgrades: neither the value of its name nor
+    what lies deeper.
+    """
+    status, out, error = run_command(
+        [host.path(APT_CONFIG), "dump", "--no-empty", "--format", "%f %v%n", EXCLUDED],
+        host.inner_s / 10,
+        env={"PATH": SYSTEM_PATH, "LC_ALL": "C"},
+    )
+    # Of a file that this account may not read, apt only warns.
+    if status != 0 or "Permission denied" in error:
+        return None
+    return re.findall(r"(?im)^%s::[^:\s]* (.+)$" % EXCLUDED, out)
 
 
 def matches_start(pattern, name):
@@ -190,6 +207,20 @@ def matches_start(pattern, name):
         return bool(re.match(pattern, name))
     except re.error:
         return False
+
+
+def stanzas(text):
+    """[{name in small letters: value}] of a file of apt's that consists of fields."""
+    text = re.sub(r"(?m)^#.*\n?", "", text)
+    return [
+        {
+            key.lower(): " ".join(value.split())
+            for key, value in re.findall(
+                r"^([\w-]+):((?:.*\n?)(?:[ \t].*\n?)*)", stanza, re.MULTILINE
+            )
+        }
+        for stanza in re.split(r"\n\s*\n", text)
+    ]
 
 
 def package_sources(host):
@@ -203,15 +234,7 @@ def package_sources(host):
                 signed = first_match(r"signed-by=\"?([^\s\"]+)", options)
                 found.append((path, [uri], [suite], signed, "list", bool(kind)))
     for path in host.glob("/etc/apt/sources.list.d/*.sources"):
-        text = re.sub(r"(?m)^#.*\n", "", host.text_or_none(path) or "")
-        for stanza in re.split(r"\n\s*\n", text):
-            # A key in the file itself begins on the next line.
-            fields = {
-                key.lower(): " ".join(value.split())
-                for key, value in re.findall(
-                    r"^([\w-]+):((?:.*\n?)(?:[ \t].*\n?)*)", stanza, re.MULTILINE
-                )
-            }
+        for fields in stanzas(host.text_or_none(path) or ""):
             if "uris" in fields and fields.get("enabled", "yes").lower() not in APT_FALSE:
                 found.append(
                     (
