@@ -195,3 +195,28 @@ def test_only_options_of_the_engine_itself_are_refused(
         text = played(tmp_path, tasks, status=2 if conflict else 0, PATH=path)
         it.communicate()
     assert (f"dockerd runs with {option}, and" in text) is conflict
+
+
+def test_version_locks_that_hold_nothing_give_way(tmp_path: Path) -> None:
+    """dnf adds no lock where one of another version, or of none, names the package."""
+    [block] = [
+        task["block"]
+        for task in yaml.safe_load((ROLE / "tasks/packages_dnf.yml").read_text())
+        if "block" in task
+    ]
+    [release] = [task for task in block if "that do not hold" in task["name"]]
+    locks = tmp_path / "versionlock.list"
+    kept = ["# toolkit-0:1-1.*", "toolkit-0:1.17.8-1.*", "toolkit-base-0:1.1-1.*", "toolkit-base2"]
+    gone = ["toolkit-0:1.17.80-1.*", "toolkit-0:1.17.8-10.*", "toolkit-1:1.17.8-1.*", "toolkit"]
+    locks.write_text("\n".join([*gone, *kept]) + "\n")
+    release["ansible.builtin.lineinfile"]["path"] = str(locks)
+    package = {"version": "1.17.8", "release": "1", "epoch": None}
+    facts = {"packages": {"toolkit": [package]}, "cacheable": True}
+    played(
+        tmp_path,
+        [
+            {"ansible.builtin.set_fact": facts},
+            {**release, "loop": ["toolkit"]},
+        ],
+    )
+    assert locks.read_text().splitlines() == kept
