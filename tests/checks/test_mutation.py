@@ -121,6 +121,7 @@ HARMLESS: dict[str, str] = {
     "driver/holders: null": "only root sees who holds a card",
     "packages/manager": "reported",
     "packages/driver/*/status": "what is not cleanly installed stands in `broken`",
+    "packages/pins/*/priority: other": "an even higher one",
     "packages/unattended/installed: other": "then nothing is upgraded at night",
     "gpus/hypervisor*": "it says who can repair a link, and that ports are not the machine's",
     "smi/nvlink/*/errors*": "counters are compared night by night",
