@@ -385,7 +385,21 @@ def test_an_empty_certificate_or_no_list_leaves_it_unknown(root: Path) -> None:
         ("etc/modprobe.d/x.conf", "blacklist nouveau\n", True),
         ("usr/lib/modprobe.d/x.conf", "install nouveau /bin/false\n", True),
         ("etc/modprobe.d/x.txt", "blacklist nouveau\n", False),
+        ("etc/modprobe.d/x.conf", "blacklist nouveau # NVIDIA's own\n", True),
+        ("etc/modprobe.d/x.conf", "blacklist \\\nnouveau\n", True),
+        ("etc/modprobe.d/x.conf", "# what follows is off: \\\nblacklist nouveau\n", False),
+        ("etc/modprobe.d/x.conf", "# use modprobe.blacklist=nouveau\n", False),
+        ("etc/modprobe.d/x.conf", "blacklist nouveau_other\n", False),
+        ("etc/modprobe.d/x.conf", "install nouveau /bin/false # never\n", True),
+        ("etc/modprobe.d/x.conf", "install nouveau true\n", True),
+        ("etc/modprobe.d/x.conf", "install nou* /bin/true\n", True),
+        ("etc/modprobe.d/x.conf", "install nouveau /bin/true; modprobe -i nouveau\n", False),
+        ("etc/modprobe.d/x.conf", "install nouveau modprobe -i nouveau\n", False),
         ("proc/cmdline", "ro modprobe.blacklist=nouveau quiet\n", True),
+        ("proc/cmdline", "ro modprobe.blacklist=nvidiafb,nouveau\n", True),
+        ("proc/cmdline", "ro module_blacklist=nouveau quiet\n", True),
+        ("proc/cmdline", "ro module_blacklist=nouveau-other\n", False),
+        ("proc/cmdline", "ro rd.driver.blacklist=nouveau\n", False),
     ],
 )
 def test_what_forbids_nouveau(root: Path, name: str, text: str, blacklisted: bool) -> None:
@@ -396,6 +410,25 @@ def test_what_forbids_nouveau(root: Path, name: str, text: str, blacklisted: boo
 def test_a_file_of_etc_hides_the_one_of_usr(root: Path) -> None:
     put(root, "usr/lib/modprobe.d/x.conf", "blacklist nouveau\n")
     put(root, "etc/modprobe.d/x.conf", "")
+    assert probe_tree(root)["driver"]["nouveau"]["blacklisted"] is False
+    (root / "etc/modprobe.d/x.conf").unlink()
+    (root / "etc/modprobe.d/x.conf").symlink_to("/dev/null")
+    assert probe_tree(root)["driver"]["nouveau"]["blacklisted"] is False
+
+
+def test_modprobe_obeys_the_first_command_in_the_order_of_the_files_names(root: Path) -> None:
+    put(root, "etc/modprobe.d/b.conf", "install nouveau modprobe -i nouveau\n")
+    put(root, "usr/lib/modprobe.d/c.conf", "install nouveau /bin/false\n")
+    assert probe_tree(root)["driver"]["nouveau"]["blacklisted"] is False
+    put(root, "usr/lib/modprobe.d/a.conf", "install nouveau /bin/false\n")
+    assert probe_tree(root)["driver"]["nouveau"]["blacklisted"] is True
+
+
+def test_an_image_does_not_boot_with_the_parameters_of_the_machine_that_builds_it(
+    root: Path,
+) -> None:
+    put(root, "proc/cmdline", "modprobe.blacklist=nouveau\n")
+    put(root, "run/systemd/container", "image\n")
     assert probe_tree(root)["driver"]["nouveau"]["blacklisted"] is False
 
 

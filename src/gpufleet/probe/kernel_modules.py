@@ -1,4 +1,4 @@
-"""NVIDIA's kernel modules on disk, and modprobe's configuration."""
+"""NVIDIA's kernel modules on disk."""
 
 import glob
 import os
@@ -6,6 +6,7 @@ import re
 import struct
 
 from .elf import elf_modinfo
+from .modprobe import modprobe_files
 from .processes import run_command
 from .programs import find_tool
 from .text import first_match
@@ -24,12 +25,6 @@ MODULE_DIRECTORIES = (
     "kernel/extra",
     "kernel/drivers/video",
     "kernel/drivers/char",
-)
-MODPROBE_LOCATIONS = (
-    "/etc/modprobe.d",
-    "/run/modprobe.d",
-    "/usr/lib/modprobe.d",
-    "/lib/modprobe.d",
 )
 
 
@@ -81,17 +76,6 @@ def loaded_by_name(host):
     return "nvidia"
 
 
-def modprobe_files(host):
-    """[(path, text)] of modprobe's configuration, links followed as the host would."""
-    found = {}
-    for location in MODPROBE_LOCATIONS:
-        for name in host.glob(location + "/*.conf"):
-            # The first directory that has a file of that name wins.
-            if os.path.basename(name) not in found:
-                found[os.path.basename(name)] = (name, host.text_or_none(host.realpath(name)) or "")
-    return list(found.values())
-
-
 def module_information(host, path, stem):
     """`version` and `license` of a module file; nothing where they cannot be read.
 
@@ -111,13 +95,3 @@ def module_information(host, path, stem):
     )
     information = [line.partition(":") for line in out.splitlines()] if status == 0 else []
     return {key.strip(): value.strip() for key, mark, value in information if mark}
-
-
-def forbids_nouveau(text):
-    return bool(
-        re.search(
-            r"^\s*(blacklist\s+nouveau\s*$|install\s+nouveau\s+\S*/(true|false)\b)",
-            text,
-            re.MULTILINE,
-        )
-    )

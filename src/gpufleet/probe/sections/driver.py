@@ -3,12 +3,12 @@
 import ctypes
 import json
 import os
-import re
 
 from ..constants import IMAGE
 from ..holders import holders_of
-from ..kernel_modules import driver_modules, forbids_nouveau, modprobe_files
+from ..kernel_modules import driver_modules
 from ..mig import BOOT_UNIT, boot_layout
+from ..modprobe import kept_out
 from ..nvlink import subnet_manager
 from ..processes import NoAnswerError, in_child, open_library, run_command
 from ..text import first_match, natural
@@ -75,7 +75,9 @@ def section_driver(host):
         for row in driver_modules(host, running_kernel(host))
         if row["name"] == "nvidia"
     ]
-    texts = [text for _, text in modprobe_files(host)] + [host.text_or_none("/proc/cmdline") or ""]
+    # An image does not boot with that of the machine where it is built.
+    built_here = container_of(host) == IMAGE
+    command_line = "" if built_here else host.text_or_none("/proc/cmdline") or ""
     fabric = unit_state(host, "nvidia-fabricmanager.service")
     fabric["version"] = None
     if fabric["unit"] and host.real:
@@ -93,10 +95,7 @@ def section_driver(host):
         "dkms": dkms_of(host),
         "nouveau": {
             "loaded": "nouveau" in modules,
-            "blacklisted": any(
-                forbids_nouveau(text) or re.search(r"modprobe\.blacklist=\S*\bnouveau\b", text)
-                for text in texts
-            ),
+            "blacklisted": kept_out(host, command_line, "nouveau"),
         },
         "persistence": unit_state(host, "nvidia-persistenced.service"),
         "fabric": fabric,

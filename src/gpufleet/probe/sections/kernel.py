@@ -4,7 +4,8 @@ import os
 import re
 import shutil
 
-from ..kernel_modules import driver_modules, forbids_nouveau, modprobe_files
+from ..kernel_modules import driver_modules
+from ..modprobe import blacklisted, modprobe_files
 from ..processes import Child, await_all, run_command
 from ..programs import find_tool
 from ..text import first_match, natural, read_bytes
@@ -128,7 +129,7 @@ def nouveau_in_initramfs(host, kernel):
     Its contents are read in mode full (a second each), and where it is older than what
     forbids nouveau, which it then may not have.
     """
-    forbidding = [path for path, text in modprobe_files(host) if forbids_nouveau(text)]
+    forbidding = [file[0] for file in modprobe_files(host) if blacklisted([file], "nouveau")]
     if not kernel["initramfs"] or not kernel["image"] or not host.real:
         return None
     built_at = os.stat(kernel["initramfs"]).st_mtime
