@@ -118,6 +118,8 @@ class Modules:
         main = next((each for each in row["modules"] if each["name"] == "nvidia"), None)
         if main is None:
             return "has no module of the driver"
+        if broken := damaged(row):
+            return "cannot load {} ({})".format(broken["path"], broken["error"])
         if main["version"] != self.params["version"]:
             return "has the module of {}".format(main["version"])
         found = "proprietary" if main["license"] == PROPRIETARY else "open"
@@ -131,7 +133,8 @@ class Modules:
             return "would load nouveau"
         if not row["initramfs"] or not row["modules"]:
             return None
-        newest = max(os.stat(each["path"]).st_mtime for each in row["modules"])
+        whole = [each["path"] for each in row["modules"] if not each.get("error")]
+        newest = max([os.stat(path).st_mtime for path in whole], default=0)
         if os.stat(row["initramfs"]).st_mtime >= newest:
             return None
         return "has the driver of before" if self.has_driver(row["initramfs"]) else None
@@ -161,8 +164,10 @@ class Modules:
                 )
             )
         dkms = self.module.get_bin_path("dkms", True)
-        for tree in trees:
-            words = [dkms, "install", "--force", "{}/{}".format(tree, version), "-k", kernel]
+        # What DKMS keeps of a build may be as damaged as what it installed.
+        verbs = ("build", "install") if damaged(row) else ("install",)
+        for tree, verb in ((tree, verb) for tree in trees for verb in verbs):
+            words = [dkms, verb, "--force", "{}/{}".format(tree, version), "-k", kernel]
             status, out, err = self.module.run_command(words)
             if status:
                 raise StateError(self.build_error(kernel, tree, out + err))
@@ -190,6 +195,15 @@ class Modules:
                     kernel, " ".join(words), (out + err).strip().splitlines()[-1]
                 )
             )
+
+
+def damaged(row):
+    """The first of a kernel's modules by a name, of those that CUDA needs, that is not loadable."""
+    for name in ("nvidia", "nvidia-uvm"):
+        first = next((each for each in row["modules"] if each["name"] == name), {})
+        if first.get("error"):
+            return first
+    return None
 
 
 def is_judged(row, running):

@@ -45,7 +45,9 @@ HARMLESS: dict[str, str] = {
     "kernel/next_boot*": "every installed kernel is judged, not only the next one",
     "kernel/installed/0/image: other": "without an image a kernel does not boot: nothing to judge",
     "kernel/installed/0/initramfs*": "null: there is none, or nobody looked into it",
-    "kernel/installed/0/modules/nvidia.ko/*": "packed modules tell neither version nor license",
+    "kernel/installed/0/modules/nvidia.ko/license*": "packed modules do not tell it",
+    "kernel/installed/0/modules/nvidia.ko/path: other": "reported",
+    "kernel/installed/0/modules/nvidia.ko/error: drop": "an earlier probe does not tell it",
     "kernel/secure_boot/enabled": "whether our key is known decides, where that is reported",
     "disks/filesystem*": "the plan adds up with it what is to be installed",
     "disks/free_*: other": "more room than before",
@@ -113,6 +115,7 @@ HARMLESS: dict[str, str] = {
     # The driver: of several words for the same thing one is judged.
     "driver/cuda_version": "reported; the driver's own version is compared with the plan",
     "driver/on_disk: null": "each kernel's module is judged where it stands",
+    "driver/blocked: drop": "an earlier probe does not tell it",
     "driver/dkms*": "what was built stands with the kernels, and is judged there",
     "driver/modules*": "reported; what is loaded says its version itself",
     "driver/persistence/unit: empty other": "reported",

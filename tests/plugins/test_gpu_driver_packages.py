@@ -110,6 +110,31 @@ def test_a_kernels_module_is_judged(modules: list[tuple[str, str]], wrong: str |
     assert MODULES.Modules.wrong(declared, {"modules": rows}) == wrong
 
 
+def test_a_module_that_cannot_be_loaded_is_built_again() -> None:
+    """DKMS takes it for installed, and may keep a damaged copy of it."""
+    row = {"name": "nvidia", "version": "535.261.03", "license": "NVIDIA", "error": None}
+    broken = {**row, "name": "nvidia-uvm", "path": "/x/nvidia-uvm.ko", "error": "it is empty"}
+    declared = SimpleNamespace(params={"version": "535.261.03", "flavour": "proprietary"})
+    kernel = {"modules": [row, broken]}
+    assert MODULES.Modules.wrong(declared, kernel) == "cannot load /x/nvidia-uvm.ko (it is empty)"
+    runs: list[list[str]] = []
+    host = SimpleNamespace(
+        kernels={"6.1": {**kernel, "headers": True}},
+        params={"version": "535.261.03"},
+        host=None,
+        module=SimpleNamespace(
+            get_bin_path=lambda *_: "dkms",
+            run_command=lambda words: runs.append(words) or (0, "", ""),
+        ),
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MODULES, "dkms_of", lambda _: [{"module": "nvidia", "version": "535.261.03"}])
+        MODULES.Modules.build(host, "6.1")
+        host.kernels["6.1"]["modules"] = [row]
+        MODULES.Modules.build(host, "6.1")
+    assert [words[1] for words in runs] == ["build", "install", "install"]
+
+
 @pytest.mark.parametrize(
     ("version", "image", "judged"),
     [

@@ -79,6 +79,7 @@ def test_cards_and_driver_from_planted_kernel_trees(root: Path) -> None:
         "modules": ["nvidia_uvm", "nvidia", "nouveau"],
         "on_disk": None,
         "dkms": [],
+        "blocked": [],
         "nouveau": {"loaded": True, "blacklisted": False},
         "persistence": absent,
         "fabric": {**absent, "version": None},

@@ -113,6 +113,7 @@ def with_driver(plan: Document, snapshot: Document) -> None:
                     "path": f"/lib/modules/{row['version']}/updates/dkms/nvidia.ko",
                     "version": DRIVER,
                     "license": "NVIDIA",
+                    "error": None,
                 }
             ],
         )
@@ -120,6 +121,7 @@ def with_driver(plan: Document, snapshot: Document) -> None:
         library=DRIVER,
         on_disk=DRIVER,
         cuinit=100,
+        blocked=[],
         nouveau={"loaded": False, "blacklisted": True},
         persistence={"unit": "nvidia-persistenced.service", "enabled": True, "active": False},
         dkms=[

@@ -12,20 +12,22 @@ from . import secure_boot
 from .driver_state import Fault, installed, part, provision, without_card
 from .host import Host, mapping, mappings
 
+COMMAND_LINE = "/proc/cmdline"
 # The kind of a kernel module by its licence.
 KINDS = {"NVIDIA": "proprietary", "Dual MIT/GPL": "open"}
+# The modules that CUDA needs.
+NEEDED = ("nvidia", "nvidia-uvm")
 
 
 def modules(plan: Plan, host: Host) -> Iterator[Fault]:
     """Each kernel that can boot has the driver's module, of its version and kind."""
     driver, have = mapping(plan["driver"]), installed(plan, host)
     dkms = bool(part(host, "driver").get("dkms"))
+    yield from _blocked(host)
     for kernel in judged_kernels(host):
         version = str(kernel.get("version"))
         name, lacks_headers = _kernel_name(host, version), not kernel.get("headers")
-        module: Row = next(
-            (row for row in mappings(kernel.get("modules")) if row.get("name") == "nvidia"), {}
-        )
+        module = loaded_module(kernel, "nvidia")
         remedy = f"{provision(plan)} (on the host: {_repair(host, version, lacks_headers)})"
         if not module:
             why = f", and no headers ({headers(host, version)}) to build it with" * lacks_headers
@@ -33,6 +35,12 @@ def modules(plan: Plan, host: Host) -> Iterator[Fault]:
                 f"{name} has no NVIDIA module{why}: a host that boots it has no GPU", remedy
             )
             continue
+        for row in (loaded_module(kernel, needed) for needed in NEEDED):
+            if row.get("error"):
+                yield Fault(
+                    f"{name} cannot load {quoted(str(row.get('path')))}: {row['error']}",
+                    f"{provision(plan)} (on the host: {_rebuild(host, version)})",
+                )
         version_found = module.get("version")
         if have and version_found and version_found != have:
             yield Fault(f"the module of {name} is {version_found}, the driver is {have}", remedy)
@@ -47,6 +55,30 @@ def modules(plan: Plan, host: Host) -> Iterator[Fault]:
                 " built for it",
                 remedy,
             )
+
+
+def _blocked(host: Host) -> Iterator[Fault]:
+    """What keeps every kernel from loading the driver; in a container that is not its business."""
+    if part(host, "kernel").get("container") and not host.is_image:
+        return
+    for row in mappings(part(host, "driver").get("blocked")):
+        module, path = quoted(str(row.get("module"))), quoted(str(row.get("by")))
+        yield Fault(
+            f"{path} keeps the module {module} from being loaded: a boot leaves the host without"
+            " CUDA",
+            f"on the host: take out of {path} what is there about {module}, make the initramfs"
+            " again, and reboot"
+            if path != COMMAND_LINE
+            else f"on the host: take module_blacklist={module} out of the boot loader's"
+            " configuration, and reboot",
+            "",
+        )
+
+
+def loaded_module(kernel: Row, name: str) -> Row:
+    """The module of a kernel that is loaded by a name; empty where it has none."""
+    rows = mappings(kernel.get("modules"))
+    return next((row for row in rows if row.get("name") == name), {})
 
 
 def judged_kernels(host: Host) -> list[Row]:
@@ -78,6 +110,22 @@ def _kernel_name(host: Host, version: str) -> str:
     runs = version == state.get("running") and not state.get("container")
     notes = ["it runs"] * runs + ["it boots next"] * (version == state.get("next_boot"))
     return f"kernel {version}" + (f" ({', '.join(notes)})" if notes else "")
+
+
+def _rebuild(host: Host, kernel: str) -> str:
+    """How a module is built and installed again that DKMS takes for installed."""
+    trees = [
+        f"{row.get('module')}/{row.get('version')}"
+        for row in mappings(part(host, "driver").get("dkms"))
+        if row.get("kernel") == kernel
+    ]
+    if not trees:
+        again = "reinstall the package that has the module, then depmod"
+        return shell(again, kernel, instead=f"{again} {quoted(kernel)}")
+    by_hand = f"build and install it again for {quoted(kernel)}: dkms build, dkms install --force"
+    build = shell("dkms build --force -k", kernel, trees[0], instead=by_hand)
+    install = shell("dkms install --force -k", kernel, trees[0], instead=by_hand)
+    return by_hand if build == install else f"{build} && {install}"
 
 
 def _repair(host: Host, kernel: str, lacks_headers: bool) -> str:

@@ -163,19 +163,26 @@ def _file_offset(segments, address):
 
 
 def elf_modinfo(path):
-    """{key: value} of a kernel module's own information; ValueError if it has none."""
+    """{key: value} of a kernel module's own information; ValueError if it has none or is cut."""
     with open_regular(path) as stream:
+        end = os.fstat(stream.fileno()).st_size
         head = stream.read(64)
         if head[:6] != b"\x7fELF\x02\x01" or len(head) < 64:
             raise ValueError("not a kernel module of this machine")
         (start,) = struct.unpack_from("<Q", head, 40)
         size, count, names = struct.unpack_from("<HHH", head, 58)
+        if not count or start + size * count > end:
+            raise ValueError("truncated: its section table is not there")
+        if size < 64 or names >= count:
+            raise ValueError("damaged: its section table describes none")
         stream.seek(start)
         table = stream.read(size * count)
-        if not count or len(table) < size * count:
-            raise ValueError("truncated: its section table is not there")
         # The fields of a section: name, type, flags, address, offset, length.
         rows = [struct.unpack_from("<IIQQQQ", table, at * size) for at in range(count)]
+        # The first is none; of type 8 are those that have no content in the file.
+        rows = [row if row[1] not in (0, 8) else (*row[:4], 0, 0) for row in rows]
+        if any(row[4] + row[5] > end for row in rows):
+            raise ValueError("truncated: its sections end after the file")
         stream.seek(rows[names][4])
         strings = stream.read(rows[names][5])
         for row in rows:
@@ -183,7 +190,7 @@ def elf_modinfo(path):
                 stream.seek(row[4])
                 pairs = [item.partition(b"=") for item in stream.read(row[5]).split(b"\0")]
                 return {
-                    key.decode(): value.decode("utf-8", "replace")
+                    key.decode("utf-8", "replace"): value.decode("utf-8", "replace")
                     for key, mark, value in reversed(pairs)
                     if mark
                 }

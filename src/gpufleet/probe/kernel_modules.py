@@ -7,6 +7,7 @@ import struct
 
 from .elf import elf_modinfo
 from .modprobe import modprobe_files
+from .module_files import ABSENT, damage
 from .processes import run_command
 from .programs import find_tool
 from .text import first_match
@@ -30,41 +31,59 @@ MODULE_DIRECTORIES = (
 
 def driver_modules(host, kernel):
     """NVIDIA's modules for a kernel; of several drivers the one first that would be loaded."""
+    top = "/lib/modules/%s/" % kernel
+    listed = listed_modules(host, top)
     found = []
     for location in MODULE_DIRECTORIES:
-        for top in host.glob("/lib/modules/%s/%s" % (glob.escape(kernel), location)):
-            for directory, _, files in os.walk(host.path(top)):
+        for directory in host.glob(glob.escape(top) + location):
+            for place, _, files in os.walk(host.path(directory)):
                 found += [
-                    host.name(os.path.join(directory, f))
+                    host.name(os.path.join(place, f))
                     for f in sorted(files)
                     if DRIVER_MODULE.match(f)
                 ]
-    chosen, modules, loaded = loaded_by_name(host), [], ""
-    if len({os.path.basename(path) for path in found}) < len(found):
-        # Beside DKMS's there is the distribution's own build; depmod lists the one it chose.
-        loaded = host.text_or_none("/lib/modules/%s/modules.dep" % kernel) or ""
+    # In other directories there are such as the kernel's own nvidia_cspmu.
+    found += [
+        path
+        for path in listed or []
+        if path not in found and not path.startswith(top + "kernel/") and host.exists(path)
+    ]
+    chosen, modules = loaded_by_name(host), []
     for at, path in enumerate(found):
         stem = DRIVER_MODULE.match(os.path.basename(path)).group(1)
         suffix = BESIDE_MODULE.search(stem)
         information = module_information(host, path, "" if suffix else stem)
         driver = stem[: suffix.start()] if suffix else stem
         name = "nvidia-" + suffix.group(1) if suffix else "nvidia"
-        listed = "\n%s:" % path.split(kernel + "/", 1)[1] in "\n" + loaded
-        modules.append(
-            (
-                driver != chosen,
-                name,
-                not listed,
-                at,
-                {
-                    "name": name,
-                    "path": path,
-                    "version": information.get("version"),
-                    "license": information.get("license"),
-                },
-            )
-        )
-    return [entry[-1] for entry in sorted(modules, key=lambda entry: entry[:4])]
+        error = damage(host.path(host.realpath(path)))
+        if not error and listed is not None and path not in listed:
+            error = "modules.dep does not list it, so modprobe does not find it"
+        row = {
+            "name": name,
+            "path": path,
+            "version": information.get("version"),
+            "license": information.get("license"),
+            "error": error,
+        }
+        # depmod prefers no link that leads nowhere.
+        order = (driver != chosen, name, path not in (listed or []), error == ABSENT, at)
+        modules.append((order, row))
+    return [row for _, row in sorted(modules, key=lambda entry: entry[0])]
+
+
+def listed_modules(host, top):
+    """The driver's modules that depmod lists; None where its list is not there or is empty.
+
+    Beside DKMS's module there may be the distribution's own: depmod lists the one it chose.
+    """
+    try:
+        text = host.text_or_none(top + "modules.dep") or ""
+    except OSError:
+        text = ""
+    paths = [os.path.join(top, name) for name in re.findall(r"^([^:\n]+):", text, re.MULTILINE)]
+    return (
+        [path for path in paths if DRIVER_MODULE.match(os.path.basename(path))] if paths else None
+    )
 
 
 def loaded_by_name(host):

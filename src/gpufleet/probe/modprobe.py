@@ -10,6 +10,7 @@ MODPROBE_LOCATIONS = (
     "/usr/lib/modprobe.d",
     "/lib/modprobe.d",
 )
+COMMAND_LINE = "/proc/cmdline"
 # A shell command in place of a module, which loads none.
 LOADS_NOTHING = re.compile(r"(?:\S*/)?(?:true|false|:)(?![^\s;&|])(?!.*\b(?:modprobe|insmod)\b)")
 
@@ -65,6 +66,18 @@ def parameter(command_line, name):
     """The modules of a parameter of the kernel's command line."""
     words = [word for word in command_line.replace('"', "").split() if word.startswith(name + "=")]
     return [module for word in words for module in word.split("=", 1)[1].split(",")]
+
+
+def blocked(host, command_line, names):
+    """[{"module", "by"}] of the modules that are never loaded, and the file that prevents it."""
+    files, found = modprobe_files(host), []
+    for name in names:
+        by = blocked_by(files, name)
+        if name in parameter(command_line, "module_blacklist"):
+            by = COMMAND_LINE
+        if by:
+            found.append({"module": name, "by": by})
+    return found
 
 
 def kept_out(host, command_line, module):

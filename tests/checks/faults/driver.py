@@ -329,6 +329,82 @@ def module_of_the_running_kernel_deleted(plan: Document, snapshot: Document) -> 
     kernel(snapshot)["modules"] = []
 
 
+@fault(
+    "driver.modules",
+    cause=f"Kernel {RUNNING} (it runs, it boots next) cannot load"
+    f" /lib/modules/{RUNNING}/updates/dkms/nvidia.ko: it is empty",
+    remedy=f"dkms build --force -k {RUNNING} nvidia/535.261.03 && dkms install --force",
+)
+def module_that_a_power_failure_left_empty(plan: Document, snapshot: Document) -> None:
+    kernel(snapshot)["modules"][0].update(version=None, license=None, error="it is empty")
+
+
+@fault(
+    "driver.modules",
+    cause="nvidia-uvm.ko.xz: modules.dep does not list it",
+    remedy=f"reinstall the package that has the module, then depmod {RUNNING}",
+)
+def module_for_cuda_that_modprobe_does_not_find(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "driver")["dkms"] = []
+    kernel(snapshot)["modules"].append(
+        {
+            "name": "nvidia-uvm",
+            "path": "/lib/modules/x/extra/nvidia-uvm.ko.xz",
+            "version": None,
+            "license": None,
+            "error": "modules.dep does not list it, so modprobe does not find it",
+        }
+    )
+
+
+@fault(
+    "driver.modules",
+    verdict="INCONCLUSIVE",
+    cause=f"unknown of which version the module of kernel {RUNNING} is",
+    remedy="modinfo shows why",
+)
+def packed_module_that_nothing_could_unpack(plan: Document, snapshot: Document) -> None:
+    kernel(snapshot)["modules"][0].update(version=None, license=None)
+
+
+@fault(
+    "driver.modules",
+    cause="/etc/modprobe.d/vfio.conf keeps the module nvidia from being loaded",
+    remedy="take out of /etc/modprobe.d/vfio.conf what is there about nvidia",
+)
+def module_that_modprobe_never_loads(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "driver")["blocked"] = [
+        {"module": "nvidia", "by": "/etc/modprobe.d/vfio.conf"},
+    ]
+
+
+@fault(
+    "driver.modules",
+    cause="/proc/cmdline keeps the module nvidia_uvm from being loaded",
+    remedy="take module_blacklist=nvidia_uvm out of the boot loader's configuration",
+)
+def module_that_the_kernel_never_loads(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "driver")["blocked"] = [{"module": "nvidia_uvm", "by": "/proc/cmdline"}]
+
+
+@harmless
+def modules_that_nothing_loads_or_that_cuda_does_not_need(
+    plan: Document, snapshot: Document
+) -> None:
+    row = {**kernel(snapshot)["modules"][0], "version": None, "error": "it is empty"}
+    kernel(snapshot)["modules"] += [row, {**row, "name": "nvidia-drm"}]
+    gone = {**kernel(snapshot), "version": "5.10.0-1-amd64", "image": False, "modules": [row]}
+    data(snapshot, "kernel")["installed"].append(gone)
+
+
+@harmless
+def a_container_does_not_load_the_driver(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "kernel")["container"] = "podman"
+    data(snapshot, "driver")["blocked"] = [
+        {"module": "nvidia", "by": "/etc/modprobe.d/vfio.conf"},
+    ]
+
+
 @fault("driver.modules", cause="is 525.147.05, the driver is 535.261.03", remedy=PROVISION)
 def module_of_another_version(plan: Document, snapshot: Document) -> None:
     kernel(snapshot)["modules"][0]["version"] = "525.147.05"

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from gpufleet.checks.base import subjects
 from gpufleet.checks.base.registry import (
+    AS_ROOT,
     INSPECT,
     REBOOT,
     Evidence,
@@ -154,6 +155,15 @@ def modules(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     )
     for finding in driver_findings(driver_kernels.modules, plan, observed):
         yield replace(finding, entails=(subjects.DRIVER,) if absent else ())
+    for kernel in kernels if driver_state.managed(plan) else []:
+        module = driver_kernels.loaded_module(kernel, "nvidia")
+        if module and not module["version"] and not module.get("error"):
+            yield Finding(
+                f"It is unknown of which version the module of kernel {kernel['version']} is, and"
+                f" whether it can be loaded: {module['path']}",
+                f"{AS_ROOT}; on the host, modinfo shows why it cannot be read",
+                verdict=Verdict.INCONCLUSIVE,
+            )
     names = [kernel["version"] for kernel in kernels]
     yield Evidence(
         f"{shortened(names) or 'no kernel of its own'}; next boot:"

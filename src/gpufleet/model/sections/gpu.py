@@ -99,6 +99,15 @@ class DkmsModule(TypedDict):
     state: Literal["added", "built", "installed"]
 
 
+class BlockedModule(TypedDict):
+    """A module of the driver that is never loaded."""
+
+    module: Annotated[Text, "`nvidia` or `nvidia_uvm`"]
+    by: Annotated[
+        Path, "the file whose `install` command loads nothing instead, or the kernel's command line"
+    ]
+
+
 class Nouveau(TypedDict):
     """The nouveau kernel driver."""
 
@@ -172,6 +181,7 @@ class Driver(TypedDict):
     modules: Annotated[list[Text], "loaded modules named nvidia* or nouveau"]
     on_disk: Annotated[Text | None, "the module's version for the running kernel"]
     dkms: list[DkmsModule]
+    blocked: NotRequired[list[BlockedModule]]
     nouveau: Nouveau
     persistence: Annotated[Unit, "the persistence daemon"]
     fabric: Annotated[FabricManager, "the fabric manager"]

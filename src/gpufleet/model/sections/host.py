@@ -72,6 +72,12 @@ class KernelModule(TypedDict):
     path: Path
     version: Annotated[Text | None, "of compressed modules only `nvidia` has one"]
     license: Annotated[Text | None, "as modinfo shows it; open modules have another one"]
+    error: NotRequired[
+        Annotated[
+            Text | None,
+            "why the kernel cannot load it: its file is not whole, or modprobe does not find it",
+        ]
+    ]
 
 
 class InstalledKernel(TypedDict):
