@@ -466,6 +466,16 @@ def test_a_processor_that_was_stuck_in_the_driver_or_its_tools(
 
 
 @pytest.mark.parametrize(
+    ("place", "kind"),
+    [("RIP: 0010:_nv012345rm+0x1f/0x60 [nvidia]", "driver-lockup"), (MODULES, "lockup")],
+)
+@pytest.mark.parametrize("first", ["NMI watchdog: ", "watchdog: CPU3: "])
+def test_a_processor_that_no_longer_took_interrupts(first: str, place: str, kind: str) -> None:
+    """Linux 6.11 began to say which processor speaks."""
+    assert kinds(f"{first}Watchdog detected hard LOCKUP on cpu 3", MODULES, place) == [kind]
+
+
+@pytest.mark.parametrize(
     ("line", "kind", "address"),
     [
         (
@@ -500,6 +510,15 @@ def test_a_processor_that_was_stuck_in_the_driver_or_its_tools(
             " inaccessible",
             "power-state",
             ADDRESS,
+        ),
+        *(
+            (
+                f"nvidia 0000:3b:00.0: Unable to change power state from {state} to D0, device"
+                " inaccessible",
+                "power-state",
+                ADDRESS,
+            )
+            for state in ("D3hot", "unknown")
         ),
         (
             "nvidia 0000:3b:00.0: can't change power state from D3cold to D0 (config space"

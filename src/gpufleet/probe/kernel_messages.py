@@ -14,7 +14,7 @@ OOPS = (
     r"^(?:BUG: unable to handle |BUG: kernel NULL pointer |kernel BUG at |Unable to handle kernel "
     r"|(?:Internal error: )?[A-Za-z][\w ,.:-]* \[#\d+\])"
 )
-LOCKUP = r"^(?:NMI )?(?:watchdog: )?(?:BUG: soft lockup|Watchdog detected hard LOCKUP)"
+LOCKUP = r"^(?:NMI )?(?:watchdog: )?(?:CPU\d+: )?(?:BUG: soft lockup|Watchdog detected hard LOCKUP)"
 FAILED = re.compile(OOPS + "|" + LOCKUP)
 TRACE_ENDS = "---[ end trace"
 # The instruction, or a function that called it; with a question mark the kernel only guesses it.
@@ -72,7 +72,10 @@ EVENTS = [
         (
             "machine-check",
             HARDWARE + r"(?:Uncorrected hardware memory error"
-            r"|(?:CPU \d+: )?Machine Check Exception"
+            # A processor's register without an exception: the bit 61 says that it is uncorrected.
+            r"|(?:CPU \d+: )?Machine Check(?: Exception|: [0-9a-f]+ Bank \d+: [2367abef]\w{15}\b)"
+            # What the decoder for AMD's processors says of it.
+            r"|System Fatal error\.|Uncorrected, software (?:restart|contain)able error\."
             r"|event severity: (?:fatal|recoverable))"
             r"|^EDAC (?:\S+ )?MC\d+: \d+ UE (?!invoked )\w|^Memory failure: 0x",
         ),
@@ -96,7 +99,7 @@ EVENTS = [
         ),
         (
             "power-state",
-            r"^nvidia " + BUS_ID + r": (?:Unable to|can't) change power state from D3cold to D0",
+            r"^nvidia " + BUS_ID + r": (?:Unable to|can't) change power state from \w+ to D0",
         ),
         (
             "link-down",
