@@ -23,6 +23,15 @@ TRACE_IN_DRIVER = re.compile(
 )
 # How `with_traces` joins the two lines.
 IN_DRIVER = r" \| .*\[nvidia"
+# Lines of a record of the firmware, with its number. Without one, it is of the boot before.
+RECORD = re.compile(
+    r"^(?:\{(?P<number>\d+)\})?\[Hardware Error\]: +(?P<text>event severity: (?P<begins>\w+)"
+    r"|Error \d+, type: (?P<error>\w+)|section[ _]type: (?P<section>.*)|device_id: " + BUS_ID + r")"
+)
+SEVERE = ("fatal", "recoverable")
+OF_THE_BUS = "PCIe error"
+# How `with_records` joins those of one error.
+JOINED = " | "
 EVENTS = [
     (kind, re.compile(pattern))
     for kind, pattern in (
@@ -69,6 +78,12 @@ EVENTS = [
             r"|AER: .*Uncorrect|(?:AER: )?can't recover|(?:AER: )?device recovery failed"
             r"|DPC: (?:containment event|ERR_FATAL))",
         ),
+        (
+            "pcie-error",
+            r"^\{\d+\}\[Hardware Error\]: event severity: .* \| section[ _]type: PCIe error"
+            r"(?: \| device_id: " + BUS_ID + ")?",
+        ),
+        ("previous-boot", r"^\[Hardware Error\]: event severity: (?:fatal|recoverable)"),
         (
             "machine-check",
             HARDWARE + r"(?:Uncorrected hardware memory error"

@@ -112,6 +112,13 @@ def a_row_put_on_record_and_mistakes_of_programs(plan: Document, snapshot: Docum
     event(
         snapshot,
         "pcie-error",
+        address="0000:e1:00.0",
+        text="{1}[Hardware Error]: event severity: recoverable | Error 0, type: recoverable"
+        " | section_type: PCIe error | device_id: 0000:e1:00.0",
+    )
+    event(
+        snapshot,
+        "pcie-error",
         address="0000:00:1d.0",
         below=["0000:00:00.0"],
         text="pcieport 0000:00:1d.0: AER: Uncorrected (Non-Fatal) error received: id=00e8",
@@ -158,6 +165,38 @@ def the_driver_could_not_initialise(plan: Document, snapshot: Document) -> None:
 )
 def the_machine_erred(plan: Document, snapshot: Document) -> None:
     event(snapshot, "machine-check")
+
+
+@fault(
+    "kernel.log",
+    verdict="INCONCLUSIVE",
+    cause="kept an uncorrectable error of the boot before",
+    remedy="if it was repaired, reboot",
+)
+def the_boot_before_ended_with_an_error(plan: Document, snapshot: Document) -> None:
+    event(snapshot, "previous-boot")
+
+
+@fault(
+    "kernel.log",
+    verdict="INCONCLUSIVE",
+    cause="A device that the firmware does not name",
+    remedy="management controller",
+)
+def the_firmware_names_no_device(plan: Document, snapshot: Document) -> None:
+    event(snapshot, "pcie-error")
+
+
+@fault("kernel.log", cause="The PCI port 0000:00:1c.0 had a fatal error", remedy="reseat")
+def the_firmware_reports_the_port_above_a_card(plan: Document, snapshot: Document) -> None:
+    event(
+        snapshot,
+        "pcie-error",
+        address="0000:00:1c.0",
+        below=["0000:01:00.0"],
+        text="{1}[Hardware Error]: event severity: fatal | Error 0, type: fatal"
+        " | section_type: PCIe error | device_id: 0000:00:1c.0",
+    )
 
 
 @fault("kernel.log", cause="SXid 12028 of the NVSwitch 0000:c1:00.0", remedy="vendor")

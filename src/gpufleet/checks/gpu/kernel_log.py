@@ -46,7 +46,7 @@ RESEAT = (
     "on your own machine reseat the card and check its riser, and replace it if it returns; of a"
     " cloud instance: move it to other hardware (stop and start it)"
 )
-FATAL_ON_THE_BUS = re.compile(r"[( ]Fatal\)|DPC: |can't recover|recovery failed")
+FATAL_ON_THE_BUS = re.compile(r"[( ]Fatal\)|DPC: |can't recover|recovery failed|type: fatal")
 NO_RESET_SEEN = (
     "whether the card was reset since is unclear: the log does not show it, and nothing of the"
     " card's own speaks against it"
@@ -293,6 +293,14 @@ def _bus_findings(
 ) -> Iterator[Finding | Evidence]:
     """Errors of a card's link, which the card or a port between it and the processor reports."""
     address = event["address"] or ""
+    if not address:
+        yield Finding(
+            "A device that the firmware does not name had uncorrectable errors on the PCI bus"
+            f"{times}",
+            "find the device in the management controller's log",
+            event["text"],
+            Verdict.INCONCLUSIVE,
+        )
     below = [card for card in event.get("below") or [] if card in cards]
     if address in cards:
         yield Finding(

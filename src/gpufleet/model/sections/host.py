@@ -276,7 +276,8 @@ class Event(TypedDict):
         Text,
         "`xid`, `sxid`, `key-rejected`, `api-mismatch`, `init-failed`, `pcie-error`,"
         " `link-down`, `power-state`, `link-training`, `driver-error`, `driver-oops`, `oops`,"
-        " `driver-lockup`, `lockup`, `machine-check`, `hung-task`, `io-error` or `out-of-memory`",
+        " `driver-lockup`, `lockup`, `machine-check`, `previous-boot`, `hung-task`, `io-error` or"
+        " `out-of-memory`",
     ]
     code: Annotated[int | None, "the Xid's or SXid's number"]
     address: Annotated[Text | None, "the PCI address"]

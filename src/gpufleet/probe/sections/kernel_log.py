@@ -11,14 +11,18 @@ from ..kernel_messages import (
     FAILED,
     FIRST_OF_THREE,
     FURTHER,
+    JOINED,
     LATE_LOAD_LINE,
     LOAD_LINE,
     MOST_TEXTS,
     OF_A_FILE,
     OF_A_PROCESS,
+    OF_THE_BUS,
     OF_THE_CARD,
     OF_THE_DRIVER,
+    RECORD,
     RESET_LINE,
+    SEVERE,
     TRACE_ENDS,
     TRACE_IN_DRIVER,
     WORDS,
@@ -204,8 +208,8 @@ def kernel_events(lines, written=()):
     """
     found, loading = {}, False
     for own, seconds, text in (
-        *((False, *line) for line in with_traces(whole_messages(written))),
-        *((True, *line) for line in with_traces(whole_messages(lines))),
+        *((False, *line) for line in joined_lines(written)),
+        *((True, *line) for line in joined_lines(lines)),
     ):
         early = LOAD_LINE.search(text)
         if early or LATE_LOAD_LINE.search(text):
@@ -250,7 +254,9 @@ def add_event(found, kind, match, seconds, text):
             severity.group(1), severity.group(2)
         )
     elif kind == "pcie-error":
-        variant = bool(re.search(r"[( ]Fatal\)|DPC: |can't recover|recovery failed", text))
+        variant = bool(
+            re.search(r"[( ]Fatal\)|DPC: |can't recover|recovery failed|type: fatal", text)
+        )
     elif code == 45:
         # The Xid that ended the program, which may be logged nowhere else.
         before = re.search(r"caused by previous Xid (\d+)", rest)
@@ -281,6 +287,11 @@ def add_event(found, kind, match, seconds, text):
         "count": last["count"] + 1 if last else 1,
         "text": text[:300],
     }
+
+
+def joined_lines(lines):
+    """The same lines, with those of one message as one."""
+    return with_traces(with_records(whole_messages(lines)))
 
 
 def whole_messages(lines):
@@ -328,6 +339,40 @@ def with_traces(lines):
             yield seconds, text
     if head:
         yield head
+
+
+def with_records(lines):
+    """The same lines, with what a severe error in a record of the firmware is about in one line.
+
+    Other lines may come between those of a record, of which some errors may not be severe.
+    """
+    begun = number = first = None
+    parts = []
+    for seconds, text in lines:
+        line = RECORD.search(text)
+        late = parts and None not in (seconds, begun) and seconds > begun + TRACE_S
+        if parts and (late or (line and line.group("begins"))):
+            yield begun, JOINED.join(parts)
+            parts = []
+        if line is None:
+            yield seconds, text
+        elif line.group("begins"):
+            begun, number, first = seconds, line.group("number"), text
+            parts = [text] if line.group("begins") in SEVERE else []
+        elif line.group("number") != number:
+            continue
+        elif line.group("error"):
+            if len(parts) > 1:
+                yield begun, JOINED.join(parts)
+            parts = [first, line.group("text")] if line.group("error") in SEVERE else []
+        # Which device it was stands in one of the lines behind the kind.
+        elif parts and (line.group("section") or OF_THE_BUS in parts[-1]):
+            parts.append(line.group("text"))
+            if line.group("section") != OF_THE_BUS:
+                yield begun, JOINED.join(parts)
+                parts = []
+    if parts:
+        yield begun, JOINED.join(parts)
 
 
 def devices_below(host, port):
