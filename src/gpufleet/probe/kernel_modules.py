@@ -6,7 +6,7 @@ import re
 import struct
 
 from .elf import elf_modinfo
-from .modprobe import modprobe_files
+from .modprobe import commands, modprobe_files
 from .module_files import ABSENT, damage
 from .processes import run_command
 from .programs import find_tool
@@ -89,9 +89,10 @@ def listed_modules(host, top):
 def loaded_by_name(host):
     """The module that `modprobe nvidia` loads: nvidia-current, where Debian configures it."""
     for _, text in modprobe_files(host):
-        named = first_match(r"^\s*(?:install\s+nvidia\s.*?|alias\s+nvidia\s+)(nvidia-[\w-]+)", text)
-        if named:
-            return named
+        for command, module, rest in commands(text):
+            named = first_match(r"(nvidia-[\w-]+)", rest)
+            if named and module == "nvidia" and command in ("install", "alias"):
+                return named
     return "nvidia"
 
 
