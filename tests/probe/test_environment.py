@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from gpufleet.probe import login
+from gpufleet.probe import text as probe_text
+from gpufleet.probe.constants import MOST_VALUE
 from gpufleet.probe.host import Host
 from gpufleet.probe.runner import probe
 from tests.support.elf_file import shared_library
@@ -145,6 +147,25 @@ def test_what_other_shells_sshd_and_pam_give_is_read_from_their_files(
     assert [row for row in others if row["where"] == f"/{name}"] == [
         {"where": f"/{name}", "variables": variables, "job": False}
     ]
+
+
+def test_a_users_crontab_of_any_content_leaves_what_others_set(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A value that the controller refuses cost the whole section, and so did a file too large."""
+    put(root, "etc/environment.d/site.conf", "PYTHONPATH=/opt/site\n")
+    jobs = "var/spool/cron/crontabs/"
+    put(root, jobs + "alice", "LD_LIBRARY_PATH=/opt/" + "a" * 17000 + "\nLD_PRELOAD=/a\0b\n")
+    put(root, jobs + "bob", "A=" + "b" * 70000 + "\n")
+    monkeypatch.setattr(probe_text, "MOST_BYTES", 1 << 16)
+    found = probe_tree(root)["environment"]
+    seen = {row["where"]: row["variables"] for row in found["others"]}
+    assert seen["/etc/environment.d/site.conf"] == {"PYTHONPATH": "/opt/site"}
+    assert seen[f"/{jobs}alice"] == {
+        "LD_LIBRARY_PATH": "/opt/" + "a" * (MOST_VALUE - 5),
+        "LD_PRELOAD": "/a",
+    }
+    assert found["unread"] == [f"/{jobs}bob"]
 
 
 def test_the_files_that_name_a_variable_are_reported(root: Path) -> None:

@@ -14,6 +14,8 @@ from typing import Any
 
 from packaging.version import Version
 
+from gpufleet.model.text import is_number
+
 # No release has more digits in a part, and Python reads no number of thousands of them.
 _NUMBERS = re.compile(r"[0-9]{1,18}(\.[0-9]{1,18}){0,9}")
 _EXTRAS = re.compile(r"\[[^]]*\]")
@@ -90,4 +92,4 @@ def nearest(wanted: str, known: Iterable[str], count: int = 4) -> list[str]:
 
 @lru_cache(maxsize=1024)
 def _parts(version: str) -> tuple[int | str, ...]:
-    return tuple(int(part) if part.isdigit() else part for part in version.split("."))
+    return tuple(int(part) if is_number(part) else part for part in version.split("."))

@@ -6,6 +6,7 @@ from typing import Annotated, Literal, NotRequired, TypedDict
 
 from gpufleet.frameworks import FRAMEWORKS, UNNAMED, FrameworkId
 
+from .text import is_number
 from .types import Text
 
 Kind = Literal["parameter-server", "all-reduce", "nccl"]
@@ -22,7 +23,7 @@ def lacking(
         return None if run.parameter_servers else f"gpu_stacks: {title} has no parameter servers"
     if kind == "all-reduce" and all(gpus) and run.communication == "GLOO":
         return f"gpu_stacks: {title} reduces between GPUs by NCCL, see pair.nccl"
-    numbers = tuple(int(part) for part in release.split(".")[:3] if part.isdigit())
+    numbers = tuple(int(part) for part in release.split(".")[:3] if is_number(part))
     if numbers < (run.gpus_from if all(gpus) else run.cpus_from):
         return f"gpu_stacks: {title} {release} has no {run.reduction}"
     return None

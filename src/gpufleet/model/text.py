@@ -130,9 +130,14 @@ def _add(text: str, parts: list[str], left: int) -> int:
     return left - len(text)
 
 
+def is_number(text: str) -> bool:
+    """Whether `int` reads a text: not ², which is a digit by `isdigit`, nor thousands of digits."""
+    return bool(re.fullmatch("[0-9]{1,18}", text))
+
+
 def natural(text: str) -> list[tuple[int, str]]:
     """A key to sort by: gpu2 before gpu10."""
     return [
-        (int(part), "") if part.isdigit() and part.isascii() else (-1, part)
+        (int(part), "") if is_number(part) else (-1, part)
         for part in re.split(r"([0-9]{1,18})", text)
     ]

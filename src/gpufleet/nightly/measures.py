@@ -43,7 +43,7 @@ from gpufleet.model.sections.compute import ComputeRun, CublasResult, Sample
 from gpufleet.model.sections.gpu import SmiDevice
 from gpufleet.model.sections.stacks import Framework, Product
 from gpufleet.model.snapshot import SectionData, Snapshot
-from gpufleet.model.text import cut
+from gpufleet.model.text import cut, is_number
 from gpufleet.model.validator import section_data
 from gpufleet.verification.session import HostRun, Session
 
@@ -304,7 +304,7 @@ def _products(data: SectionData, plan: Plan, names: Mapping[float | str, str]) -
             if "precision" in product:
                 continue  # the measure is that of float32
             kind, number = product["requested"][:5], product["requested"][5:]
-            if kind == GPU and number.isdigit():
+            if kind == GPU and is_number(number):
                 name = names.get(addresses.get(int(number), ""), _gpu(names, int(number)))
                 yield from _product(f"{name}.{where}", product)
             elif kind == CPU and (plan.get("expect") or {}).get("count") == 0:
@@ -326,7 +326,7 @@ def _addresses(framework: Framework) -> Iterator[tuple[int, str]]:
     """
     small = framework["small"]
     for device in (small and small["local_devices"]) or ():
-        found = re.search(r"GPU:(\d+)$", device["name"])
+        found = re.search(r"GPU:(\d{1,9})$", device["name"])
         address = re.search(r"pci bus id: ([^,\s]+)", device["description"] or "")
         if found and address:
             yield int(found[1]), address[1]
@@ -343,4 +343,4 @@ def _short(path: str, plan: Plan) -> str:
 
 
 def _order(version: str) -> list[int]:
-    return [int(part) for part in version.split(".") if part.isdigit()]
+    return [int(part) for part in version.split(".") if is_number(part)]

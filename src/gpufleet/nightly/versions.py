@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 
 from gpufleet.model.nightly import Weight
+from gpufleet.model.text import is_number
 
 from .change import Change
 from .port_states import PORTS, port_changes, states
@@ -135,7 +136,7 @@ def card_changes(
 def links(text: str) -> dict[str, int]:
     """{address of a GPU: its active NVLinks} of the measure `nvlinks`."""
     rows = (row.split(" ") for row in text.split("; "))
-    return {row[0]: int(row[1]) for row in rows if len(row) == 2 and row[1].isdigit()}
+    return {row[0]: int(row[1]) for row in rows if len(row) == 2 and is_number(row[1])}
 
 
 def link_changes(

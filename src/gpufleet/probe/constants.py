@@ -30,5 +30,8 @@ ATTRIBUTE_LETTERS = {"immutable": "i", "append-only": "a"}
 REFUSED = "it is not run as root"
 # What is in that reason where an error left open who could have written it.
 UNJUDGED = "cannot be judged"
+# A variable's value has no more characters in a snapshot: what is longer is cut, because a text
+# that the controller refuses costs it the whole section.
+MOST_VALUE = 8 << 10
 # What /run/systemd/container contains in an image that is being built: it has no kernel of its own.
 IMAGE = "image"

@@ -10,7 +10,7 @@ import os
 import re
 import stat
 
-from .text import open_regular, read_bounded
+from .text import is_number, open_regular, read_bounded
 
 BLOCK = 1 << 16
 ZEROS = bytes(BLOCK)
@@ -214,7 +214,7 @@ def read_record(path, sized=True):
         return [
             row
             for row in csv.reader(io.StringIO(read_bounded(path)))
-            if len(row) == 3 and (row[2].isdecimal() or not sized)
+            if len(row) == 3 and (is_number(row[2]) or not sized)
         ]
     except (OSError, csv.Error):
         # A package without a record proves nothing about itself; other checks find it missing.

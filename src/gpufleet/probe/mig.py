@@ -4,7 +4,7 @@ import re
 
 from .processes import run_command
 from .programs import nvidia_smi
-from .text import first_match
+from .text import first_match, is_number
 
 # The unit that creates the declared instances at boot, written by the role nvidia_driver.
 BOOT_UNIT = "gpufleet-mig.service"
@@ -49,7 +49,7 @@ def parse_mig(modes, listing):
     for line in modes.splitlines():
         index, _, mode = [part.strip() for part in line.partition(",")]
         # An error's text in the place of the mode tells nothing.
-        if not index.isdigit() or not KNOWN_MODE.match(mode):
+        if not is_number(index) or not KNOWN_MODE.match(mode):
             continue
         cards[index] = {
             "gpu": int(index),

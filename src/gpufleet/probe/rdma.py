@@ -20,7 +20,7 @@ from .pci import (
     word,
 )
 from .processes import Child, await_all
-from .text import natural
+from .text import is_number, natural
 
 # ruff: noqa: B905 (zip has no `strict` before Python 3.10)
 
@@ -180,7 +180,7 @@ def numbered(host, directory, most):
     found = [
         (int(tail), name)
         for name, tail in ((n, n.rpartition("/")[2]) for n in names)
-        if tail.isdigit()
+        if is_number(tail)
     ]
     return sorted(found)[:most]
 

@@ -54,8 +54,8 @@ CRON_JOB_LOCATIONS = ("/etc/cron.d/*", "/var/spool/cron/crontabs/*", "/var/spool
 def settings_of_files(host, unread):
     """What PAM's, systemd's and cron's files set, from the next start on: those that set any.
 
-    `job` where it is for one job alone, whose author may have meant it. Files that only others can
-    read are added to `unread`.
+    `job` where it is for one job alone, whose author may have meant it. Files that cannot be read
+    are added to `unread`.
     """
     found = []
     for patterns, reader, job in (
@@ -75,7 +75,10 @@ def settings_of_files(host, unread):
             variables = {}
             try:
                 pairs = reader(host, host.text_or_none(name) or "")
-            except PermissionError:
+            except OSError as error:
+                # A user's own may be too large as well, which leaves what others set as it is.
+                if not job and not isinstance(error, PermissionError):
+                    raise
                 unread.append(name)
                 continue
             for key, value in pairs:

@@ -4,6 +4,7 @@ import re
 
 from . import smi_elements
 from .smi_elements import NO_ANSWER
+from .text import is_number
 
 # What stands for a value and is none. Above SENTINEL are the largest numbers of 64 bits and their
 # neighbours (9223372036854775794), which some drivers print for what a card does not count.
@@ -183,7 +184,7 @@ class SmiDevice:
         for entry in block.parts if block is not None else ():
             texts = {part.name: part.text for part in entry.parts}
             memory = re.match(r"\d+", texts.get("used_memory", ""))
-            if entry.name == "process_info" and texts.get("pid", "").isdigit():
+            if entry.name == "process_info" and is_number(texts.get("pid", "")):
                 found.append(
                     {
                         "pid": int(texts["pid"]),

@@ -21,9 +21,14 @@ def first_match(pattern, text):
     return match.group(1) if match else None
 
 
+def is_number(text):
+    """Whether `int` reads a text: not ², which is a digit by `isdigit`, nor thousands of digits."""
+    return bool(re.match(r"[0-9]{1,18}\Z", text))
+
+
 def natural(text):
     """A sort key by which 10 follows 9."""
-    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", text)]
+    return [int(part) if is_number(part) else part for part in re.split(r"([0-9]{1,18})", text)]
 
 
 # More than any text that the probe reads. What is longer is no such file.

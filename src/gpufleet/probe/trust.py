@@ -21,7 +21,7 @@ from collections import namedtuple
 from .constants import DRIVER_FILE, REFUSED, UNJUDGED, is_cuda_file
 from .elf import elf_dynamic
 from .linker_cache import parse_linker_cache
-from .text import open_regular, read_bounded
+from .text import is_number, open_regular, read_bounded
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 CACHE, PRELOAD = "/etc/ld.so.cache", "/etc/ld.so.preload"
@@ -406,7 +406,7 @@ def members(gid):
 def _rows(name):
     with open(name, encoding="utf-8", errors="replace") as stream:
         rows = [line.strip().split(":") for line in stream]
-    return [row for row in rows if len(row) > 3 and row[2].isdecimal()]
+    return [row for row in rows if len(row) > 3 and is_number(row[2])]
 
 
 def writers_of_list(path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpufleet.judge import judge
+from gpufleet.probe.constants import MOST_VALUE
 from tests.support.healthy_host import Document, data, verdicts
 from tests.support.host_parts import with_gpus
 
@@ -77,7 +78,19 @@ def test_cuda_visible_devices_counts_only_where_gpus_are_declared(
 
 @pytest.mark.parametrize(
     ("visible", "shown"),
-    [("", 0), ("-1", 0), ("NoDevFiles", 0), ("1", 1), ("0,0", 1), ("0,2,1", 1), ("7", 0), ("x", 0)],
+    [
+        ("", 0),
+        ("-1", 0),
+        ("NoDevFiles", 0),
+        ("1", 1),
+        ("0,0", 1),
+        ("0,2,1", 1),
+        ("7", 0),
+        ("x", 0),
+        ("²", 0),
+        ("0,٣", 1),
+        ("9" * 5000, 0),
+    ],
 )
 def test_cuda_reads_up_to_the_first_that_is_no_gpu(
     plan: Document, snapshot: Document, visible: str, shown: int
@@ -95,7 +108,12 @@ def test_cuda_reads_up_to_the_first_that_is_no_gpu(
      ({"CUDA_VISIBLE_DEVICES": "GPU-1f"}, True, "PASS"),
      ({"LD_LIBRARY_PATH": "/opt/cuda/lib64"}, True, "PASS"),
      ({"CUDA_VISIBLE_DEVICES": "2"}, True, "FAIL"),
+     ({"CUDA_VISIBLE_DEVICES": "²"}, True, "PASS"),
+     ({"CUDA_VISIBLE_DEVICES": "9" * 5000}, True, "FAIL"),
      ({"LD_LIBRARY_PATH": "/opt/cuda/lib64/stubs"}, True, "FAIL"),
+     ({"LD_LIBRARY_PATH": "/a" * MOST_VALUE}, True, "INCONCLUSIVE"),
+     ({"LD_LIBRARY_PATH": "/stubs" * MOST_VALUE}, True, "FAIL"),
+     ({"PYTHONPATH": "a" * MOST_VALUE}, True, "PASS"),
      ({"CUDA_VISIBLE_DEVICES": "1"}, False, "FAIL")],
 )  # fmt: skip
 def test_what_one_job_chooses_is_its_own_affair(

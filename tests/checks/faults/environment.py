@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpufleet.probe.constants import REFUSED
+from gpufleet.probe.constants import MOST_VALUE, REFUSED
 from tests.support.check_faults import faults_on, no_gpus
 from tests.support.healthy_host import Document, data
 from tests.support.host_parts import PROVISION, receipt
@@ -74,3 +74,26 @@ def profile_that_a_user_owns(plan: Document, snapshot: Document) -> None:
     data(snapshot, "environment")["unread"] = [
         f"/etc/profile.d/x.sh belongs to alice (1000): {REFUSED}"
     ]
+
+
+@fault("environment.login", cause="the stub libraries", remedy="remove LD_LIBRARY_PATH from")
+def stubs_beside_a_crontab_with_a_digit_that_is_no_number(
+    plan: Document, snapshot: Document
+) -> None:
+    data(snapshot, "environment")["others"] += [
+        {"where": "/etc/cron.d/train", "variables": {"LD_LIBRARY_PATH": "/x/stubs"}, "job": True},
+        {"where": "/var/spool/cron/bob", "variables": {"CUDA_VISIBLE_DEVICES": "²"}, "job": True},
+    ]
+
+
+@fault(
+    "environment.login",
+    verdict="INCONCLUSIVE",
+    cause="characters are judged",
+    remedy="remove LD_LIBRARY_PATH from /etc/environment.d/site.conf",
+)
+def library_path_that_the_probe_cut(plan: Document, snapshot: Document) -> None:
+    variables = {"LD_LIBRARY_PATH": "/a" * MOST_VALUE}
+    data(snapshot, "environment")["others"].append(
+        {"where": "/etc/environment.d/site.conf", "variables": variables, "job": False}
+    )

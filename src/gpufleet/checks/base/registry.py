@@ -18,7 +18,7 @@ from gpufleet.host_state.host import Host
 from gpufleet.model.plan import Component as Kind
 from gpufleet.model.plan import Plan
 from gpufleet.model.sections.cuda import ClosedPath, Receipts
-from gpufleet.model.text import quoted, shell
+from gpufleet.model.text import is_number, quoted, shell
 from gpufleet.model.verdict import Verdict
 from gpufleet.spec import expectation
 
@@ -163,7 +163,7 @@ def shortened(items: list[str], most: int = 4) -> str:
 
 def numbers(version: str | None) -> tuple[int, ...]:
     """`11.8.89` as numbers to compare."""
-    return tuple(int(part) for part in (version or "").split(".") if part.isdigit())
+    return tuple(int(part) for part in (version or "").split(".") if is_number(part))
 
 
 def no_gpus_declared(plan: Plan) -> str | None:

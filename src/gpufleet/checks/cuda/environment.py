@@ -18,9 +18,9 @@ from gpufleet.checks.base.remedies import ENVIRONMENT, provision
 from gpufleet.checks.base.sections import Sections
 from gpufleet.frameworks import framework_of
 from gpufleet.model.plan import Plan
-from gpufleet.model.text import quoted
+from gpufleet.model.text import cut, is_number, quoted
 from gpufleet.model.verdict import Verdict
-from gpufleet.probe.constants import REFUSED
+from gpufleet.probe.constants import MOST_VALUE, REFUSED
 from gpufleet.resolver import environment
 
 CONFIG_FILES = (
@@ -56,12 +56,17 @@ def login(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     ]:
         values = {key: str(value) for key, value in variables.items() if value is not None}
         # A single job may set its own variables, unless they cannot be right.
-        reasons = (
+        reasons = list(
             _always_wrong(plan, values)
             if job
             else _disturbing_variables(plan, values, found["offers"])
         )
-        for name, reason in reasons:
+        unknown = [
+            (name, f"of it, the first {MOST_VALUE} characters are judged")
+            for name in ("LD_LIBRARY_PATH", "LD_PRELOAD")
+            if len(values.get(name, "")) >= MOST_VALUE and name not in dict(reasons)
+        ]
+        for name, reason in [*reasons, *unknown]:
             if where.startswith("/"):
                 after = (
                     "; then systemctl reload ssh || systemctl reload sshd"
@@ -73,7 +78,11 @@ def login(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
                 remedy = f"on the host: remove it from {shortened([*map(quoted, mentions[name])])}"
             else:
                 remedy = f"on the host: find where {name} is set ({CONFIG_FILES}) and remove it"
-            yield Finding(f"{where} sets {name}={values[name]}: {reason}", remedy)
+            yield Finding(
+                f"{where} sets {name}={cut(values[name], 400)}: {reason}",
+                remedy,
+                verdict=Verdict.INCONCLUSIVE if (name, reason) in unknown else Verdict.FAIL,
+            )
         sets = ", ".join(f"{key}={value}" for key, value in values.items())
         yield Evidence(f"{where} sets {sets or 'none'}")
     for reason in found.get("unread", []):
@@ -147,7 +156,7 @@ def _always_wrong(plan: Plan, values: dict[str, str]) -> Iterator[tuple[str, str
         yield (
             "CUDA_VISIBLE_DEVICES",
             (
-                f"there is no GPU {wrong} among the {count} declared, and CUDA ignores"
+                f"there is no GPU {cut(wrong, 20)} among the {count} declared, and CUDA ignores"
                 " every entry from there on"
             ),
         )
@@ -160,9 +169,9 @@ def _visible_devices(visible: str, count: int) -> tuple[list[str], str | None]:
     """
     visible_devices: list[str] = []
     for item in (part.strip() for part in visible.split(",")):
-        if item.isdigit() and int(item) >= count:
+        if re.fullmatch("[0-9]+", item) and not (is_number(item) and int(item) < count):
             return visible_devices, item
-        if item in visible_devices or not (item.isdigit() or item.startswith(("GPU-", "MIG-"))):
+        if item in visible_devices or not (is_number(item) or item.startswith(("GPU-", "MIG-"))):
             break
         visible_devices.append(item)
     return visible_devices, None

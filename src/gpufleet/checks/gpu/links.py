@@ -17,6 +17,7 @@ from gpufleet.checks.base.sections import Sections
 from gpufleet.model.plan import Plan
 from gpufleet.model.sections.compute import HostCopies
 from gpufleet.model.sections.gpu import GpuNvlinks, PciDevice, PcieLink, SmiDevice
+from gpufleet.model.text import is_number
 from gpufleet.model.verdict import Verdict
 
 from .identity import cards, missing_value, unknown_without_cards
@@ -63,7 +64,7 @@ class Link:
         """The lanes of the port above the card; None where no port of the machine is visible."""
         text = self._port("max_link_width") or ""
         # 255 stands for unknown.
-        return int(text) if text.isdigit() and 0 < int(text) <= 32 else None
+        return int(text) if is_number(text) and 0 < int(text) <= 32 else None
 
     @property
     def slot_generation(self) -> int | None:

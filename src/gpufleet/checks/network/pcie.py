@@ -15,7 +15,7 @@ from gpufleet.checks.base.registry import Finding
 from gpufleet.host_state.ports import Port
 from gpufleet.model.plan import PlannedPorts
 from gpufleet.model.sections.network import DeviceLink
-from gpufleet.model.text import quoted
+from gpufleet.model.text import is_number, quoted
 from gpufleet.model.verdict import Verdict
 
 from .reading import have, named, odd
@@ -34,7 +34,7 @@ SERVICE = (
 
 def _lanes(text: str | None) -> int | None:
     # 255 and 0 stand for unknown.
-    return int(text) if text and text.isdigit() and 0 < int(text) <= 32 else None
+    return int(text) if text and is_number(text) and 0 < int(text) <= 32 else None
 
 
 MEASURES: tuple[tuple[Key, str, Measure], ...] = (

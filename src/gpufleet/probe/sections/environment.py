@@ -5,7 +5,7 @@ import os
 import re
 import shutil
 
-from ..constants import CUDA_FILE, DRIVER_FILE
+from ..constants import CUDA_FILE, DRIVER_FILE, MOST_VALUE
 from ..elf import soname_of
 from ..login import (
     connected_account,
@@ -57,6 +57,8 @@ def section_environment(host):
         {"where": "/etc/ld.so.preload", "variables": {"LD_PRELOAD": preload}, "job": False}
     )
     others += settings_of_files(host, unread)
+    login = bounded(login)
+    others = [dict(other, variables=bounded(other["variables"])) for other in others]
     environments = [login, *(other["variables"] for other in others)]
     return {
         "login": login,
@@ -64,6 +66,13 @@ def section_environment(host):
         "mentions": files_that_mention(host, unread),
         "unread": unread,
         "offers": offered_by_variables(host, environments),
+    }
+
+
+def bounded(variables):
+    """Variables as a process would get them: up to a zero byte, and of a length that is taken."""
+    return {
+        key: value and value.partition("\0")[0][:MOST_VALUE] for key, value in variables.items()
     }
 
 

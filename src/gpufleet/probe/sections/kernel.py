@@ -8,7 +8,7 @@ from ..kernel_modules import driver_modules
 from ..modprobe import blacklisted, modprobe_files
 from ..processes import Child, await_all, run_command
 from ..programs import find_tool
-from ..text import first_match, natural, read_bytes
+from ..text import first_match, is_number, natural, read_bytes
 
 # ruff: noqa: B905 (zip has no `strict` before Python 3.10)
 
@@ -44,7 +44,7 @@ CPUS = "/sys/devices/system/cpu"
 
 def frequencies(host):
     """What sets each CPU's frequency; [] where nothing does, None where no CPU is listed."""
-    cpus = [name for name in host.glob(CPUS + "/cpu[0-9]*") if name[len(CPUS) + 4 :].isdigit()]
+    cpus = [name for name in host.glob(CPUS + "/cpu[0-9]*") if is_number(name[len(CPUS) + 4 :])]
     return (
         [
             {
