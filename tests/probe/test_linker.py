@@ -9,9 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from gpufleet.probe.host import Host
 from gpufleet.probe.linker_cache import linker_cache, parse_linker_cache
+from gpufleet.probe.sections.linker import section_linker
 from tests.support.elf_file import shared_library
 from tests.support.planted_host import LIB, probe_tree, put
+
+LDCONFIG = shutil.which("ldconfig", path="/sbin:/usr/sbin:/bin:/usr/bin") or ""
 
 
 def test_every_place_of_the_linkers_is_searched(root: Path) -> None:
@@ -86,12 +90,10 @@ def test_an_unknown_cache_format_is_an_error_not_an_empty_list() -> None:
         parse_linker_cache(b"something else")
 
 
+@pytest.mark.skipif(not LDCONFIG, reason="no ldconfig here to compare with")
 @pytest.mark.skipif(not Path("/etc/ld.so.cache").exists(), reason="no linker cache here")
 def test_the_real_cache_is_read_as_ldconfig_prints_it() -> None:
-    ldconfig = shutil.which("ldconfig", path="/sbin:/usr/sbin:/bin:/usr/bin")
-    if not ldconfig:
-        pytest.skip("no ldconfig here to compare with")
-    printed = subprocess.run([ldconfig, "-p"], capture_output=True, text=True, check=True).stdout
+    printed = subprocess.run([LDCONFIG, "-p"], capture_output=True, text=True, check=True).stdout
     theirs = [
         line.split(" => ")[1]
         for line in printed.splitlines()
@@ -115,3 +117,39 @@ def test_the_linkers_configuration_follows_includes(root: Path) -> None:
     assert found["unregistered"] == []
     (root / "etc/ld.so.conf.d/gpufleet-cuda.conf").unlink()
     assert probe_tree(root)["linker"]["unregistered"] == ["/usr/local/cuda-11.8/lib64"]
+
+
+@pytest.mark.skipif(not LDCONFIG, reason="no ldconfig here to compare with")
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "include /etc/ld.so.conf.d/*.conf\n/opt/late\n",
+        "/opt/late\ninclude ld.so.conf.d/*.conf\n",
+        "include /etc/ld.so.conf.d/b.conf /etc/ld.so.conf.d/a.conf\n/opt/late\n",
+        " \tinclude\t/etc/ld.so.conf.d/b.conf # first\n/opt/late\ninclude ld.so.conf.d/*.conf\n",
+        "include /etc/ld.so.conf\nhwcap 0 x\n\t/opt/late/ # c\n/opt/a\n",
+        "/opt/a /opt/b\n/opt/a,/opt/b\n/opt/a:/opt/b\n/opt/late\n",
+        "/opt/with blank\n/opt/late\n",
+        "/opt/late = libc6\n/opt/a\n",
+        "/opt/link\n/opt/late\n/opt/b\n",
+    ],
+)
+def test_the_first_of_a_librarys_directories_is_the_one_that_ldconfig_takes(
+    tmp_path: Path, lines: str
+) -> None:
+    """Directories after an `include` were taken for earlier than those of the included files."""
+    for name in ("late", "a", "b", "with blank"):
+        shared_library(tmp_path / "opt" / name / "libcudart.so.11.0", "libcudart.so.11.0")
+    (tmp_path / "opt/link").symlink_to("b")
+    put(tmp_path, "etc/ld.so.conf", lines)
+    put(tmp_path, "etc/ld.so.conf.d/a.conf", "/opt/a\n/opt/late\n")
+    put(tmp_path, "etc/ld.so.conf.d/b.conf", "/opt/b\n")
+    found = section_linker(Host({"root": str(tmp_path)}))
+    subprocess.run(
+        [LDCONFIG, "-X", "-r", str(tmp_path)],
+        capture_output=True,
+        check=True,
+        env={"LC_ALL": "C"},
+    )
+    (written, *_) = linker_cache(str(tmp_path))
+    assert [row["path"] for row in found["offered"]] == [written["path"]]

@@ -59,20 +59,22 @@ def _entries(cache):
     return entries
 
 
-def linker_files(host, name="/etc/ld.so.conf", visited=None):
-    """Each file of the linker's configuration with the directories it names."""
+def linker_lines(host, name="/etc/ld.so.conf", visited=None):
+    """(file, directory) of each line of the linker's configuration, in the order in which ldconfig
+    takes them: an included file stands where it is included. (file, None) begins each file."""
     visited = set() if visited is None else visited
     text = None if name in visited else host.text_or_none(name)
     if text is None:
-        return []
+        return
     visited.add(name)
-    current, files = {"path": name, "directories": []}, []
-    for line in text.splitlines():
-        fields = line.split("#")[0].replace(",", " ").replace(":", " ").split()
-        if fields and fields[0] == "include":
+    yield name, None
+    for line in [row.split("#")[0].strip() for row in text.splitlines()]:
+        fields = line.split()
+        if fields[:1] == ["include"]:
             for pattern in fields[1:]:
                 for found in host.glob(os.path.join(os.path.dirname(name), pattern)):
-                    files += linker_files(host, found, visited)
-        elif fields and fields[0] != "hwcap":
-            current["directories"] += [word.split("=")[0] for word in fields]
-    return [current, *files]
+                    for pair in linker_lines(host, found, visited):
+                        yield pair
+        elif fields and fields[0].lower() != "hwcap":
+            # ldconfig knows no separator: all up to a library type is one directory.
+            yield name, line.split("=")[0].rstrip().rstrip("/") or "/"

@@ -5,13 +5,17 @@ import os
 
 from ..constants import CUDA_FILE
 from ..elf import soname_of
-from ..linker_cache import linker_cache, linker_files
+from ..linker_cache import linker_cache, linker_lines
 from ..trees import library_directory, toolkit_trees
 
 
 def section_linker(host):
-    files = linker_files(host)
-    named = {host.realpath(directory) for entry in files for directory in entry["directories"]}
+    lines = list(linker_lines(host))
+    in_order = [directory for _, directory in lines if directory]
+    files = {name: [] for name, _ in lines}
+    for name, directory in lines:
+        files[name] += [directory] if directory else []
+    named = {host.realpath(directory) for directory in in_order}
     directories = [library_directory(host, tree) for tree in toolkit_trees(host)]
     cache, cache_error = [], None
     try:
@@ -19,11 +23,11 @@ def section_linker(host):
     except ValueError:
         cache_error = "/etc/ld.so.cache is damaged, or of an unknown format"
     return {
-        "files": files,
+        "files": [{"path": name, "directories": found} for name, found in files.items()],
         "cache": cache,
         "cache_error": cache_error,
-        "offered": offered_by_linker(host, files),
-        "providers": providers(host, files),
+        "offered": offered_by_linker(host, in_order),
+        "providers": providers(host, in_order),
         "unregistered": [d for d in directories if d and host.realpath(d) not in named],
     }
 
@@ -40,10 +44,11 @@ LINKER_LOCATIONS = (
 LINKER_SUBDIRECTORIES = ("", "/glibc-hwcaps/*", "/tls", "/haswell", "/x86_64", "/haswell/x86_64")
 
 
-def providers(host, files):
+def providers(host, in_order):
     """[{"soname", "path", "realpath"}]: every CUDA and cuDNN file that the linker may ever take."""
-    directories_ = [directory for entry in files for directory in entry["directories"]]
-    directories_ += [name for location in LINKER_LOCATIONS for name in host.glob(location)]
+    directories_ = in_order + [
+        name for location in LINKER_LOCATIONS for name in host.glob(location)
+    ]
     found = {}
     for directory in dict.fromkeys(host.realpath(location) for location in directories_):
         for below in [
@@ -63,10 +68,10 @@ def providers(host, files):
     return [row for row in rows if row["soname"]]
 
 
-def offered_by_linker(host, files):
+def offered_by_linker(host, in_order):
     """Where ldconfig would find each CUDA and cuDNN library, were it run now: the first one."""
     first = {}
-    for directory in [name for entry in files for name in entry["directories"]]:
+    for directory in in_order:
         for name in host.glob(glob.escape(directory) + "/lib*.so*"):
             if CUDA_FILE.match(os.path.basename(name)):
                 soname = soname_of(host, name)
