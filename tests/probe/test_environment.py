@@ -85,7 +85,7 @@ def test_what_services_and_cron_are_given_is_read_from_their_files(root: Path) -
     }
     for name, text, _ in given:
         put(root, name, text)
-    put(root, "etc/default/train", "export CUDA_VISIBLE_DEVICES=1\n")
+    put(root, "etc/default/train", "CUDA_VISIBLE_DEVICES=1\n")
     put(root, "etc/systemd/system/plain.service", "[Service]\nEnvironment=LANG=C\n")
     found = probe_tree(root)["environment"]
     seen = {row["where"]: row for row in found["others"] if row["where"].startswith("/etc")}

@@ -4,7 +4,7 @@ import os
 
 from .constants import REFUSED
 from .processes import NoAnswerError, run_command
-from .settings_files import assignments, files_of, mentioned
+from .settings_files import files_of, mentioned, shell_settings
 from .text import last_lines
 from .trust import Account, Judgement
 
@@ -115,10 +115,11 @@ def foreign_profile(host, found):
 def variables_by_reading(host, found):
     """The steering variables, as far as the files of a login assign them in plain words."""
     found = dict(found)
-    for name in profiles(host):
+    # `found` has those of the first file, which is no shell's, already.
+    for name in [name for name in profiles(host) if name != PROFILE_LOCATIONS[0]]:
         found.update(
             (key, value)
-            for key, value in assignments(host, host.text_or_none(name) or "")
+            for key, value in shell_settings(host.text_or_none(name) or "")
             if key in found
         )
     return found

@@ -4,6 +4,7 @@ import errno
 import os
 import re
 import shlex
+from functools import partial
 
 from .frameworks import each_of
 from .text import read_bounded
@@ -18,25 +19,26 @@ STEERING_VARIABLES = (
     *each_of("variables"),
 )
 PAM_LOCATIONS = ("/etc/security/pam_env.conf",)
-USER_SERVICE_LOCATIONS = ("/etc/environment.d/*.conf", "/usr/lib/environment.d/*.conf")
+USER_SERVICE_LOCATIONS = (("/etc/environment.d/", "/usr/lib/environment.d/"), ("*.conf",))
 MANAGER_LOCATIONS = (
-    "/etc/systemd/system.conf",
-    "/etc/systemd/system.conf.d/*.conf",
-    "/etc/systemd/user.conf",
-    "/etc/systemd/user.conf.d/*.conf",
+    (("/etc/systemd/",), ("system.conf", "system.conf.d/*.conf")),
+    (("/etc/systemd/",), ("user.conf", "user.conf.d/*.conf")),
 )
-# A drop-in of `service.d` is every service's; any other file of units is of one job.
-UNIT_LOCATIONS = tuple(
-    pattern + name
-    for pattern in (
-        "/etc/systemd/system/",
-        "/etc/systemd/user/",
-        "/run/systemd/system/",
-        "/usr/local/lib/systemd/system/",
-        "/usr/lib/systemd/system/",
-        "/lib/systemd/system/",
-    )
-    for name in ("*.service", "*.service.d/*.conf", "service.d/*.conf")
+# A drop-in of `service.d` is every service's; any other file of units is of one job. A file hides
+# those of its name in the directories after its own.
+UNITS = ("*.service", "*.service.d/*.conf", "service.d/*.conf")
+UNIT_LOCATIONS = (
+    (
+        (
+            "/etc/systemd/system/",
+            "/run/systemd/system/",
+            "/usr/local/lib/systemd/system/",
+            "/usr/lib/systemd/system/",
+            "/lib/systemd/system/",
+        ),
+        UNITS,
+    ),
+    (("/etc/systemd/user/",), UNITS),
 )
 CRON_LOCATIONS = ("/etc/crontab", "/etc/anacrontab")
 # Shells other than the one whose login is run, by how they assign variables.
@@ -57,73 +59,129 @@ def settings_of_files(host, unread):
     `job` where it is for one job alone, whose author may have meant it. Files that cannot be read
     are added to `unread`.
     """
-    found = []
+
+    def text_of(name, job=False):
+        try:
+            return host.text_or_none(name) or ""
+        except OSError as error:
+            # A user's own may be too large as well, which leaves what others set as it is.
+            if not job and not isinstance(error, PermissionError):
+                raise
+            unread.append(name)
+            return ""
+
+    rows = []
     for patterns, reader, job in (
         (PAM_LOCATIONS, pam_settings, False),
-        (USER_SERVICE_LOCATIONS, assignments, False),
-        (pam_env_files(host), assignments, False),
+        (pam_env_files(host), pam_assignments, False),
         (ZSH_LOCATIONS, shell_settings, False),
         (CSH_LOCATIONS, shell_settings, False),
         (FISH_LOCATIONS, shell_settings, False),
         (SSHD_LOCATIONS, sshd_settings, False),
-        (MANAGER_LOCATIONS, manager_settings, False),
-        (UNIT_LOCATIONS, unit_settings, True),
-        (CRON_LOCATIONS, assignments, False),
-        (CRON_JOB_LOCATIONS, assignments, True),
+        (CRON_LOCATIONS, cron_settings, False),
+        (CRON_JOB_LOCATIONS, cron_settings, True),
     ):
         for name in files_of(host, patterns):
-            variables = {}
-            try:
-                pairs = reader(host, host.text_or_none(name) or "")
-            except OSError as error:
-                # A user's own may be too large as well, which leaves what others set as it is.
-                if not job and not isinstance(error, PermissionError):
-                    raise
-                unread.append(name)
+            if job and not is_crontab(host, name):
                 continue
-            for key, value in pairs:
-                if key in STEERING_VARIABLES:
-                    variables[key] = value
-            if variables:
-                found.append(
-                    {
-                        "where": name,
-                        "variables": variables,
-                        "job": job and "/service.d/" not in name,
-                    }
-                )
+            rows.append((name, job, reader(text_of(name, job))))
+    names = [name for _, name in sorted(visible(host, *USER_SERVICE_LOCATIONS).items())]
+    # Which variables it names are set is not known: it counts as if none were.
+    pairs = [
+        (name, environment_file(re.sub(r"\$\{\w+:-([^{}]*)\}", r"\1", text_of(name))))
+        for name in regular(host, names)
+    ]
+    rows += [(name, False, left) for name, left in last_of(pairs)]
+    for names, job in units(host):
+        read = partial(text_of, job=job)
+        rows += [(name, job, left) for name, left in unit_settings(host, names, read)]
+    found = []
+    for name, job, pairs in rows:
+        variables = {
+            key: value
+            for key, value in dict(pairs).items()
+            if key in STEERING_VARIABLES and value is not None
+        }
+        if variables:
+            found.append({"where": name, "variables": variables, "job": job})
     return found
 
 
 def files_of(host, patterns):
     """Regular files of these patterns, each real one once (/lib may be /usr/lib)."""
+    return regular(host, [name for pattern in patterns for name in host.glob(pattern)])
+
+
+def regular(host, names):
+    """Those of them that lead to regular files, the first of each file."""
     found = {}
-    for pattern in patterns:
-        for name in host.glob(pattern):
-            path = host.path(host.realpath(name))
-            if os.path.isfile(path):
-                found.setdefault(path, name)
+    for name in names:
+        path = host.path(host.realpath(name))
+        if os.path.isfile(path):
+            found.setdefault(path, name)
     return list(found.values())
 
 
-def assignments(host, text):
-    """(name, value) of lines NAME=value, as crontabs and environment files have them."""
+def visible(host, directories, patterns):
+    """{path below its directory: path}: without those that an earlier directory's file hides."""
+    found = {}
+    for directory in directories:
+        for name in [name for pattern in patterns for name in host.glob(directory + pattern)]:
+            found.setdefault(name[len(directory) :], name)
+    return found
+
+
+def last_of(rows):
+    """[(file, [(name, value)])]: what is left of each file's where a later one sets it again."""
+    last = {key: (name, value) for name, pairs in rows for key, value in pairs}
+    found = {}
+    for key, (name, value) in last.items():
+        found.setdefault(name, []).append((key, value))
+    return list(found.items())
+
+
+def pam_lines(text):
+    """Lines as pam_env has them: up to a #, and one that ends in a backslash goes on."""
+    joined = ""
+    for line in text.split("\n"):
+        content, mark, _ = line.partition("#")
+        if not content.strip():
+            continue
+        if content.rstrip().endswith("\\") and not mark:
+            joined += content.rstrip()[:-1]
+        else:
+            yield (joined + content).strip()
+            joined = ""
+
+
+def pam_assignments(text):
+    """(name, value) of pam_env's environment files, such as /etc/environment; a name alone is taken
+    away."""
+    found = re.findall(r"^(?:export )?(\w+)(=?)(.*)$", "\n".join(pam_lines(text)), re.MULTILINE)
     return [
-        (key, value.strip().strip("\"'"))
-        for key, value in re.findall(
-            r"^[ \t]*(?:export[ \t]+)?([A-Za-z_]\w*)[ \t]*=(.*)$", text, re.MULTILINE
-        )
+        (key, unquoted(value) if mark else None) for key, mark, value in found if mark or not value
     ]
 
 
-def pam_settings(host, text):
-    """(name, value) of pam_env.conf."""
-    return [
-        (name, value.strip('"'))
-        for name, value in re.findall(
-            r"^[ \t]*(\w+)[ \t].*?(?:DEFAULT|OVERRIDE)=(\"[^\"]*\"|\S*)", text, re.MULTILINE
-        )
-    ]
+def unquoted(value):
+    """A value without the quotes around it: the last sign, where the first is one."""
+    value = value.strip()
+    if value[:1] not in ("'", '"'):
+        return value
+    return value[1:-1] if value[1:] and value[-1] in "\"'" else value[1:]
+
+
+def pam_settings(text):
+    """(name, value) of pam_env.conf. What an override that names other variables comes to is not
+    known, so the default counts beside it."""
+    found = []
+    for line in pam_lines(text):
+        values = dict(re.findall(r"\s(DEFAULT|OVERRIDE)=(\"[^\"]*\"|\S*)", line))
+        override, default = values.get("OVERRIDE", ""), values.get("DEFAULT")
+        if override.strip('"') and not re.search(r"[$@]\{", override):
+            default = override
+        found.append((line.split()[0], default.strip('"') if default else None))
+    return found
 
 
 def pam_env_files(host):
@@ -138,11 +196,16 @@ def pam_env_files(host):
     return sorted(set(found) - {"/etc/environment"})
 
 
-def shell_settings(host, text):
-    """(name, value) of lines such as `export A=b`, `setenv A b` and `set -gx A b`."""
+def shell_settings(text):
+    """(name, value) of lines such as `export A=b`, `setenv A b` and `set -gx A b`; `unsetenv A`,
+    `unset A` and `set -e A` count where nothing stands before them: others may be conditional."""
     found = []
     for line in text.splitlines():
+        unset = re.match(r"(?:unsetenv|unset|set\s+-\w*e\w*)\s+([^;#]*)", line)
         match = re.match(r"\s*(?:(?:export\s+)?(\w+)=|(?:setenv|set\s+-\w+)\s+(\w+)\s)(.*)", line)
+        if unset:
+            found += [(name, None) for name in unset.group(1).split()]
+            continue
         try:
             args = shlex.split(match.group(3), comments=True)[:1] if match else []
         except ValueError:
@@ -154,39 +217,100 @@ def shell_settings(host, text):
     return found
 
 
-def sshd_settings(host, text):
+def sshd_settings(text):
     """(name, value) that sshd sets for every session; a Match block is of some sessions only."""
     common = re.split(r"^[ \t]*match\b", text, maxsplit=1, flags=re.IGNORECASE | re.MULTILINE)[0]
     lines = re.findall(r"^[ \t]*setenv[ \t=]+(.*)$", common, re.IGNORECASE | re.MULTILINE)
     return [pair for line in lines for pair in parse_pairs(line)]
 
 
-def manager_settings(host, text):
-    """(name, value) of what systemd gives to all that it starts."""
-    lines = re.findall(
-        r"^[ \t]*(?:Default|Manager)Environment[ \t]*=(.*)$", join_continued(text), re.MULTILINE
-    )
-    return [pair for line in lines for pair in parse_pairs(line)]
+def is_crontab(host, name):
+    """Whether cron reads a file of this name: Debian's takes no other signs in /etc/cron.d."""
+    base = os.path.basename(name)
+    if name.startswith("/etc/cron.d/") and host.exists("/etc/debian_version"):
+        return bool(re.match(r"[A-Za-z0-9_-]+\Z", base))
+    return not re.search(r"^#|(~|\.rpm(save|orig|new))\Z", base)
 
 
-def unit_settings(host, text):
-    """(name, value) of a unit: its own variables, and those of the files that it names."""
+def cron_settings(text):
+    """(name, value) of a crontab's lines, in which both may be quoted."""
+    return [
+        (key, unquoted(value))
+        for _, key, value in re.findall(
+            r"^[ \t]*([\"']?)([A-Za-z_]\w*)\1[ \t]*=(.*)$", text, re.MULTILINE
+        )
+    ]
+
+
+def units(host):
+    """([files], whether they are of one job): each unit's as systemd reads them, drop-ins last."""
+    for locations, job in ((UNIT_LOCATIONS, True), (MANAGER_LOCATIONS, False)):
+        for directories, patterns in locations:
+            found = {}
+            for below, name in visible(host, directories, patterns).items():
+                unit, _, drop_in = below.partition("/")
+                real = host.realpath(name)
+                if drop_in:
+                    unit = unit[:-2]
+                elif real.startswith(directories):
+                    # A link is another name of the unit that it leads to.
+                    unit = os.path.basename(real)
+                found.setdefault(unit, []).append((drop_in, name))
+            for unit, rows in found.items():
+                names = [name for _, name in sorted(rows)]
+                # One that is masked is never started.
+                if ("", "/dev/null") not in [(part, host.realpath(name)) for part, name in rows]:
+                    yield names, job and unit != "service"
+
+
+def unit_settings(host, names, text_of):
+    """[(file, [(name, value)])] of a unit's files: variables, and those of the files it names."""
+    found = {"EnvironmentFile": [], "UnsetEnvironment": [], "Environment": []}
+    for name in regular(host, names):
+        for kind, value in re.findall(
+            r"^(?:Default|Manager)?(Environment|EnvironmentFile|UnsetEnvironment)[ \t]*=(.*)$",
+            unit_text(text_of(name)),
+            re.MULTILINE,
+        ):
+            # An empty value takes back what was listed before.
+            found[kind] = found[kind] + [(name, value.strip())] if value.strip() else []
+    rows = [(name, parse_pairs(value)) for name, value in found["Environment"]]
+    for name, value in found["EnvironmentFile"]:
+        pattern = value.lstrip("-")
+        for path in files_of(host, [pattern]) if pattern[:1] == "/" else []:
+            rows.append((name, environment_file(text_of(path))))
+    gone = [word for _, value in found["UnsetEnvironment"] for word in value.split()]
+    return [
+        (name, [pair for pair in pairs if pair[0] not in gone and "=".join(pair) not in gone])
+        for name, pairs in last_of(rows)
+    ]
+
+
+def unit_text(text):
+    """systemd's lines: one that ends in a backslash goes on in the next that is no comment."""
+    lines = [line.lstrip() for line in text.split("\n")]
+    text = "\n".join(line for line in lines if line[:1] not in ("#", ";"))
+    return re.sub(r"(?<!\\)((?:\\\\)*)\\\n", r"\1 ", text)
+
+
+QUOTED = r"""'([^']*)'|"((?:\\.|[^"\\])*)\""""
+ENVIRONMENT_LINE = re.compile(
+    r"^[ \t]*([^\s=#;][^=\n]*?)[ \t]*=((?:[ \t]*(?:%s))*)[ \t]*((?:\\.|[^\\\n])*)" % QUOTED,
+    re.MULTILINE | re.DOTALL,
+)
+
+
+def environment_file(text):
+    """(name, value) of systemd's environment files, whose values may go on in the next line."""
     found = []
-    for kind, line in re.findall(
-        r"^[ \t]*(Environment|EnvironmentFile)[ \t]*=(.*)$", join_continued(text), re.MULTILINE
-    ):
-        name = line.strip().lstrip("-")
-        if kind == "Environment":
-            found += parse_pairs(line)
-        elif name[:1] == "/":
-            for path in files_of(host, [name]):
-                found += assignments(host, host.text_or_none(path) or "")
+    for match in ENVIRONMENT_LINE.finditer(text):
+        value = "".join(
+            single or re.sub(r"\\(?:\n|([\"\\`$]))", r"\1", double)
+            for single, double in re.findall(QUOTED, match.group(2), re.DOTALL)
+        )
+        rest = re.sub(r"\\(?:\n|(.))", r"\1", match.group(5))
+        found.append((match.group(1), value + rest.rstrip()))
     return found
-
-
-def join_continued(text):
-    """systemd's lines: one that ends in a backslash goes on in the next."""
-    return re.sub(r"\\\n", " ", text)
 
 
 def parse_pairs(line):

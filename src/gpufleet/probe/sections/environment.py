@@ -15,7 +15,7 @@ from ..login import (
     variables_by_reading,
 )
 from ..processes import Child, NoAnswerError, await_all, run_command
-from ..settings_files import STEERING_VARIABLES, settings_of_files
+from ..settings_files import STEERING_VARIABLES, pam_assignments, settings_of_files
 
 # ruff: noqa: B905 (zip has no `strict` before Python 3.10)
 
@@ -23,11 +23,9 @@ from ..settings_files import STEERING_VARIABLES, settings_of_files
 def section_environment(host):
     found = dict.fromkeys(STEERING_VARIABLES)
     # pam_env reads this one before any shell starts.
-    for line in (host.text_or_none("/etc/environment") or "").splitlines():
-        key, mark, value = line.strip().partition("=")
-        key = key.replace("export ", "").strip()
-        if mark and key in found:
-            found[key] = value.strip().strip("\"'")
+    for key, value in pam_assignments(host.text_or_none("/etc/environment") or ""):
+        if key in found:
+            found[key] = value
     refused = foreign_profile(host, found)
     accounts = [] if refused else [None]
     if host.real and connected_account():
