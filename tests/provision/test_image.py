@@ -72,6 +72,27 @@ def test_an_image_keeps_the_declaration_and_has_another_connection(tmp_path: Pat
 
 @AS_ROOT
 @pytest.mark.parametrize(
+    "variables",
+    [
+        "ansible_connection=local",
+        "ansible_host=203.0.113.7",
+        '{"ansible_connection": "ssh", "ansible_host": "203.0.113.7"}',
+    ],
+)
+def test_variables_that_connect_to_another_place_are_refused(
+    tmp_path: Path, variables: str
+) -> None:
+    """The builder itself was provisioned, or a server."""
+    selector = HostSelector(inventory(tmp_path / "inv").inventories, "gpu07", [variables])
+    with (
+        pytest.raises(ConfigurationError, match="connect gpu07 to another place"),
+        in_image(selector, made(tmp_path / "root")),
+    ):
+        pass
+
+
+@AS_ROOT
+@pytest.mark.parametrize(
     ("limit", "absent", "words"),
     [
         (None, (), "2 hosts are selected"),
@@ -102,7 +123,7 @@ def test_the_running_system_is_no_image(tmp_path: Path) -> None:
 def system(tmp_path: Path) -> Path:
     """A system of a shell and a few programs of this machine, with their libraries."""
     place = made(tmp_path / "system", "bin/sh")
-    for name in ("sh", "cat", "ls", "sleep"):
+    for name in ("sh", "cat", "ls", "readlink", "sleep"):
         program = shutil.which(name)
         assert program
         needed = subprocess.run(["ldd", program], capture_output=True, text=True, check=False)
@@ -131,6 +152,43 @@ def test_a_command_in_an_image_sees_no_device_and_no_driver_of_the_builder(syste
         *("fd", "full", "null", "ptmx", "pts", "random", "shm", "stderr", "stdin", "stdout"),
         *("tty", "urandom", "zero"),
     }
+
+
+@AS_ROOT
+@pytest.mark.parametrize(
+    "target",
+    [
+        None,
+        "",
+        "/run/systemd/resolve/stub-resolv.conf",
+        "../run/NetworkManager/resolv.conf",
+        "/etc/resolvconf/run/resolv.conf",
+        "../run/../../../../{outside}",
+    ],
+)
+def test_names_are_resolved_as_on_the_builder_and_nothing_outside_is_written(
+    system: Path, tmp_path: Path, target: str | None
+) -> None:
+    (system / "etc/resolvconf").mkdir()
+    (system / "etc/resolvconf/run").symlink_to("/run/resolvconf")
+    outside = tmp_path / "outside"
+    if target:
+        (system / "etc/resolv.conf").symlink_to(target.format(outside=outside))
+    elif target is not None:
+        put(system, "etc/resolv.conf", "nameserver 192.0.2.1\n")
+    done = subprocess.run(
+        [*image.launcher(system), "/bin/cat", "/etc/resolv.conf"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    # Where the link's directory is not in the image, nothing is there to resolve names with.
+    if "outside" not in str(target):
+        assert done.stdout == Path("/etc/resolv.conf").read_text(encoding="utf-8"), done.stderr
+    assert not outside.exists()
+    if target == "":
+        kept = (system / "etc/resolv.conf").read_text(encoding="utf-8")
+        assert kept == "nameserver 192.0.2.1\n"
 
 
 @AS_ROOT

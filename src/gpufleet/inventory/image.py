@@ -36,15 +36,20 @@ done
 mount -t tmpfs -o mode=755 tmpfs "$root/run"
 mkdir -p "$root/run/lock" "$root/run/systemd"
 echo {IMAGE} >"$root/run/systemd/container"
-# Names are resolved as on the builder. A link leads into /run, where nothing is of the image.
-target=$(readlink "$root/etc/resolv.conf" || :)
+# Names are resolved as on the builder. A link is followed as the image itself follows it, since
+# its target may be a file of the builder; in /run nothing is of the image.
+target=$(chroot "$root" readlink -m /etc/resolv.conf || :)
 case $target in
-*run/*)
-  target=$root/run/${{target##*run/}}
-  mkdir -p "${{target%/*}}"
-  cat /etc/resolv.conf >"$target"
+/run/*)
+  mkdir -p "$root${{target%/*}}"
+  cat /etc/resolv.conf >"$root$target"
   ;;
-'') [ ! -f "$root/etc/resolv.conf" ] || mount --bind /etc/resolv.conf "$root/etc/resolv.conf" ;;
+/*)
+  if [ -d "$root${{target%/*}}" ]; then
+    [ -e "$root$target" ] || : >"$root$target"
+    mount --bind /etc/resolv.conf "$root$target"
+  fi
+  ;;
 esac
 exec chroot "$root" "$@"
 """

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from gpufleet.errors import ConfigurationError
 from gpufleet.inventory import HostSelector, inventory_hosts
-from gpufleet.inventory.image import CONNECTION
+from gpufleet.inventory.image import CONNECTION, launcher
 
 WHERE = "--chroot"
 # What a directory has that is the root of a system, and that commands in it need.
@@ -61,7 +61,16 @@ def in_image(selector: HostSelector, directory: Path) -> Iterator[HostSelector]:
         Path(folder, "hosts.yml").write_text(
             json.dumps({"all": {"hosts": {name: {}}}}), encoding="utf-8"
         )
-        yield replace(selector, inventories=[*sources(selector), folder], limit=name)
+        image = replace(selector, inventories=[*sources(selector), folder], limit=name)
+        # Variables of the command line count more than any inventory.
+        if inventory_hosts(image)[0].connection.launcher != launcher(place):
+            raise ConfigurationError(
+                f"The variables of the command line connect {name} to another place than the"
+                " image.",
+                "-e",
+                "Leave out ansible_connection and ansible_host: --chroot sets them.",
+            )
+        yield image
 
 
 def checked(directory: Path) -> Path:
