@@ -162,6 +162,8 @@ def test_another_architecture_is_declared_than_the_host_has() -> None:
 def test_resolve_takes_an_architecture() -> None:
     found = release("pytorch", "2.11.0", arch="aarch64")
     assert found["compute_capability"]["min"] == "8.0"
+    assert "aarch64" in found["sources"][0]
+    assert "aarch64" not in release("pytorch", "2.11.0")["sources"][0]
     (problem,) = release("tensorflow", "2.17.1", arch="aarch64")["problems"]
     assert problem["where"] == "--tensorflow"
     (problem,) = release("pytorch", "2.11.0", arch="arm64")["problems"]

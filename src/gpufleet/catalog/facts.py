@@ -120,7 +120,10 @@ def _on(framework: FrameworkId, row: Row, own: Row, arch: str) -> Row:
         return {**row, "unavailable": f"its wheel for {arch} {why}"}
     # The newest glibc that its libraries ask for was read in the other wheel.
     figures = {key: found[key] for key in _OF_WHEEL if key in found}
-    return {**row, "glibc_symbols_max": None, **figures}
+    tags = ", ".join(found.get("wheel_platform_tag", []))
+    # The rest is taken from the other wheel, whose sources follow.
+    source = [*found.get("source", [f"the wheel for {tags}"]), *row["source"]]
+    return {**row, "glibc_symbols_max": None, **figures, "source": source}
 
 
 def _measured(framework: FrameworkId, row: Row) -> Row:
