@@ -1,5 +1,8 @@
 # Apache-2.0, see LICENSE
-"""The pages about distributions, from distributions.yml: what ran, where and when."""
+"""The pages about distributions: what ran, where and when, and which drivers each has.
+
+The runs are in distributions.yml; the drivers are the catalog's.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,28 @@ from typing import Any
 
 import yaml
 
+from gpufleet.catalog import facts
+from gpufleet.resolver.driver_sources import System
+
+# The columns of the drivers: heading, source, architecture.
+COLUMNS = [
+    (f"{title}, {arch}", source, arch)
+    for arch in facts.machines()
+    for title, source in (("its own", "distro"), ("NVIDIA's repository", "nvidia_repo"))
+]
 MATRIX = """\
 Each cell says where an area ran and when that was recorded; an empty cell did not run. No host had
 a GPU. A distribution marked with * is a stand-in. [The log](distributions-log.md) lists the single
 steps, and what was real.
+
+"""
+DRIVERS = """
+## Drivers
+
+The driver branches in each distribution's own packages, of Ubuntu the server branches, and in
+NVIDIA's repository; NVIDIA's runfile is offered on all. What is not known is not planned. NVIDIA's
+repository was not read for aarch64: its branches are those of x86_64. The data and its sources:
+`src/gpufleet/catalog/data/driver_offers.yml`.
 
 """
 LOG = """\
@@ -35,17 +56,29 @@ def matrix(table: Callable[[list[str], list[list[str]]], str], source: str) -> s
         for run in family["runs"]
         for name in run["hosts"]
     }
+    systems = {row["name"]: System(row) for row in facts.document("driver_offers.yml")["systems"]}
     drivers, ran = [], []
     for name, row in data["distributions"].items():
-        drivers.append([name, row["own"], row["nvidia"], row["aarch64"]])
+        system = systems[row.get("system", name)]
+        drivers.append([name, *(_branches(system, *place) for _, *place in COLUMNS)])
         mark = "\\*" if row.get("stand_in") else ""
         ran.append([name + mark, *(cells.get((name, area), "") for area in data["areas"])])
     return (
         f"# Distributions\n{source}\n{MATRIX}"
         + table(["", *data["areas"].values()], ran)
-        + "\n## Drivers\n\n"
-        + table(["", "the distribution's own driver", "NVIDIA's repository", "aarch64"], drivers)
+        + DRIVERS
+        + table(["", *(title for title, _, _ in COLUMNS)], drivers)
     )
+
+
+def _branches(system: System, source: str, arch: str) -> str:
+    """The branches that a source has for a system: each one, or the range of a repository."""
+    if not system.is_read(source, arch):
+        return "not known"
+    if source == "nvidia_repo":
+        first, last = system.row[source]["from"], system.row[source]["to"]
+        return f"{first} to {last}" if last else f"{first} and newer"
+    return ", ".join(each.branch.number for each in system.offers(source, arch)) or "none"
 
 
 def log(source: str) -> str:

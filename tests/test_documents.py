@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from docs import screenshots
+from docs import distributions, screenshots
 from docs.generate import pages, plain, table
+from gpufleet.catalog import facts
 from gpufleet.inventory import HostSelector, inventory_hosts
 from gpufleet.judge.judge import CHECK_IDS
 from gpufleet.report import rendering
@@ -21,6 +22,12 @@ ROOT = Path(__file__).resolve().parents[1]
 @pytest.mark.parametrize(("path", "text"), list(pages()), ids=lambda value: str(value)[-30:])
 def test_generated_documents_are_up_to_date(path: Path, text: str) -> None:
     assert path.read_text() == text, "run './gpufleet docs'"
+
+
+def test_the_page_of_distributions_has_every_system_of_the_catalog() -> None:
+    rows = distributions.load()["distributions"].items()
+    systems = facts.document("driver_offers.yml")["systems"]
+    assert {row.get("system", name) for name, row in rows} == {row["name"] for row in systems}
 
 
 def test_the_threat_model_names_tests_that_there_are() -> None:
