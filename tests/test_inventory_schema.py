@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import yaml
 from gpufleet.cli import init
 from gpufleet.cli.main import main
 from gpufleet.model.spec import KEYS
+from gpufleet.resolver import resolve
 from tests.support.rdma_host import REPOSITORY
 from tests.support.wrong_variables import WRONG
 
@@ -32,6 +34,10 @@ SNIPPETS = [
     for block in re.findall(r"(?m)(?:^ {4}\S.*\n(?: {4}.*\n)*)", page.read_text())
     if re.match(r" {4}gpu_\w+:", block)
 ]
+# In the place of a mapping: an item of a list.
+ITEM = "[]"
+# How the parser begins the keys of a mapping.
+KNOWN = "remove it; the keys are "
 # What depends on several values, which a schema of single ones does not compare.
 TOGETHER = [
     {"gpu_containers": {"engine": "podman", "source": "docker_repo"}},
@@ -41,8 +47,44 @@ TOGETHER = [
 
 def test_the_schema_has_every_variable_of_the_spec() -> None:
     VALIDATOR.check_schema(SCHEMA)
-    assert not set(KEYS) - set(SCHEMA["properties"])
+    assert set(KEYS) - set(SCHEMA["properties"]) == set()
     assert all(row["description"] for row in SCHEMA["properties"].values())
+
+
+def mappings(schema: dict[str, Any], *place: str) -> Iterator[tuple[tuple[str, ...], set[str]]]:
+    """Each mapping of fixed keys that a schema has: where it stands, and its keys."""
+    for each in schema.get("anyOf", ()):
+        yield from mappings(each, *place)
+    if "items" in schema:
+        yield from mappings(schema["items"], *place, ITEM)
+    if keys := schema.get("properties"):
+        yield place, set(keys)
+        for key, part in keys.items():
+            yield from mappings(part, *place, key)
+    if isinstance(others := schema.get("additionalProperties"), dict):
+        yield from mappings(others, *place, "other.run")
+
+
+MAPPINGS = [
+    found
+    for key in KEYS
+    if key != "gpu_mig"  # its keys are numbers of GPUs
+    for found in mappings(SCHEMA["properties"].get(key, {}), key)
+]
+
+
+@pytest.mark.parametrize(("place", "keys"), MAPPINGS, ids=[".".join(row[0]) for row in MAPPINGS])
+def test_a_mapping_has_the_keys_that_the_parser_reads(
+    place: tuple[str, ...], keys: set[str]
+) -> None:
+    """A key without its option is refused by Ansible; an option that is not read, by the parser."""
+    declared: Any = {"no such key": None}
+    for key in reversed(place):
+        # Of the network's rows the parser reads those alone that name their ports.
+        declared = [{"ports": "mlx5_0", **declared}] if key == ITEM else {key: declared}
+    remedies = {each["remedy"] for each in resolve(declared)["problems"]}
+    (known,) = (each for each in remedies if each.startswith(KNOWN))
+    assert keys == set(known.removeprefix(KNOWN).split(", "))
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from typing import Any
 
 import pytest
@@ -118,6 +119,23 @@ def test_a_wrong_key_in_a_stack() -> None:
 def test_a_value_of_another_shape(declared: dict[str, Any], where: str) -> None:
     problem = refusal(declared)
     assert (problem["code"], problem["where"]) == ("wrong-type", where)
+
+
+# No plan depends on these, and the commands that need them read them themselves (those of Slurm,
+# pairs and collectives).
+READ_BY_COMMANDS = {
+    "gpu_nccl_dir",
+    "gpu_node_name",
+    "gpu_pair_address",
+    "gpu_scheduler_host",
+    "gpu_srun_options",
+}
+
+
+def test_each_variable_is_read() -> None:
+    """One that nobody reads would be accepted, and dropped: here each has a value of another
+    shape, which the parser refuses."""
+    assert set(KEYS) - {re.split(r"\W", where)[0] for _, where in WRONG} == READ_BY_COMMANDS
 
 
 def test_the_trap_of_unquoted_versions_is_explained() -> None:
