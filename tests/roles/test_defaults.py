@@ -35,7 +35,7 @@ def values(role: Path) -> dict[str, Any]:
 @pytest.mark.parametrize("role", ROLES, ids=lambda role: role.name)
 def test_defaults_are_documented_as_they_are(role: Path) -> None:
     described, actual = documented(role), values(role)
-    assert sorted(described) == sorted(actual)
+    assert set(described) == set(actual)
     for name, value in actual.items():
         former = FORMER_NAME.match(value) if isinstance(value, str) else None
         if name == "gpu_artifacts_cache":  # an expression, documented as the path that it gives

@@ -10,6 +10,7 @@ from gpufleet.resolver import resolve
 from gpufleet.spec import expectation
 from gpufleet.spec.parse import declaration_of
 from gpufleet.spec.probe_settings import probe_settings
+from tests.support.host_documents import refusal
 from tests.support.rdma_host import declared
 
 UUID = "GPU-4cf8db2d-06c0-7d70-1a51-e59b25b2c16c"
@@ -20,11 +21,6 @@ def expected(**wanted: Any) -> dict[str, Any]:
     assert plan["problems"] == []
     found: dict[str, Any] = plan["expect"]
     return found
-
-
-def problem(declared: dict[str, Any]) -> dict[str, str]:
-    (found,) = resolve(declared)["problems"]
-    return dict(found)
 
 
 def test_everything_that_is_declared_stands_in_the_plan() -> None:
@@ -54,7 +50,7 @@ def test_everything_that_is_declared_stands_in_the_plan() -> None:
 
 @pytest.mark.parametrize("key", expectation.KEYS)
 def test_each_key_refuses_a_wrong_type(key: str) -> None:
-    assert problem({"gpu_expect": {key: {"wrong": "type"}}})["where"].startswith(
+    assert refusal({"gpu_expect": {key: {"wrong": "type"}}})["where"].startswith(
         f"gpu_expect.{key}"
     )
 
@@ -112,7 +108,7 @@ def test_yaml_makes_truths_of_on_and_off(written: Any, meant: str) -> None:
     ],
 )
 def test_another_shape_is_refused(wanted: dict[str, Any], where: str, words: str) -> None:
-    found = problem({"gpu_expect": wanted})
+    found = refusal({"gpu_expect": wanted})
     assert (found["where"], words in found["message"] + found["remedy"]) == (where, True)
 
 
@@ -124,7 +120,7 @@ def test_another_shape_is_refused(wanted: dict[str, Any], where: str, words: str
     ],
 )
 def test_cards_that_cannot_all_be_there_are_refused(wanted: dict[str, Any], words: str) -> None:
-    found = problem({"gpu_expect": wanted})
+    found = refusal({"gpu_expect": wanted})
     assert (found["code"], found["where"]) == ("expect-clash", "gpu_expect.uuids")
     assert words in found["message"]
 
@@ -136,5 +132,5 @@ def test_the_account_that_uses_the_cards_is_reported_to_plan_and_probe() -> None
         == "slurm"
     )
     assert probe_settings(declaration_of({}).spec)["service_user"] is None
-    found = problem({"gpu_service_user": "slurm; reboot"})
+    found = refusal({"gpu_service_user": "slurm; reboot"})
     assert (found["where"], "an account's name" in found["message"]) == ("gpu_service_user", True)

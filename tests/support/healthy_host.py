@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -67,6 +67,11 @@ def snapshot() -> Document:
 def verdicts(plan: Document, snapshot: Document) -> dict[str, str]:
     """{check: verdict}."""
     return {check["id"]: check["verdict"] for check in judge.judge(plan, snapshot)["checks"]}
+
+
+def other_than(verdict: str, found: Mapping[str, str]) -> dict[str, str]:
+    """The checks with another verdict: compared with none, a failure names them."""
+    return {check: each for check, each in found.items() if each != verdict}
 
 
 def in_page(page: str) -> Document:

@@ -194,7 +194,7 @@ def codes(plan: Row) -> list[str]:
 def refusal(declared: Row, host: Row | None = None) -> Row:
     """The one problem that this declaration has."""
     problems: list[Row] = resolve(declared, host)["problems"]
-    assert len(problems) == 1, problems
+    assert len(problems) == 1, f"{declared} has the problems {problems}"
     return problems[0]
 
 

@@ -20,7 +20,7 @@ from tests.checks.faults.compute import (
     cublas_without_memory_beside_a_job,
     cublas_without_memory_that_nobody_holds,
 )
-from tests.support.healthy_host import Document, data, excused, verdicts
+from tests.support.healthy_host import Document, data, excused, other_than, verdicts
 from tests.support.host_parts import compute_run, framework, with_gpus
 
 
@@ -193,7 +193,8 @@ def test_of_cards_in_parts_cuda_shows_a_program_one(plan: Document, snapshot: Do
     framework(snapshot)["small"]["local_devices"].pop()
     judged = {check["id"]: check for check in judge.judge(plan, snapshot)["checks"]}
     apart = excused(plan)
-    assert {check["verdict"] for name, check in judged.items() if name not in apart} == {"PASS"}
+    alone = {name: row["verdict"] for name, row in judged.items() if name not in apart}
+    assert other_than("PASS", alone) == {}
     for check in ("toolkit.device-query", "stack.gpu"):
         assert "only that one was tested" in judged[check]["evidence"]
     found["devices"].clear()
@@ -330,5 +331,5 @@ def test_wheels_that_were_not_loaded_are_not_healthy(
     data(snapshot, "compute")["runs"].clear()
     snapshot["mode"] = mode
     judged = {check["id"]: check for check in judge.judge(plan, snapshot)["checks"]}
-    assert {judged[name]["verdict"] for name in LOADED} == {"INCONCLUSIVE"}
+    assert other_than("INCONCLUSIVE", {name: judged[name]["verdict"] for name in LOADED}) == {}
     assert cause in judged["toolkit.cublas"]["cause"]
