@@ -22,8 +22,8 @@ SYSTEMS = yaml.safe_load((ROLE.parents[1] / "tests/support/os_facts.yml").read_t
 EXPECTED = yaml.safe_load((Path(__file__).parent / "nvidia_driver_vars.yml").read_text())
 
 
-def rendered(system: str, arch: str = "x86_64", **driver: Any) -> dict[str, Any]:
-    """What the role works with on a system, for a plan's driver."""
+def with_own_file(system: str, arch: str = "x86_64", **driver: Any) -> tuple[str, dict[str, Any]]:
+    """The file of variables that the role takes on a system, and all variables with it."""
     os = {key: SYSTEMS[system][key] for key in ("id", "version_id", "codename")}
     family = "debian" if os["id"] in {"debian", "ubuntu"} else "redhat"
     plan = {"persistence": True, "fabric_manager": False, "version": None, **driver}
@@ -39,7 +39,12 @@ def rendered(system: str, arch: str = "x86_64", **driver: Any) -> dict[str, Any]
     )
     found = [name for name in files["files"] if (ROLE / "vars" / name).exists()]
     assert found, f"the role has no variables for {system}"
-    known.update(variables(f"vars/{found[0]}"))
+    return found[0], {**known, **variables(f"vars/{found[0]}")}
+
+
+def rendered(system: str, arch: str = "x86_64", **driver: Any) -> dict[str, Any]:
+    """What the role works with on a system, for a plan's driver."""
+    _, known = with_own_file(system, arch, **driver)
     templar = Templar(loader=DataLoader(), variables=known)
     names = ("packages", "helpers", "repository")
     return {name: templar.template(known[f"__nvidia_driver_{name}"]) for name in names}
@@ -67,6 +72,8 @@ def test_renders_what_was_written_down(system: str, source: str, branch: str, fl
 def test_every_system_and_every_branch_that_is_offered_is_written_down() -> None:
     """Whatever the resolver may choose, the role knows packages for."""
     assert set(EXPECTED) == set(SYSTEMS)
+    files = {path.name for path in (ROLE / "vars").glob("*-*.yml")}
+    assert files == {with_own_file(name)[0] for name in SYSTEMS}
     for name, about in SYSTEMS.items():
         host = Host({"sections": {"os": {"state": "ok", "data": about}}})
         system = driver_sources.system_of(host)
