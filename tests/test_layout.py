@@ -76,8 +76,8 @@ FRAMEWORK = re.compile("tensorflow|torch|jax", re.IGNORECASE)
 # Programs of one framework: they run it or read its wheels, and their names have it.
 PROGRAMS = ("catalog_tools/*_wheel.py", "workload/*.py")
 # How often the code of any other file may name a framework. Take an entry out when its names have
-# moved to `frameworks/`. A new framework adds its program and its wheel to the first and the fifth and
-# sixth of them; nothing else may grow.
+# moved to `frameworks/`. A new framework adds its wheel to measurement.py, and its programs to
+# command.py and distributed.py; nothing else may grow.
 NAMED = {
     "catalog_tools/measurement.py": 9,
     "checks/__init__.py": 1,
@@ -85,7 +85,6 @@ NAMED = {
     "report/bundle.py": 2,
     "workload/command.py": 11,
     "workload/distributed.py": 7,
-    "workload/own_libraries.py": 1,
 }
 
 

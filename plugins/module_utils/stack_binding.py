@@ -11,6 +11,7 @@ import json
 import os
 
 from ansible_collections.gpufleet.gpu.plugins.module_utils.binding import libraries_in_order
+from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.frameworks import each_of
 from ansible_collections.gpufleet.gpu.plugins.module_utils.python_environment import run
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (
     StateError,
@@ -32,8 +33,8 @@ MODULES = {"tensorflow": ("tensorflow",), "pytorch": ("torch",), "jax": ("jax", 
 
 
 # Directories of libraries in an environment's packages: NVIDIA's wheels, the first ones of
-# cuSPARSELt, and PyTorch up to 1.12, which contains libraries itself.
-INSIDE = ("nvidia/*/lib", "cusparselt/lib", "torch/lib")
+# cuSPARSELt, and what frameworks contain themselves.
+INSIDE = ("nvidia/*/lib", "cusparselt/lib", *each_of("libraries"))
 # What JAX uses and no toolkit has.
 BESIDE_TOOLKIT = ("nvidia/nccl/lib", "nvidia/nvshmem/lib")
 

@@ -13,6 +13,7 @@ Names = collections.namedtuple(
         "distributions",  # the packages that carry its releases
         "compiled",  # how the packages begin whose code the driver may compile
         "variables",  # the variables by which users keep it from GPUs
+        "libraries",  # where its packages have CUDA libraries of their own
         "starts_compiler",  # whether its run starts a C compiler
         # Its lines when it leaves a GPU unused, or compiles its code again for it: regular
         # expressions.
@@ -25,6 +26,7 @@ FRAMEWORKS = {
         distributions=("tensorflow", "tensorflow-gpu"),
         compiled=("tensorflow",),
         variables=(),
+        libraries=(),
         starts_compiler=False,
         log_lines=(
             "minimum required Cuda capability",
@@ -38,6 +40,8 @@ FRAMEWORKS = {
         distributions=("torch",),
         compiled=("torch", "triton"),
         variables=(),
+        # PyTorch up to 1.12; later ones have NVIDIA's wheels.
+        libraries=("torch/lib",),
         starts_compiler=True,
         log_lines=(
             "not compatible with the current PyTorch",
@@ -52,6 +56,7 @@ FRAMEWORKS = {
         distributions=("jax",),
         compiled=("jax",),
         variables=("JAX_PLATFORMS", "JAX_PLATFORM_NAME"),
+        libraries=(),
         starts_compiler=False,
         log_lines=(
             "Unable to initialize backend '(?:cuda|gpu)'",

@@ -99,10 +99,8 @@ def as_owner():
 
 
 def workload_sources():
-    constants = "gpufleet.probe.constants"
-    return dict(
-        sources("workload"), **{"gpufleet.probe": "", constants: sources("probe")[constants]}
-    )
+    """The workload, and what it may import: of the probe travels what it does (`joined`)."""
+    return dict(sources("probe"), **sources("workload"))
 
 
 def pack_program(entry, texts):

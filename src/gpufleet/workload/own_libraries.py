@@ -13,6 +13,7 @@ import re
 import sys
 
 from gpufleet.probe.constants import is_cuda_file
+from gpufleet.probe.frameworks import each_of
 
 from .loaded import mapped_files
 
@@ -65,8 +66,8 @@ def own_libraries():
     """{soname: path} of the CUDA libraries of the binding and of the wheels."""
     paths = bound_libraries()
     for site in site_directories():
-        for place in ("/nvidia/*/lib", "/torch/lib"):
-            paths += sorted(glob.glob(glob.escape(site) + place + "/lib*.so.*"))
+        for place in ("nvidia/*/lib", *each_of("libraries")):
+            paths += sorted(glob.glob(glob.escape(site) + "/" + place + "/lib*.so.*"))
     found = {}
     for path in paths:
         name = os.path.basename(path)
