@@ -51,6 +51,7 @@ def module(root: Path, name: str = BUILT) -> Path:
         (gzip.compress(b"x" * 999)[:-4], "it is cut off"),
         (base64.b64decode(ZSTD[0])[:-4], "it is cut off"),
     ],
+    ids=["empty", "a beginning", "a page", "zeros", "xz", "gzip", "zstd"],
 )
 @pytest.mark.parametrize("suffix", ["", ".xz"])
 def test_a_module_that_is_not_whole_says_why(
@@ -74,7 +75,9 @@ def test_a_packed_module_cut_anywhere_is_damaged(tmp_path: Path, pack: Any) -> N
         assert damage(str(path)), length
 
 
-@pytest.mark.parametrize("packed", [base64.b64decode(text) for text in ZSTD])
+@pytest.mark.parametrize(
+    "packed", [base64.b64decode(text) for text in ZSTD], ids=["first", "second"]
+)
 def test_a_module_packed_by_zstd_ends_with_its_last_block(tmp_path: Path, packed: bytes) -> None:
     """No Python before 3.14 unpacks it; where its blocks end is known without that."""
     path = tmp_path / "x"
