@@ -18,80 +18,19 @@ from gpufleet.commission.records import Store
 from gpufleet.errors import ConfigurationError
 from gpufleet.nightly.history import History
 from tests.support.command_line import ROOT
+from tests.support.commission_site import ALL, Site
 from tests.support.healthy_host import data
 from tests.support.moments import wait_until
 from tests.support.nightly_sessions import host, session
 from tests.support.recorded_hosts import (
     BURN_IN,
     READ,
-    RecordedHosts,
     slow_card,
     wrong_sample,
 )
 
-ALL = ["preflight", "provision", "verify", "deep", "burn-in", "collectives", "cool-down"]
 # The probe that each stage begins with, by its number; the first one reads.
 PROBES = ["read", "full", "full", "deep", "burn-in", "full"]
-NAMESPACE = "gpufleet-certificate"
-
-
-class Site:
-    """Hosts, a key, and what the command has left."""
-
-    def __init__(self, place: Path, names: list[str], gpus: int = 1) -> None:
-        self.place = place
-        self.hosts = RecordedHosts(place / "hosts", names, gpus)
-        self.state, self.database = place / "state", place / "history.sqlite"
-        self.key = place / "key"
-        subprocess.run(
-            ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "site", "-f", self.key],
-            check=True,
-        )
-        self.signers = place / "signers"
-        self.signers.write_text(f"site@example.org {self.key.with_suffix('.pub').read_text()}")
-
-    def words(self, *more: str) -> list[str]:
-        return [
-            "commission",
-            *("-i", str(self.hosts.inventory), "--state", str(self.state)),
-            *("--database", str(self.database), "--key", str(self.key)),
-            *("--burn-in", "60s", "--by", "ann", *more),
-        ]
-
-    def run(self, *more: str) -> int:
-        return main(self.words(*more))
-
-    def record(self, name: str) -> Any:
-        return Store(self.state).read(name)
-
-    def stopped(self, name: str) -> dict[str, str]:
-        """What did not pass on a host."""
-        return {stage: end for stage, end in self.outcomes(name).items() if end != "passed"}
-
-    def outcomes(self, name: str) -> dict[str, str]:
-        return {stage: row["outcome"] for stage, row in self.record(name)["stages"].items()}
-
-    def issued(self, kind: str, name: str) -> Any:
-        return json.loads((self.state / kind / f"{name}.json").read_text())
-
-    def states(self, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-        capsys.readouterr()
-        words = ("fleet", "-i", str(self.hosts.inventory), "--database", str(self.database))
-        assert main([*words, "--json"]) == 0
-        return {row["host"]: row for row in json.loads(capsys.readouterr().out)["hosts"]}
-
-    def verifies(self, path: Path, namespace: str = NAMESPACE) -> bool:
-        """Whether the standard tool accepts the signature of a file."""
-        done = subprocess.run(
-            [
-                *("ssh-keygen", "-Y", "verify", "-f", self.signers, "-I", "site@example.org"),
-                *("-n", namespace, "-s", f"{path}.sig"),
-            ],
-            input=path.read_bytes(),
-            capture_output=True,
-            check=False,
-        )
-        return done.returncode == 0
 
 
 @pytest.fixture
@@ -235,12 +174,13 @@ def test_the_baseline_is_in_the_history_and_no_nightly_run(site: Site) -> None:
 
 def test_a_longer_burn_in_is_run_and_a_shorter_one_is_not(site: Site) -> None:
     assert site.run() == 0
-    words = ("fleet", "-i", str(site.hosts.inventory), "--database", str(site.database))
-    assert main([*words, "--limit", "gpu01", "--set", "new", "--why", "longer"]) == 0
+    with History(site.database) as history:
+        history.flag("gpu01", "state", None)
     site.hosts.forget()
     assert site.run("--burn-in", "30s") == 0
     assert site.hosts.probes("gpu01") == ["read"]
-    assert main([*words, "--limit", "gpu01", "--set", "new", "--why", "longer"]) == 0
+    with History(site.database) as history:
+        history.flag("gpu01", "state", None)
     site.hosts.forget()
     assert site.run("--burn-in", "2m") == 0
     assert site.hosts.probes("gpu01") == ["read", "burn-in", "full"]

@@ -192,6 +192,18 @@ def test_a_certified_host_returns_to_service_and_a_refused_one_does_not(
     assert hosts.probes("gpu02")[:3] == ["read", "read", "full"]
 
 
+def test_a_certified_host_that_somebody_drained_later_stays_drained(
+    slurm: Slurm, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hosts = RecordedHosts(tmp_path / "hosts", NAMES[:1], 1)
+    assert run(hosts, tmp_path, "--hook", "slurm") == 0
+    drained = ["DRAIN", "Xid 79, ask ann before touching"]
+    slurm.nodes["gpu01"] = list(drained)
+    assert run(hosts, tmp_path, "--hook", "slurm") == 0
+    assert slurm.nodes["gpu01"] == drained
+    assert "gpu01 is certified, but out of service" in capsys.readouterr().out
+
+
 def test_a_host_that_does_not_come_back_is_certified_all_the_same(
     slurm: Slurm, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

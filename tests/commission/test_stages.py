@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
-from gpufleet.commission.identity import BURN_IN, CARDS, DRIVER, MACHINE, PLAN
+from gpufleet.commission.identity import BURN_IN, CARDS, DRIVER, MACHINE, PLAN, PORTS, STATE
 from gpufleet.commission.stages import (
+    PREFLIGHT,
+    RESUMED,
     STAGES,
     before_provisioning,
     duration,
@@ -16,7 +18,7 @@ from gpufleet.commission.stages import (
 )
 from gpufleet.errors import ConfigurationError
 
-NAMES = [stage.name for stage in STAGES]
+NAMES = [stage.name for stage in RESUMED]
 IDENTITY = {PLAN: "p", MACHINE: "m", CARDS: "c", DRIVER: "d"}
 BURNED_S = 1800.0
 
@@ -45,7 +47,14 @@ def test_a_stage_that_has_not_passed_takes_all_later_ones_with_it(gone: str) -> 
 
 @pytest.mark.parametrize(
     ("changed", "first"),
-    [(PLAN, "preflight"), (MACHINE, "preflight"), (DRIVER, "provision"), (CARDS, "verify")],
+    [
+        (STATE, "provision"),
+        (PLAN, "provision"),
+        (MACHINE, "provision"),
+        (PORTS, "provision"),
+        (DRIVER, "provision"),
+        (CARDS, "verify"),
+    ],
 )
 def test_what_changed_is_repeated_with_all_that_follows(changed: str, first: str) -> None:
     found = still_valid(passed(*NAMES), {**IDENTITY, changed: "other"}, BURNED_S)
@@ -54,7 +63,21 @@ def test_what_changed_is_repeated_with_all_that_follows(changed: str, first: str
 
 def test_a_card_that_is_no_longer_read_is_no_longer_proven() -> None:
     without = {name: value for name, value in IDENTITY.items() if name != CARDS}
-    assert list(still_valid(passed(*NAMES), without, BURNED_S)) == ["preflight", "provision"]
+    assert list(still_valid(passed(*NAMES), without, BURNED_S)) == ["provision"]
+
+
+def test_the_preflight_voids_nothing_but_is_valid_for_the_same_host_alone() -> None:
+    known = passed(PREFLIGHT.name, *NAMES)
+    # The ports of a fresh host show when their drivers are installed.
+    ports = {**IDENTITY, PORTS: "with drivers"}
+    whole = passed(*NAMES) | {name: {**known[name], PORTS: "with drivers"} for name in NAMES}
+    assert list(still_valid(whole, ports, BURNED_S)) == NAMES
+    assert "preflight" in still_valid(known, ports, BURNED_S, STAGES)
+    assert not still_valid(known, {**IDENTITY, MACHINE: "other"}, BURNED_S, STAGES)
+
+
+def test_a_host_that_could_not_be_identified_has_proven_nothing() -> None:
+    assert not still_valid({name: {} for name in NAMES}, {}, 0)
 
 
 def test_a_burn_in_that_was_shorter_is_repeated_and_a_longer_one_is_not() -> None:

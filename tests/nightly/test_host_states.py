@@ -41,6 +41,22 @@ def test_a_state_keeps_its_day_while_nothing_changes(history: History) -> None:
     assert host_states.recorded(history)["gpu01"]["since"] == "2026-11-03T10:00:00Z"
 
 
+def test_what_a_person_set_last_is_known_however_often_a_command_sets_states(
+    history: History,
+) -> None:
+    assert host_states.last_by_person(history, "gpu01") is None
+    host_states.set_state(history, "gpu01", state("new", why="old"))
+    host_states.set_state(history, "gpu01", state("quarantined", 2))
+    for number in range(2 * host_states.MOST_FORMER):
+        found = {**state("commissioning", 3, f"run {number}"), "command": "commission"}
+        host_states.set_state(history, "gpu01", found)
+    assert host_states.last_by_person(history, "gpu01") == state("quarantined", 2)
+    assert len(host_states.former(history, "gpu01")) == host_states.MOST_FORMER
+    # The same words of a person are another state.
+    host_states.set_state(history, "gpu01", state("commissioning", 4, found["why"]))
+    assert host_states.last_by_person(history, "gpu01") == state("commissioning", 4, found["why"])
+
+
 def test_a_host_without_a_state_is_new_unless_the_nightly_run_knows_it(history: History) -> None:
     for night in (4, 2, 3):
         history.record(session(night, host("gpu01", gpu__count="PASS")), measure=lambda *_: {})

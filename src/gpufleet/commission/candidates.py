@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 from gpufleet.inventory import InventoryHost
 from gpufleet.model.clock import utc_now
@@ -12,6 +13,7 @@ from gpufleet.model.commission import (
     Certificate,
     CommissionedHost,
     CommissionRecord,
+    HostState,
     HostStateName,
     Reason,
 )
@@ -22,9 +24,9 @@ from gpufleet.rollout.schedulers import Scheduler
 from gpufleet.verification.session import HostRun
 
 from .attempts import Settings
-from .stages import STAGES
+from .stages import RESUMED, Stage
 
-OWNER = "commission"
+OWNER: Final = "commission"
 # The beginning of each of our reasons in a scheduler.
 MARK = f"gpufleet {OWNER}:"
 RUNNING, PASSED, FAILED, NOT_JUDGED = "running", "passed", "failed", "not-judged"
@@ -45,27 +47,37 @@ class Request:
 
     def set_state(self, host: str, state: HostStateName, why: str) -> None:
         """Record the state of a host in the history."""
+        found: HostState = {
+            "state": state,
+            "since": utc_now(),
+            "by": self.by,
+            "why": why,
+            "command": OWNER,
+        }
         with History(self.settings.history) as history:
-            host_states.set_state(
-                history, host, {"state": state, "since": utc_now(), "by": self.by, "why": why}
-            )
+            host_states.set_state(history, host, found)
 
 
 @dataclass
 class Candidate:
     """A host that is being commissioned.
 
-    `valid`: the stages that need not be repeated. `stopped`: the stage that did not pass.
+    `set_by_person`: the last state that a person set; what was proven before counts no more.
+    `valid`: the stages that need not be repeated. `stopped`: the stage that did not pass, which
+    `ended` so. `ran`: whether a stage after the preflight was run now.
     """
 
     host: InventoryHost
     record: CommissionRecord
     declared: Plan
     seen: HostRun | None = None
+    set_by_person: HostState | None = None
     identity: dict[str, str] = field(default_factory=dict)
     valid: tuple[str, ...] = ()
     stopped: str = ""
+    ended: str = PASSED
     reasons: list[Reason] = field(default_factory=list)
+    ran: bool = False
     # Its certificate or refusal, and the file.
     document: Certificate | None = None
     issued: Path | None = None
@@ -79,13 +91,26 @@ class Candidate:
 
     @property
     def complete(self) -> bool:
-        """Whether no stage is left to run."""
-        return len(self.valid) == len(STAGES)
+        """Whether no stage is left to run, but the preflight of each run."""
+        return all(stage.name in self.valid for stage in RESUMED)
+
+    @property
+    def begins(self) -> bool:
+        """Whether stages after the preflight are left to run, and nothing speaks against them."""
+        return not self.stopped and not self.complete
+
+    def stop(self, stage: Stage, outcome: str, reasons: list[Reason]) -> None:
+        """Run no more stages on this host."""
+        self.stopped, self.ended, self.reasons = stage.name, outcome, reasons
+
+    def needs(self, stage: Stage) -> bool:
+        """Whether a stage is due."""
+        return not self.stopped and stage.name not in self.valid
 
     @property
     def outcome(self) -> str:
         """The outcome of the stage that stopped it, or `passed`."""
-        return self.record["stages"][self.stopped]["outcome"] if self.stopped else PASSED
+        return self.ended if self.stopped else PASSED
 
     def row(self) -> CommissionedHost:
         """The host's row of the command's document."""

@@ -114,12 +114,16 @@ def last_seen(each: Candidate, store: Store) -> Seen:
 
 
 def return_to_service(each: Candidate, request: Request, log: Log) -> None:
-    """Resume a certified host, whoever has drained it: the caller has asked for it."""
+    """Resume a certified host, whoever has drained it: the caller has asked for it.
+
+    A host on which no stage was run now, and that somebody else drained, stays drained.
+    """
     scheduler = request.scheduler
     if not scheduler.commands:
         return
     try:
-        if scheduler.states([each.name])[each.name].unschedulable:
+        state = scheduler.states([each.name])[each.name]
+        if state.unschedulable and (each.ran or state.ours(OWNER)):
             scheduler.resume(each.name)
         if missing := scheduler.not_returned([each.name]):
             state = missing[each.name]

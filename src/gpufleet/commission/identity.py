@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
-from gpufleet.model.commission import Part
+from gpufleet.model.commission import HostState, Part
 from gpufleet.model.plan import Plan
 from gpufleet.model.sections.gpu import SmiDevice
 from gpufleet.model.sections.host import Hardware
@@ -22,7 +22,9 @@ from gpufleet.model.validator import section_data
 PLAN, MACHINE, MEMORY, SLOTS, PORTS = "plan", "machine", "memory", "slots", "ports"
 DISKS = "disks"
 CARDS, DRIVER, INSTALLED, BURN_IN = "cards", "driver", "installed", "burn-in"
+STATE = "state"
 NAMES = {
+    STATE: "its state, set by a person,",
     PLAN: "its declaration",
     MACHINE: "the machine",
     MEMORY: "its memory modules",
@@ -49,12 +51,18 @@ def plan_digest(declared: Plan) -> str:
     return digest({key: value for key, value in declared.items() if key not in OF_STATE})
 
 
-def identity_of(declared: Plan, snapshot: Snapshot | None) -> dict[str, str]:
+def identity_of(
+    declared: Plan, snapshot: Snapshot | None, set_by_person: HostState | None = None
+) -> dict[str, str]:
     """The digest of each part of a host's identity; none of what was not read.
 
     `declared`: its plan, made without a snapshot: what was found on the host changes no digest.
+    `set_by_person`: the last state that a person set. Who takes a host out of production, or
+    returns it, knows more of it than what was proven before.
     """
     found = {PLAN: plan_digest(declared)}
+    if set_by_person:
+        found[STATE] = digest(set_by_person)
     if snapshot is None:
         return found
     data = section_data(snapshot)

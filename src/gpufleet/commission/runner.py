@@ -20,7 +20,7 @@ from gpufleet.errors import ConfigurationError, guarded
 from gpufleet.inventory import InventoryHost
 from gpufleet.judge import judge
 from gpufleet.model.clock import utc_now
-from gpufleet.model.commission import CommissionedHost, StageRecord
+from gpufleet.model.commission import CommissionedHost, HostState, StageRecord
 from gpufleet.model.verdict import SYMBOLS, Verdict
 from gpufleet.nightly import host_states
 from gpufleet.nightly.history import History
@@ -28,13 +28,14 @@ from gpufleet.verification.judging import plan_of
 from gpufleet.verification.session import HostRun
 
 from .attempts import Attempt, attempt_of, run_stage, session_of
-from .candidates import FAILED, MARK, PASSED, RUNNING, Candidate, Request
+from .candidates import FAILED, MARK, NOT_JUDGED, PASSED, RUNNING, Candidate, Request
 from .conclusion import conclude
 from .decision import reason
 from .identity import BURN_IN, NAMES, identity_of
 from .records import CERTIFICATES, Store
 from .stages import (
     PREFLIGHT,
+    RESUMED,
     STAGES,
     Stage,
     before_provisioning,
@@ -59,19 +60,12 @@ class Commission:
 
     def run(self) -> dict[str, CommissionedHost]:
         """Run every stage that is due, and conclude; the outcome of each host."""
-        self.identify()
+        self.identify(self.candidates)
         self.refuse_production()
         self.show_begin()
         self.take_out_of_service()
         for number, stage in enumerate(STAGES, 1):
-            due = [
-                each
-                for each in self.candidates
-                if not each.stopped
-                # The preflight costs nothing: the host was read anyway.
-                and (stage.name not in each.valid or (stage is PREFLIGHT and not each.complete))
-            ]
-            if due:
+            if due := [each for each in self.candidates if each.needs(stage)]:
                 self.run_stage(number, stage, due)
         self.console.print()
         for each in self.candidates:
@@ -80,32 +74,50 @@ class Commission:
 
     # -- before the first stage --------------------------------------------------------------------
 
-    def identify(self) -> None:
-        """Read what each host is; nothing computes, and nothing changes."""
+    def identify(self, candidates: Sequence[Candidate]) -> None:
+        """Read what each host is; nothing computes, and nothing changes.
+
+        A host that is not read is not judged: what it has passed stays in its record as it is.
+        """
         how = replace(self.settings.probe, mode="full", computes=False)
-        session = session_of("Reading", [each.host for each in self.candidates], how, self.console)
+        session = session_of("Reading", [each.host for each in candidates], how, self.console)
         runs = {run.name: run for run in session.hosts}
-        for each in self.candidates:
-            each.seen = runs[each.name]
+        states = self.set_by_persons()
+        for each in candidates:
+            each.seen, each.set_by_person = runs[each.name], states[each.name]
             each.identity = self.identity(each, each.seen)
-            passed = {
-                name: stage["inputs"]
-                for name, stage in each.record["stages"].items()
-                if stage["outcome"] == PASSED and self.store.intact(stage["evidence"])
+            each.valid = still_valid(self.passed(each), each.identity, self.settings.burn_in_s)
+            if each.seen.snapshot is None:
+                each.stop(PREFLIGHT, NOT_JUDGED, attempt_of(PREFLIGHT, each.seen).decision.reasons)
+                self.show_reasons(each)
+
+    def passed(self, each: Candidate) -> dict[str, dict[str, str]]:
+        """The inputs of each stage that a host has passed, and whose evidence is what it was."""
+        return {
+            name: stage["inputs"]
+            for name, stage in each.record["stages"].items()
+            if stage["outcome"] == PASSED and self.store.intact(stage["evidence"])
+        }
+
+    def set_by_persons(self) -> dict[str, HostState | None]:
+        """The last state of each host that a person set."""
+        with History(self.settings.history) as history:
+            return {
+                each.name: host_states.last_by_person(history, each.name)
+                for each in self.candidates
             }
-            each.valid = still_valid(passed, each.identity, self.settings.burn_in_s)
 
     def identity(self, each: Candidate, seen: HostRun) -> dict[str, str]:
         """What a host is; a defect of gpufleet makes no stage of it valid, and costs no other."""
         return guarded(
             "identified this host",
-            lambda: identity_of(each.declared, seen.snapshot),
+            lambda: identity_of(each.declared, seen.snapshot, each.set_by_person),
             lambda defect: {},
         )
 
     def refuse_production(self) -> None:
         """Raise `ConfigurationError` where a host in production would be loaded."""
-        names = [each.name for each in self.candidates if not each.complete]
+        names = [each.name for each in self.candidates if each.begins]
         with History(self.settings.history) as history:
             known = {row["host"]: row for row in host_states.fleet(history, names)}
         used = [
@@ -125,12 +137,14 @@ class Commission:
     def show_begin(self) -> None:
         """Print the stages with their estimates, and where each host begins."""
         burn_in_s = self.settings.burn_in_s
-        due = [stage for stage in STAGES if any(stage.name not in c.valid for c in self.candidates)]
+        due = [stage for stage in STAGES if any(c.needs(stage) for c in self.candidates)]
         if due:
             estimates = [f"{s.name} ({duration(s.estimate(burn_in_s))})" for s in due]
             total = sum(stage.estimate(burn_in_s) for stage in due)
             self.log(f"Stages: {', '.join(estimates)}; about {duration(total)} in all.")
         for each in self.candidates:
+            if each.stopped:
+                continue
             if each.complete:
                 self.log(f"{each.name}: every stage is still valid")
             elif why := self.why_again(each):
@@ -138,7 +152,7 @@ class Commission:
 
     def why_again(self, each: Candidate) -> str:
         """Where a host resumes, and why not later; empty for a host without a stage."""
-        stage = next(stage for stage in STAGES if stage.name not in each.valid)
+        stage = next(stage for stage in RESUMED if each.needs(stage))
         known: StageRecord | None = each.record["stages"].get(stage.name)
         if not known:
             return f"resumes with {stage.name}" if each.valid else ""
@@ -146,27 +160,31 @@ class Commission:
             return f"resumes with {stage.name}, which was interrupted"
         if known["outcome"] != PASSED:
             return f"resumes with {stage.name}, which did not pass"
-        changed = [NAMES.get(name, name) for name in changed_inputs(known["inputs"], each.identity)]
-        why = f"{', '.join(changed)} changed" if changed else "it was shorter, or has lost evidence"
+        changed = named(changed_inputs(stage, known["inputs"], each.identity))
+        why = f"{changed} changed" if changed else "it was shorter, or has lost evidence"
         return f"resumes with {stage.name}: {why}"
 
     def take_out_of_service(self) -> None:
         """Drain the hosts with a stage to run, if a scheduler is named, and record their state."""
-        begin = [each for each in self.candidates if not each.complete]
+        begin = [each for each in self.candidates if each.begins]
         scheduler, names = self.request.scheduler, [each.name for each in begin]
         states = scheduler.states(names)
         # What cannot be recorded stops the run before anything changes.
         for each in begin:
             self.request.set_state(each.name, "commissioning", "its stages run")
-            self.store.set_aside(CERTIFICATES, each.name)
-            each.record.pop("certificate", None)
+            self.withdraw(each)
         served = [name for name, state in states.items() if not state.unschedulable]
         for name in served:
             scheduler.drain(name, f"{MARK} under way since {utc_now()}")
         scheduler.wait_until_idle(names, self.request.drain_wait_s, self.log)
         if scheduler.commands and served:
             # Jobs may have used them when they were read.
-            self.identify()
+            self.identify(begin)
+
+    def withdraw(self, each: Candidate) -> None:
+        """Take the certificate of a host back, if it has one; the file stays beside the others."""
+        self.store.set_aside(CERTIFICATES, each.name)
+        each.record.pop("certificate", None)
 
     # -- stages ------------------------------------------------------------------------------------
 
@@ -174,21 +192,22 @@ class Commission:
         """Run a stage on hosts; each outcome is recorded when all have ended."""
         began, begin = utc_now(), time.monotonic()
         self.head(number, stage, due)
-        for each in due:
-            known = each.record["stages"]
-            each.record["stages"] = {name: known[name] for name in each.valid if name in known}
-            self.record(each, stage, began, None)
         if stage is PREFLIGHT:
+            # It takes no time, and what was read is judged: it is not recorded before it ends.
             found = {each.name: preflight(each) for each in due}
         else:
+            for each in due:
+                each.ran = True
+                self.forget(each)
+                self.record(each, stage, began, None)
             found = run_stage(stage, [each.host for each in due], self.settings)
         for each in due:
             attempt = found[each.name]
             if attempt.seen:
                 each.seen = attempt.seen
                 each.identity = self.identity(each, attempt.seen)
-            self.record(each, stage, began, attempt)
-            self.show_end(each, attempt, time.monotonic() - begin)
+            self.end(each, stage, began, attempt)
+            self.show_end(each, time.monotonic() - begin)
 
     def head(self, number: int, stage: Stage, due: list[Candidate]) -> None:
         """Print what begins, and about when it ends."""
@@ -199,6 +218,37 @@ class Commission:
             f" {stage.title}; about {duration(estimate)}, until {end:%H:%M} UTC"
         )
         self.console.print(Text(text, style="bold"), soft_wrap=True)
+
+    def end(self, each: Candidate, stage: Stage, began: str, attempt: Attempt) -> None:
+        """Record how a stage ended on a host."""
+        decision = attempt.decision
+        if stage is not PREFLIGHT:
+            self.record(each, stage, began, attempt)
+        elif self.tells(each, decision.outcome):
+            if decision.outcome != NOT_JUDGED:
+                self.forget(each)
+            if decision.outcome == FAILED:
+                self.withdraw(each)
+            self.record(each, stage, began, attempt)
+        if decision.outcome == PASSED:
+            each.valid = (*each.valid, stage.name)
+        else:
+            each.stop(stage, decision.outcome, decision.reasons)
+
+    def forget(self, each: Candidate) -> None:
+        """Drop what a host has passed, and what counts no more."""
+        known = each.record["stages"]
+        each.record["stages"] = {name: known[name] for name in each.valid if name in known}
+
+    def tells(self, each: Candidate, outcome: str) -> bool:
+        """Whether a preflight's outcome is recorded: one that passed before stays as it was.
+
+        The certificate names its evidence; and what was not judged now was judged then.
+        """
+        known = self.passed(each).get(PREFLIGHT.name)
+        if outcome == FAILED or known is None:
+            return True
+        return outcome == PASSED and bool(changed_inputs(PREFLIGHT, known, each.identity))
 
     def record(self, each: Candidate, stage: Stage, began: str, attempt: Attempt | None) -> None:
         """Write the record of a host with a stage that runs, or that has ended."""
@@ -217,10 +267,6 @@ class Commission:
             else [],
         }
         self.store.write(each.record)
-        if decision and decision.outcome == PASSED:
-            each.valid = tuple(dict.fromkeys((*each.valid, stage.name)))
-        elif decision:
-            each.stopped, each.reasons = stage.name, decision.reasons
 
     def inputs(self, each: Candidate, stage: Stage) -> dict[str, str]:
         """What a stage depends on, by the host as it was seen last."""
@@ -229,24 +275,32 @@ class Commission:
             found[BURN_IN] = f"{self.settings.burn_in_s:g}"
         return found
 
-    def show_end(self, each: Candidate, attempt: Attempt, seconds: float) -> None:
+    def show_end(self, each: Candidate, seconds: float) -> None:
         """Print how a stage ended on a host."""
-        decision = attempt.decision
-        if decision.outcome == PASSED:
+        if each.stopped:
+            self.show_reasons(each)
+        else:
             self.log(f"{SYMBOLS[Verdict.PASS]} {each.name} passed in {duration(seconds)}", "green")
-            return
-        failed = decision.outcome == FAILED
+
+    def show_reasons(self, each: Candidate) -> None:
+        """Print why a host is stopped."""
+        failed = each.outcome == FAILED
         symbol = SYMBOLS[Verdict.FAIL if failed else Verdict.INCONCLUSIVE]
-        for why in decision.reasons[:MOST_SHOWN]:
+        for why in each.reasons[:MOST_SHOWN]:
             style = "bold red" if failed else "yellow"
             self.log(f"{symbol} {each.name}: {why['check']}: {why['cause']}", style)
             self.log(f"  {why['remedy']}", "cyan")
-        if (more := len(decision.reasons) - MOST_SHOWN) > 0:
+        if (more := len(each.reasons) - MOST_SHOWN) > 0:
             self.log(f"  and {more} more")
 
     def log(self, text: str, style: str = "") -> None:
         """Print a line for the person who watches."""
         self.console.print(Text(f"  {text}", style=style), soft_wrap=True)
+
+
+def named(inputs: Sequence[str]) -> str:
+    """The parts of an identity, as a message names them."""
+    return ", ".join(NAMES[name] for name in inputs)
 
 
 def preflight(each: Candidate) -> Attempt:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpufleet.errors import ConfigurationError
@@ -12,7 +12,19 @@ from gpufleet.workload.consensus import NAMES
 from gpufleet.workload.formats import FORMATS
 from gpufleet.workload.toolkit_run import FORMAT_SHARE
 
-from .identity import BURN_IN, CARDS, DISKS, DRIVER, INSTALLED, MACHINE, MEMORY, PLAN, PORTS, SLOTS
+from .identity import (
+    BURN_IN,
+    CARDS,
+    DISKS,
+    DRIVER,
+    INSTALLED,
+    MACHINE,
+    MEMORY,
+    PLAN,
+    PORTS,
+    SLOTS,
+    STATE,
+)
 
 # What can be judged before anything is installed. The ports are judged where their own software
 # needs no provisioning.
@@ -33,8 +45,9 @@ OF_PORTS = ("network.adapters", "network.ports")
 # What has to have computed: a host that declares none of it would pass with nothing proven.
 COMPUTED = ("gpu.visible", "gpu.formats", "gpu.throughput")
 LOADED = ("gpu.sustained", "gpu.bandwidth", "gpu.after-load", "kernel.after-load")
-HARDWARE = (MACHINE, MEMORY, SLOTS, PORTS, DISKS)
-SOFTWARE = (PLAN, DRIVER, INSTALLED)
+# The parts of a host that show before anything is installed; its ports may need their drivers.
+BARE = (STATE, PLAN, MACHINE, MEMORY, SLOTS, DISKS)
+INSTALLED_HOST = (*BARE, PORTS, DRIVER, INSTALLED)
 
 # The seconds of a deep verification's load and of all that comes with it.
 DEEP_S, VERIFY_S = 480, 120
@@ -68,7 +81,7 @@ class Stage:
 PREFLIGHT = Stage(
     "preflight",
     "cards, ports, memory and disks as declared, before anything is installed",
-    (PLAN, *HARDWARE),
+    BARE,
     lambda burn_in_s: 30,
     BEFORE_PROVISIONING,
     ("gpu.count",),
@@ -76,44 +89,46 @@ PREFLIGHT = Stage(
 PROVISION = Stage(
     "provision",
     "driver, CUDA and stacks",
-    (*SOFTWARE, *HARDWARE),
+    INSTALLED_HOST,
     lambda burn_in_s: 15 * MINUTE,
 )
 VERIFY = Stage(
     "verify",
     "all checks, each GPU computes",
-    (*SOFTWARE, *HARDWARE, CARDS),
+    (*INSTALLED_HOST, CARDS),
     lambda burn_in_s: VERIFY_S,
     required=COMPUTED,
 )
 DEEP = Stage(
     "deep",
     "minutes of load, memory, copies between GPUs, contents of files",
-    (*SOFTWARE, *HARDWARE, CARDS),
+    (*INSTALLED_HOST, CARDS),
     lambda burn_in_s: DEEP_S,
     required=(*COMPUTED, *LOADED),
 )
 BURN = Stage(
     "burn-in",
     "all GPUs, in all formats, all links and a disk at once",
-    (*SOFTWARE, *HARDWARE, CARDS, BURN_IN),
+    (*INSTALLED_HOST, CARDS, BURN_IN),
     lambda burn_in_s: burn_in_s + DEEP_S,
     required=(*COMPUTED, *LOADED),
 )
 COLLECTIVES = Stage(
     "collectives",
     "NCCL's collectives with the other hosts",
-    (*SOFTWARE, *HARDWARE, CARDS),
+    (*INSTALLED_HOST, CARDS),
     lambda burn_in_s: 3 * MINUTE,
 )
 COOL_DOWN = Stage(
     "cool-down",
     "all checks once more; the baseline of the history",
-    (*SOFTWARE, *HARDWARE, CARDS),
+    (*INSTALLED_HOST, CARDS),
     lambda burn_in_s: VERIFY_S,
     required=COMPUTED,
 )
 STAGES: Sequence[Stage] = (PREFLIGHT, PROVISION, VERIFY, DEEP, BURN, COLLECTIVES, COOL_DOWN)
+# Each run begins with the preflight: what it found before makes no later stage valid or invalid.
+RESUMED = STAGES[1:]
 
 
 def seconds_of(text: str, option: str = "--burn-in") -> float:
@@ -150,32 +165,34 @@ def before_provisioning(plan: Plan, *, ports: bool) -> Plan:
 
 
 def still_valid(
-    passed: dict[str, dict[str, str]], identity: dict[str, str], burn_in_s: float
+    passed: Mapping[str, dict[str, str]],
+    identity: dict[str, str],
+    burn_in_s: float,
+    stages: Sequence[Stage] = RESUMED,
 ) -> tuple[str, ...]:
-    """The names of the stages that need not be repeated, in their order.
+    """The names of those of the stages that need not be repeated, in their order.
 
     `passed`: the inputs of each stage that has passed. A stage is valid if all earlier ones are,
     and nothing that it depends on is another. A burn-in that was longer than requested is valid.
     """
     valid: list[str] = []
-    for stage in STAGES:
+    for stage in stages:
         inputs = passed.get(stage.name)
-        if inputs is None or _changed(stage, inputs, identity, burn_in_s):
+        if inputs is None or is_short(stage, inputs, burn_in_s):
+            break
+        if PLAN not in identity or changed_inputs(stage, inputs, identity):
             break
         valid.append(stage.name)
     return tuple(valid)
 
 
-def _changed(
-    stage: Stage, inputs: dict[str, str], identity: dict[str, str], burn_in_s: float
-) -> bool:
-    if any(inputs.get(name) != identity.get(name) for name in stage.inputs if name != BURN_IN):
-        return True
+def is_short(stage: Stage, inputs: dict[str, str], burn_in_s: float) -> bool:
+    """Whether a stage is a burn-in that was shorter than requested."""
     return BURN_IN in stage.inputs and float(inputs.get(BURN_IN) or 0) < burn_in_s
 
 
-def changed_inputs(inputs: dict[str, str], identity: dict[str, str]) -> list[str]:
+def changed_inputs(stage: Stage, inputs: dict[str, str], identity: dict[str, str]) -> list[str]:
     """The inputs of a stage that are others now, by their names."""
     return [
-        name for name, digest in inputs.items() if name != BURN_IN and identity.get(name) != digest
+        name for name in stage.inputs if name != BURN_IN and inputs.get(name) != identity.get(name)
     ]

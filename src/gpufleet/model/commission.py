@@ -142,6 +142,9 @@ class HostState(TypedDict):
     since: Time
     by: Text
     why: str
+    command: NotRequired[
+        Annotated[Literal["commission"], "that set it by what it found; absent: a person set it"]
+    ]
 
 
 class FleetHost(HostState):

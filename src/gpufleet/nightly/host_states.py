@@ -52,10 +52,24 @@ def former(history: FlagStore, host: str) -> list[HostState]:
 
 def set_state(history: FlagStore, host: str, state: HostState) -> None:
     """Record a state, unless the host is in it already."""
-    known = former(history, host)
-    if known and known[-1]["state"] == state["state"] and known[-1]["why"] == state["why"]:
+    states = [*former(history, host), state]
+    if states[:-1] and _same(states[-2], state):
         return
-    history.flag(host, FLAG, json.dumps([*known, state][-MOST_FORMER:]))
+    kept = states[-MOST_FORMER:]
+    if not any(map(by_person, kept)):
+        # What a person set last stays known, however often `commission` was repeated since.
+        kept[0] = next(filter(by_person, reversed(states)), kept[0])
+    history.flag(host, FLAG, json.dumps(kept))
+
+
+def by_person(state: HostState) -> bool:
+    """Whether a person set a state, not a command by what it found."""
+    return "command" not in state
+
+
+def last_by_person(history: FlagStore, host: str) -> HostState | None:
+    """The last state of a host that a person set, None if there is none."""
+    return next(filter(by_person, reversed(former(history, host))), None)
 
 
 def state_of(host: str, known: dict[str, HostState], since: dict[str, str]) -> HostState:
@@ -95,6 +109,15 @@ def first_nights(history: History) -> dict[str, str]:
             "SELECT h.name, min(n.started) FROM looks l JOIN hosts h ON h.id = l.host"
             " JOIN nights n ON n.id = l.night WHERE n.kind = 'nightly' GROUP BY h.name"
         )
+    )
+
+
+def _same(known: HostState, state: HostState) -> bool:
+    """Whether two states differ in nothing but who set them, and when."""
+    return (known["state"], known["why"], by_person(known)) == (
+        state["state"],
+        state["why"],
+        by_person(state),
     )
 
 

@@ -1,0 +1,138 @@
+"""What a commissioning repeats, and what it leaves as it is: states of persons, hosts away, kills."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpufleet.commission import runner
+from tests.support.commission_site import ALL, Site
+from tests.support.healthy_host import data
+from tests.support.recorded_hosts import BURN_IN, READ, slow_card, wrong_sample
+
+WHOLE = ["read", "full", "full", "deep", "burn-in", "full"]
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path, ["gpu01"])
+
+
+def held(snapshot: Any) -> None:
+    """Somebody computes on a GPU of this host."""
+    data(snapshot, "driver")["holders"] = [
+        {"pid": 4711, "user": "ann", "command": "python3", "nodes": ["/dev/nvidia0"]}
+    ]
+
+
+def full(snapshot: Any) -> None:
+    """The disk of this host is full."""
+    data(snapshot, "disks")["free_mib"]["/tmp"] = 3
+
+
+# -- states ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", ["quarantined", "new", "returned"])
+def test_a_state_that_a_person_set_takes_all_stages_with_it(
+    site: Site, capsys: pytest.CaptureFixture[str], state: str
+) -> None:
+    assert site.run() == 0
+    site.set_state("gpu01", state, "falls off the bus")
+    site.hosts.forget()
+    site.hosts.change("gpu01", slow_card(0))
+    capsys.readouterr()
+    assert site.run() == 1
+    assert "gpu01 resumes with provision: its state, set by a person, changed" in (
+        capsys.readouterr().out
+    )
+    assert site.hosts.probes("gpu01") == WHOLE[:3]
+    assert site.states(capsys)["gpu01"]["state"] == "quarantined"
+    assert not (site.state / "certificates/gpu01.json").exists()
+    # What it sets itself voids nothing.
+    site.hosts.forget()
+    assert site.run() == 1
+    assert site.hosts.probes("gpu01") == ["read", "full"]
+
+
+def test_a_certified_host_that_others_use_stays_as_it_is(
+    site: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert site.run() == 0
+    files = site.files()
+    site.hosts.change("gpu01", held)
+    assert site.run() == 3
+    assert "others compute on its GPUs" in capsys.readouterr().out
+    assert site.files() == files
+    assert site.states(capsys)["gpu01"]["state"] == "production"
+
+
+def test_a_certified_host_that_fails_its_preflight_is_refused(
+    site: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert site.run() == 0
+    site.hosts.change("gpu01", full)
+    site.hosts.forget()
+    assert site.run() == 1
+    assert site.hosts.probes("gpu01") == ["read"]
+    assert site.states(capsys)["gpu01"]["state"] == "quarantined"
+    assert not (site.state / "certificates/gpu01.json").exists()
+    assert [each["check"] for each in site.issued("refusals", "gpu01")["reasons"]] == ["host.disk"]
+    # What was proven of it before is still valid.
+    site.hosts.record("gpu01", READ, site.hosts.healthy("gpu01", 0))
+    assert site.run() == 0
+    assert site.hosts.probes("gpu01") == ["read", "read"]
+    assert site.outcomes("gpu01") == dict.fromkeys(ALL, "passed")
+
+
+# -- what stops a run before its first stage -------------------------------------------------------
+
+
+@pytest.fixture
+def resumed(site: Site) -> Site:
+    """A host whose burn-in failed, and that is repaired."""
+    site.hosts.change("gpu01", wrong_sample(0), BURN_IN)
+    assert site.run() == 1
+    site.hosts.record("gpu01", BURN_IN, site.hosts.healthy("gpu01", 0))
+    site.hosts.forget()
+    return site
+
+
+def test_a_host_that_is_not_reached_keeps_what_it_has_passed(
+    resumed: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files, stand_in = resumed.files(), resumed.hosts.python.read_text()
+    resumed.hosts.python.write_text("#!/bin/sh\nexit 255\n")
+    capsys.readouterr()
+    assert resumed.run() == 3
+    assert "changed" not in capsys.readouterr().out
+    assert resumed.files() == files
+    assert resumed.states(capsys)["gpu01"]["state"] == "quarantined"
+    resumed.hosts.python.write_text(stand_in)
+    assert resumed.run() == 0
+    assert resumed.hosts.probes("gpu01") == ["read", "burn-in", "full"]
+
+
+def test_a_host_that_others_use_keeps_what_it_has_passed(resumed: Site) -> None:
+    resumed.hosts.change("gpu01", held, READ)
+    assert resumed.run() == 3
+    resumed.hosts.record("gpu01", READ, resumed.hosts.healthy("gpu01", 0))
+    resumed.hosts.forget()
+    assert resumed.run() == 0
+    assert resumed.hosts.probes("gpu01") == ["read", "burn-in", "full"]
+
+
+def test_a_run_that_is_killed_in_the_preflight_keeps_what_was_passed(
+    resumed: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object) -> None:
+        raise SystemExit(137)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(runner, "preflight", killed)
+        assert resumed.run() == 137
+    resumed.hosts.forget()
+    assert resumed.run() == 0
+    assert resumed.hosts.probes("gpu01") == ["read", "burn-in", "full"]
