@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from gpufleet.commission import runner
+from gpufleet.commission.stages import DEEP, Stage
 from tests.support.commission_site import ALL, Site
 from tests.support.healthy_host import data
 from tests.support.recorded_hosts import BURN_IN, READ, slow_card, wrong_sample
@@ -85,6 +86,58 @@ def test_a_certified_host_that_fails_its_preflight_is_refused(
     assert site.run() == 0
     assert site.hosts.probes("gpu01") == ["read", "read"]
     assert site.outcomes("gpu01") == dict.fromkeys(ALL, "passed")
+
+
+# -- what changes while stages run ------------------------------------------------------------------
+
+
+def other_machine(snapshot: Any) -> None:
+    """Another machine answers by the name of this host."""
+    data(snapshot, "os")["hardware"]["serial"] = "A26129999999"
+
+
+def test_no_certificate_joins_the_stages_of_two_machines(
+    site: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site.hosts.change_at("gpu01", len(WHOLE), "full", other_machine)
+    assert site.run() == 3
+    assert "the machine changed while it was commissioned" in capsys.readouterr().out
+    assert not list(site.state.glob("certificates/*"))
+    assert site.states(capsys)["gpu01"]["state"] == "commissioning"
+    site.hosts.forget()
+    (site.hosts.place / f"gpu01/at-{len(WHOLE)}.json").unlink()
+    site.hosts.change("gpu01", other_machine)
+    assert site.run() == 0
+    assert site.hosts.probes("gpu01") == WHOLE
+    assert site.issued("certificates", "gpu01")["parts"][0]["serial"] == "A26129999999"
+
+
+def test_a_host_that_a_person_takes_out_while_it_is_commissioned_is_not_certified(
+    site: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_stage = runner.run_stage
+
+    def run_and_take_out(stage: Stage, *rest: Any) -> Any:
+        if stage is DEEP:
+            site.set_state("gpu01", "quarantined", "smells of smoke")
+        return run_stage(stage, *rest)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(runner, "run_stage", run_and_take_out)
+        assert site.run() == 3
+    found = site.states(capsys)["gpu01"]
+    assert (found["state"], found["why"]) == ("quarantined", "smells of smoke")
+    assert not list(site.state.glob("certificates/*"))
+
+
+def test_the_ports_of_a_fresh_host_may_show_once_it_is_provisioned(site: Site) -> None:
+    assert data(site.hosts.recorded("gpu01", READ), "network")["devices"]
+
+    def without_ports(snapshot: Any) -> None:
+        data(snapshot, "network").update(devices=[], adapters=[])
+
+    site.hosts.change_at("gpu01", 1, READ, without_ports)
+    assert site.run() == 0
 
 
 # -- what stops a run before its first stage -------------------------------------------------------

@@ -38,7 +38,8 @@ with open(os.path.join(place, "probes")) as log:
     answered = len(log.readlines())
 if os.path.exists(os.path.join(place, "hang-%d" % answered)):
     time.sleep(600)
-with open(os.path.join(place, kind + ".json")) as stream:
+own = os.path.join(place, "at-%d.json" % answered)
+with open(own if os.path.exists(own) else os.path.join(place, kind + ".json")) as stream:
     found = json.load(stream)
 for run in found["sections"].get("compute", {{}}).get("data", {{}}).get("runs", []):
     for entry in run.get("sustained") or []:
@@ -134,6 +135,12 @@ class RecordedHosts:
     def record(self, name: str, kind: str, snapshot: Document) -> None:
         """Have a host answer this kind of probe so."""
         (self.place / name / f"{kind}.json").write_text(json.dumps(snapshot))
+
+    def change_at(self, name: str, number: int, kind: str, change: Any) -> None:
+        """Change what a host answers to the probe with this number, counted from 1."""
+        snapshot = self.recorded(name, kind)
+        change(snapshot)
+        self.record(name, f"at-{number}", snapshot)
 
     def recorded(self, name: str, kind: str) -> Document:
         """What a host answers to this kind of probe, to be changed."""

@@ -6,8 +6,9 @@ the directory of the commissionings. A host that a stage stops stays there; the 
 
 from __future__ import annotations
 
+import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -68,7 +69,9 @@ class Commission:
             if due := [each for each in self.candidates if each.needs(stage)]:
                 self.run_stage(number, stage, due)
         self.console.print()
+        states = self.set_by_persons()
         for each in self.candidates:
+            self.confirm(each, states[each.name])
             conclude(each, self.request, self.store, self.log)
         return {each.name: each.row() for each in self.candidates}
 
@@ -120,19 +123,25 @@ class Commission:
         names = [each.name for each in self.candidates if each.begins]
         with History(self.settings.history) as history:
             known = {row["host"]: row for row in host_states.fleet(history, names)}
-        used = [
-            f"{name}: since {known[name]['since']}, by {known[name]['by']}"
+        used = {
+            name: f"{name}: since {known[name]['since']}, by {known[name]['by']}"
             for name in names
             if known[name]["state"] == "production"
-        ]
+        }
         if used:
             raise ConfigurationError(
                 "Hosts in production are not commissioned: it loads all of their GPUs.\n"
-                + "\n".join(used)
+                + "\n".join(used.values())
                 + "\nNothing was changed on any host.",
                 "",
-                "Drain the host, then: gpufleet fleet HOST --set new --why TEXT.",
+                f"Drain the host, then: {self.command_for_new(used)}",
             )
+
+    def command_for_new(self, names: Iterable[str]) -> str:
+        """The command that sets the state of hosts to `new`, as a person types it."""
+        inventories = [word for each in self.settings.selector.inventories for word in ("-i", each)]
+        words = ["./gpufleet", "fleet", *inventories, "--database", str(self.settings.history)]
+        return shlex.join([*words, "--limit", ",".join(names), "--set", "new", "--why", "TEXT"])
 
     def show_begin(self) -> None:
         """Print the stages with their estimates, and where each host begins."""
@@ -274,6 +283,29 @@ class Commission:
         if BURN_IN in stage.inputs:
             found[BURN_IN] = f"{self.settings.burn_in_s:g}"
         return found
+
+    def confirm(self, each: Candidate, set_by_person: HostState | None) -> None:
+        """Stop a host that has passed, if its stages are not all of what it is now.
+
+        Hours pass while stages run: a part may be replaced, and a person may take the host out.
+        """
+        if each.stopped or each.seen is None:
+            return
+        each.set_by_person = set_by_person
+        each.identity, passed = self.identity(each, each.seen), self.passed(each)
+        valid = still_valid(passed, each.identity, self.settings.burn_in_s, STAGES)
+        if valid == tuple(stage.name for stage in STAGES):
+            return
+        stage = STAGES[len(valid)]
+        changed = named(changed_inputs(stage, passed.get(stage.name, {}), each.identity))
+        why = reason(
+            stage.name,
+            Verdict.INCONCLUSIVE,
+            f"{changed or 'its evidence'} changed while it was commissioned",
+            "the same command repeats what was proven before that",
+        )
+        each.stop(stage, NOT_JUDGED, [why])
+        self.show_reasons(each)
 
     def show_end(self, each: Candidate, seconds: float) -> None:
         """Print how a stage ended on a host."""
