@@ -21,8 +21,10 @@ from gpufleet.cli.main import main
 from gpufleet.commission import attempts
 from gpufleet.commission.attempts import blamed_hosts
 from gpufleet.inventory import HostSelector
+from gpufleet.nightly import host_states
+from gpufleet.nightly.history import History
 from gpufleet.rollout import schedulers
-from gpufleet.rollout.schedulers import PROMISE, SLURM, Scheduler
+from gpufleet.rollout.schedulers import PROMISE, SLURM, Scheduler, SchedulerError
 from lab import collectives
 from tests.support.collective_hosts import processes_with
 from tests.support.command_line import ROOT
@@ -190,6 +192,47 @@ def test_a_certified_host_returns_to_service_and_a_refused_one_does_not(
     assert slurm.busy["gpu02"] <= 0
     # It was read again when its jobs had ended, and so was its neighbour.
     assert hosts.probes("gpu02")[:3] == ["read", "read", "full"]
+
+
+@pytest.mark.parametrize("why", ["Jobs still run after 0 s", "Access denied", "knows no node"])
+def test_a_host_that_is_not_handed_over_stops_no_other(
+    slurm: Slurm, tmp_path: Path, capsys: pytest.CaptureFixture[str], why: str
+) -> None:
+    hosts = RecordedHosts(tmp_path / "hosts", NAMES[:2], 1)
+    if why.startswith("Jobs"):
+        slurm.busy = {"gpu02": 100_000}
+    elif why.startswith("Access"):
+        slurm.refused = {"gpu02"}
+    else:
+        del slurm.nodes["gpu02"]
+    assert run(hosts, tmp_path, "--hook", "slurm", "--drain-wait", "0") == 3
+    output = capsys.readouterr().out
+    assert why in output
+    assert "--resume" not in output
+    # It serves its jobs as before, and nothing is recorded of it.
+    assert all(node == ["", ""] for node in slurm.nodes.values())
+    assert hosts.probes("gpu02")[1:] == []
+    assert not (tmp_path / "state/gpu02.json").exists()
+    assert (tmp_path / "state/certificates/gpu01.json").exists()
+    with History(tmp_path / "history.sqlite") as history:
+        assert host_states.recorded(history).keys() == {"gpu01"}
+
+
+@pytest.mark.parametrize("stop", [SchedulerError("Nothing answers."), KeyboardInterrupt()])
+def test_what_stops_a_run_before_its_first_stage_gives_its_hosts_back(
+    slurm: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: BaseException
+) -> None:
+    hosts = RecordedHosts(tmp_path / "hosts", NAMES[:2], 1)
+    slurm.nodes["gpu02"] = ["DRAIN", "ann's"]
+
+    def not_idle(*_: object) -> None:
+        assert slurm.nodes["gpu01"][0] == "DRAIN"
+        raise stop
+
+    monkeypatch.setattr(Scheduler, "not_idle", not_idle)
+    assert run(hosts, tmp_path, "--hook", "slurm") != 0
+    assert slurm.nodes["gpu01"] == ["", ""]
+    assert slurm.nodes["gpu02"] == ["DRAIN", "ann's"]
 
 
 def test_a_certified_host_that_somebody_drained_later_stays_drained(

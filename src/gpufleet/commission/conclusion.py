@@ -24,7 +24,7 @@ def conclude(each: Candidate, request: Request, store: Store, log: Log) -> None:
         elif each.outcome == FAILED:
             refuse(each, request, store, log)
         else:
-            log(f"{each.name} is not judged: {each.stopped} did not pass, and nothing failed")
+            log(f"{each.name} is not judged, by its {each.stopped}: nothing failed")
 
     def failed(defect: Defect) -> None:
         each.error = defect.error

@@ -25,11 +25,12 @@ from gpufleet.model.commission import CommissionedHost, HostState, StageRecord
 from gpufleet.model.verdict import SYMBOLS, Verdict
 from gpufleet.nightly import host_states
 from gpufleet.nightly.history import History
+from gpufleet.rollout.schedulers import SchedulerError
 from gpufleet.verification.judging import plan_of
 from gpufleet.verification.session import HostRun
 
 from .attempts import Attempt, attempt_of, run_stage, session_of
-from .candidates import FAILED, MARK, NOT_JUDGED, PASSED, RUNNING, Candidate, Request
+from .candidates import FAILED, MARK, NOT_JUDGED, OWNER, PASSED, RUNNING, Candidate, Request
 from .conclusion import conclude
 from .decision import reason
 from .identity import BURN_IN, NAMES, identity_of
@@ -174,21 +175,63 @@ class Commission:
         return f"resumes with {stage.name}: {why}"
 
     def take_out_of_service(self) -> None:
-        """Drain the hosts with a stage to run, if a scheduler is named, and record their state."""
-        begin = [each for each in self.candidates if each.begins]
-        scheduler, names = self.request.scheduler, [each.name for each in begin]
-        states = scheduler.states(names)
-        # What cannot be recorded stops the run before anything changes.
+        """Drain the hosts with a stage to run, if a scheduler is named, and record their state.
+
+        What stops the run here gives back what it has drained; so does what stops a host.
+        """
+        begin, scheduler = [each for each in self.candidates if each.begins], self.request.scheduler
+        drained: list[str] = []
+        try:
+            self.drain(begin, drained)
+            late = scheduler.not_idle(names_of(begin), self.request.drain_wait_s, self.log)
+            for each in begin:
+                if each.name in late:
+                    self.leave(each, late[each.name])
+            left = [each for each in begin if each.begins]
+            if drained and left:
+                # Jobs may have used them when they were read.
+                self.identify(left)
+            for each in begin:
+                if each.begins:
+                    self.request.set_state(each.name, "commissioning", "its stages run")
+                    self.withdraw(each)
+        except BaseException:
+            self.give_back(drained)
+            raise
+        self.give_back([each.name for each in begin if each.stopped and each.name in drained])
+
+    def drain(self, begin: Sequence[Candidate], drained: list[str]) -> None:
+        """Drain the hosts that are in service, and add them to `drained`; stop the others."""
+        scheduler = self.request.scheduler
+        if not scheduler.commands:
+            return
+        states = scheduler.states(names_of(begin), known_only=True)
         for each in begin:
-            self.request.set_state(each.name, "commissioning", "its stages run")
-            self.withdraw(each)
-        served = [name for name, state in states.items() if not state.unschedulable]
-        for name in served:
-            scheduler.drain(name, f"{MARK} under way since {utc_now()}")
-        scheduler.wait_until_idle(names, self.request.drain_wait_s, self.log)
-        if scheduler.commands and served:
-            # Jobs may have used them when they were read.
-            self.identify(begin)
+            try:
+                if each.name not in states:
+                    raise scheduler.unknown(each.name)
+                if not states[each.name].unschedulable:
+                    scheduler.drain(each.name, f"{MARK} under way since {utc_now()}")
+                    drained.append(each.name)
+            except SchedulerError as error:
+                self.leave(each, error)
+
+    def leave(self, each: Candidate, error: SchedulerError) -> None:
+        """Stop a host that its scheduler does not hand over; the others go on."""
+        why = reason("scheduler", Verdict.INCONCLUSIVE, error.message, error.remedy)
+        each.stop(PREFLIGHT, NOT_JUDGED, [why])
+        self.show_reasons(each)
+
+    def give_back(self, drained: Sequence[str]) -> None:
+        """Resume hosts that this run has drained, and on which it has run nothing."""
+        scheduler = self.request.scheduler
+        for name in drained:
+            try:
+                if scheduler.states([name])[name].ours(OWNER):
+                    scheduler.resume(name)
+            except SchedulerError as error:
+                command = scheduler.resume_command(name)
+                self.log(f"{name} stays drained: {error} By hand: {command}", "yellow")
 
     def withdraw(self, each: Candidate) -> None:
         """Take the certificate of a host back, if it has one; the file stays beside the others."""
@@ -297,11 +340,17 @@ class Commission:
         if valid == tuple(stage.name for stage in STAGES):
             return
         stage = STAGES[len(valid)]
-        changed = named(changed_inputs(stage, passed.get(stage.name, {}), each.identity))
+        changed = {
+            name
+            for known in STAGES
+            if known.name in passed
+            for name in changed_inputs(known, passed[known.name], each.identity)
+        }
+        what = named([name for name in NAMES if name in changed]) or "its evidence"
         why = reason(
             stage.name,
             Verdict.INCONCLUSIVE,
-            f"{changed or 'its evidence'} changed while it was commissioned",
+            f"{what} changed while it was commissioned",
             "the same command repeats what was proven before that",
         )
         each.stop(stage, NOT_JUDGED, [why])
@@ -328,6 +377,11 @@ class Commission:
     def log(self, text: str, style: str = "") -> None:
         """Print a line for the person who watches."""
         self.console.print(Text(f"  {text}", style=style), soft_wrap=True)
+
+
+def names_of(candidates: Sequence[Candidate]) -> list[str]:
+    """The names of those that are not stopped."""
+    return [each.name for each in candidates if not each.stopped]
 
 
 def named(inputs: Sequence[str]) -> str:

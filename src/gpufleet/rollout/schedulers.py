@@ -286,13 +286,18 @@ class Scheduler:
             if self.nodes[host] not in known[name]:
                 if known_only:
                     continue
-                raise SchedulerError(
-                    f"{self.commands.name} knows no node {self.nodes[host]}.",
-                    host,
-                    "Set its gpu_node_name to its node name in the scheduler.",
-                )
+                raise self.unknown(host)
             found[host] = known[name][self.nodes[host]]
         return found
+
+    def unknown(self, host: str) -> SchedulerError:
+        """The error of a host that the scheduler does not know."""
+        name = self.commands.name if self.commands else "No scheduler"
+        return SchedulerError(
+            f"{name} knows no node {self.nodes[host]}.",
+            host,
+            "Set its gpu_node_name to its node name in the scheduler.",
+        )
 
     def drain(self, host: str, reason: str) -> None:
         """Stop new jobs on a host. The reason begins with our mark: `gpufleet OWNER: ...`."""
@@ -317,27 +322,45 @@ class Scheduler:
         self, hosts: Sequence[str], limit_s: float, log: Log = lambda text: None
     ) -> None:
         """Wait until no job runs on the hosts; raise `SchedulerError` after `limit_s` seconds."""
+        if late := list(self.not_idle(hosts, limit_s, log).values()):
+            causes = " ".join(error.message for error in late)
+            raise SchedulerError(causes, late[0].where, late[0].remedy)
+
+    def not_idle(
+        self, hosts: Sequence[str], limit_s: float, log: Log = lambda text: None
+    ) -> dict[str, SchedulerError]:
+        """Wait until no job runs on the hosts; what is wrong with those where that failed."""
         if not self.commands or not hosts:
-            return
+            return {}
         if self.commands.evict:
             with ThreadPoolExecutor(AT_ONCE) as pool:
-                list(pool.map(lambda host: self._run(host, "evict", limit_s), hosts))
-            return
+                ends = pool.map(lambda host: self._not_evicted(host, limit_s), hosts)
+                return {host: error for host, error in zip(hosts, ends, strict=True) if error}
         until, waiting = time.monotonic() + limit_s, ""
         while busy := [host for host, state in self.states(hosts).items() if state.busy]:
             if time.monotonic() > until:
-                jobs = "; ".join(
-                    f"{host}: {' '.join(self._run(host, 'jobs').split())}" for host in busy
-                )
-                raise SchedulerError(
-                    f"Jobs still run after {limit_s:g} s ({jobs}).",
-                    "",
-                    "Wait for them or cancel them; --resume --drain-wait S gives them more time.",
-                )
+                return {host: self._jobs_run(host, limit_s) for host in busy}
             if waiting != ", ".join(busy):
                 waiting = ", ".join(busy)
                 log(f"jobs still run on {waiting}")
             time.sleep(POLL_S)
+
+        return {}
+
+    def _not_evicted(self, host: str, limit_s: float) -> SchedulerError | None:
+        try:
+            self._run(host, "evict", limit_s)
+        except SchedulerError as error:
+            return error
+        return None
+
+    def _jobs_run(self, host: str, limit_s: float) -> SchedulerError:
+        jobs = " ".join(self._run(host, "jobs").split())
+        return SchedulerError(
+            f"Jobs still run after {limit_s:g} s ({host}: {jobs}).",
+            "",
+            "Wait for them or cancel them; --drain-wait S gives them more time.",
+        )
 
     def not_returned(self, hosts: Sequence[str]) -> dict[str, NodeState]:
         """Return the hosts that are still unavailable after `BACK_S` seconds."""
