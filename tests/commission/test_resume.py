@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from gpufleet.commission import runner
+from gpufleet.commission.records import Store
 from gpufleet.commission.stages import DEEP, Stage
 from tests.support.commission_site import ALL, Site
 from tests.support.healthy_host import data
@@ -138,6 +139,38 @@ def test_the_ports_of_a_fresh_host_may_show_once_it_is_provisioned(site: Site) -
 
     site.hosts.change_at("gpu01", 1, READ, without_ports)
     assert site.run() == 0
+
+
+# -- records that are not what they were ---------------------------------------------------------------
+
+
+def test_a_record_of_another_host_proves_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site = Site(tmp_path, ["gpu01", "gpu02"])
+    assert site.run("--limit", "gpu01") == 0
+    (site.state / "gpu02.json").write_text((site.state / "gpu01.json").read_text())
+    files = site.files()
+    assert site.run("--limit", "gpu02") == 4
+    error = capsys.readouterr().err
+    assert "The record of gpu02 cannot be read (it is of 'gpu01')" in error
+    assert {path: text for path, text in site.files().items() if path in files} == files
+
+
+@pytest.mark.parametrize("seconds", ["abc", "nan", "inf", "-1", ""])
+def test_a_burn_in_of_no_time_makes_its_record_unreadable(
+    site: Site, capsys: pytest.CaptureFixture[str], seconds: str
+) -> None:
+    record = Store(site.state).read("gpu01")
+    record["stages"]["burn-in"] = {
+        **{"outcome": "passed", "inputs": {"burn-in": seconds}, "by": "ann"},
+        **{"started": "2026-11-01T10:00:00Z", "finished": "2026-11-01T11:00:00Z"},
+        **{"reasons": [], "notes": [], "figures": [], "evidence": []},
+    }
+    Store(site.state).write(record)
+    assert site.run() == 4
+    assert "The record of gpu01 cannot be read" in capsys.readouterr().err
+    assert site.hosts.probes("gpu01") == []
 
 
 # -- what stops a run before its first stage -------------------------------------------------------

@@ -26,6 +26,8 @@ from gpufleet.model.commission import CommissionRecord, EvidenceFile
 from gpufleet.model.validator import faults
 from gpufleet.paths import host_file_name
 
+from .stages import burn_in_s
+
 SCHEMA = 1
 CERTIFICATES, REFUSALS, EVIDENCE, LOCKS = "certificates", "refusals", "evidence", "locks"
 SIGNATURE = ".sig"
@@ -50,6 +52,10 @@ class Store:
                 raise ValueError(str(found[0]))
             if document["schema"] != SCHEMA:
                 raise ValueError("another release wrote it")
+            if document["host"] != host:
+                raise ValueError(f"it is of {document['host']!r}")
+            for stage in document["stages"].values():
+                burn_in_s(stage["inputs"])
         except FileNotFoundError:
             return {"schema": SCHEMA, "host": host, "stages": {}}
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:

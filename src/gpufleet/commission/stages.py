@@ -186,9 +186,17 @@ def still_valid(
     return tuple(valid)
 
 
-def is_short(stage: Stage, inputs: dict[str, str], burn_in_s: float) -> bool:
+def burn_in_s(inputs: Mapping[str, str]) -> float:
+    """The seconds of a burn-in by a stage's inputs, 0 without one. Raises `ValueError`."""
+    seconds = float(inputs.get(BURN_IN, 0))
+    if not 0 <= seconds <= MOST_BURN_IN_S:
+        raise ValueError(f"a burn-in of {seconds} s")
+    return seconds
+
+
+def is_short(stage: Stage, inputs: Mapping[str, str], least_s: float) -> bool:
     """Whether a stage is a burn-in that was shorter than requested."""
-    return BURN_IN in stage.inputs and float(inputs.get(BURN_IN) or 0) < burn_in_s
+    return BURN_IN in stage.inputs and burn_in_s(inputs) < least_s
 
 
 def changed_inputs(stage: Stage, inputs: dict[str, str], identity: dict[str, str]) -> list[str]:
