@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from gpufleet.commission import attempts
 from gpufleet.commission.decision import (
+    Decision,
     burned,
     decided,
     faulty_parts,
@@ -17,6 +19,7 @@ from gpufleet.commission.identity import parts_of
 from gpufleet.commission.stages import BURN, PREFLIGHT, VERIFY
 from gpufleet.judge import judge
 from gpufleet.model.verdict import Verdict
+from gpufleet.verification.session import HostRun
 from tests.support.healthy_host import Document, data, document, with_cards
 
 
@@ -156,6 +159,8 @@ def test_hardware_that_no_finding_names_is_the_host_and_software_is_no_part(
     ]
     assert blamed(host, failing("toolkit.files", "bin/nvcc is missing")) == []
     assert blamed(host, failing("provision", "Ansible failed on this host")) == []
+    # A limit that somebody has set on a card is no fault of the card.
+    assert blamed(host, failing("gpu.settings", "GPU 0 has a limit of 300 W, declared 700")) == []
 
 
 def test_a_pair_blames_no_card_and_what_was_not_judged_blames_nobody(
@@ -246,3 +251,14 @@ def test_parts_have_what_a_vendor_asks_for(host: tuple[Document, Document]) -> N
         "adapter",
     ]
     assert [part["kind"] for part in parts_of("gpu01", None)] == ["host"]
+
+
+def test_a_host_that_drops_off_while_ansible_runs_is_not_judged(
+    host: tuple[Document, Document],
+) -> None:
+    plan: Any = host[0]
+    gone = HostRun("gpu01", None, plan, judge.unreachable("no answer", "see ssh"))
+    found = Decision(attempts.unprovisioned(gone, failed=True))
+    assert (found.outcome, checks(found)) == ("not-judged", ["host.reachable"])
+    whole = HostRun("gpu01", host[1], plan, judge.judge(*host))  # type: ignore[arg-type]
+    assert Decision(attempts.unprovisioned(whole, failed=True)).outcome == "failed"

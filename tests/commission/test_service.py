@@ -11,7 +11,9 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,11 +22,14 @@ from gpufleet.cli import commission
 from gpufleet.cli.main import main
 from gpufleet.commission import attempts
 from gpufleet.commission.attempts import blamed_hosts
+from gpufleet.commission.stages import COLLECTIVES
+from gpufleet.errors import ConfigurationError
 from gpufleet.inventory import HostSelector
 from gpufleet.nightly import host_states
 from gpufleet.nightly.history import History
 from gpufleet.rollout import schedulers
 from gpufleet.rollout.schedulers import PROMISE, SLURM, Scheduler, SchedulerError
+from gpufleet.verification.fabric_test import InUseError
 from lab import collectives
 from tests.support.collective_hosts import processes_with
 from tests.support.command_line import ROOT
@@ -157,6 +162,42 @@ def test_a_culprit_and_a_host_that_took_no_part_are_blamed() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        InUseError({"gpu02": "pid 7 (ann, python3)"}),
+        ConfigurationError("No stack has NCCL.", "gpu02", "Declare one."),
+        ConfigurationError("Expected a path.", "gpu02: gpu_nccl_dir", "Name one."),
+    ],
+)
+def test_a_host_that_cannot_take_part_stops_no_other(
+    monkeypatch: pytest.MonkeyPatch, error: ConfigurationError
+) -> None:
+    groups = []
+
+    def run_test(hosts: Sequence[Any], *rest: Any) -> Any:
+        names = [host.name for host in hosts]
+        groups.append(names)
+        if "gpu02" in names:
+            raise error
+        return fabric_test(1, "all", group_test(1, "passed", 400.0, *names))
+
+    monkeypatch.setattr(attempts.fabric_test, "run", run_test)
+    spec = SimpleNamespace(expect={"count": 8}, mig=None)
+    hosts: Any = [SimpleNamespace(name=name, spec=spec) for name in NAMES[:3]]
+    settings: Any = SimpleNamespace(
+        siblings=[], probe=SimpleNamespace(fanout=1), console=SimpleNamespace(print=print)
+    )
+    monkeypatch.setattr(attempts, "visible_gpus", lambda spec: 8)
+    found = attempts.collectives(COLLECTIVES, hosts, settings)
+    assert groups == [["gpu01", "gpu02", "gpu03"], ["gpu01", "gpu03"]]
+    assert {name: each.decision.outcome for name, each in found.items()} == {
+        "gpu01": "passed",
+        "gpu02": "not-judged",
+        "gpu03": "passed",
+    }
+
+
 # -- the scheduler ---------------------------------------------------------------------------------
 
 
@@ -192,6 +233,25 @@ def test_a_certified_host_returns_to_service_and_a_refused_one_does_not(
     assert slurm.busy["gpu02"] <= 0
     # It was read again when its jobs had ended, and so was its neighbour.
     assert hosts.probes("gpu02")[:3] == ["read", "read", "full"]
+
+
+def test_a_refusal_stands_where_the_scheduler_denies_the_drain(
+    slurm: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosts = RecordedHosts(tmp_path / "hosts", NAMES[:1], 1)
+    hosts.change("gpu01", slow_card(0))
+
+    def denied(*words: Any) -> None:
+        raise SchedulerError("Access denied.")
+
+    drain = Scheduler.drain
+
+    def first_only(self: Scheduler, host: str, reason: str) -> None:
+        (denied if "failed" in reason else partial(drain, self))(host, reason)
+
+    monkeypatch.setattr(Scheduler, "drain", first_only)
+    assert run(hosts, tmp_path, "--hook", "slurm") == 1
+    assert (tmp_path / "state/refusals/gpu01.json").exists()
 
 
 @pytest.mark.parametrize("why", ["Jobs still run after 0 s", "Access denied", "knows no node"])

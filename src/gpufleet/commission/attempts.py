@@ -7,7 +7,7 @@ call.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,7 @@ from gpufleet.report import terminal
 from gpufleet.spec.probe_settings import visible_gpus
 from gpufleet.verification import fabric_test
 from gpufleet.verification.collectives import OPERATIONS, Measure
-from gpufleet.verification.fabric_test import FabricOptions
+from gpufleet.verification.fabric_test import FabricOptions, InUseError
 from gpufleet.verification.options import ProbeOptions
 from gpufleet.verification.probing import verify
 from gpufleet.verification.session import HostRun, Session
@@ -136,19 +136,20 @@ def provision(stage: Stage, hosts: list[InventoryHost], settings: Settings) -> A
     )
     return {
         run.name: Attempt(
-            Decision(_unprovisioned(run, run.name in done.failed)), run, documents_of(run)
+            Decision(unprovisioned(run, run.name in done.failed)), run, documents_of(run)
         )
         for run in done.session.hosts
     }
 
 
-def _unprovisioned(run: HostRun, failed: bool) -> list[Reason]:
+def unprovisioned(run: HostRun, failed: bool) -> list[Reason]:
     """Why a host is not provisioned."""
     again = "see what Ansible and the report of ./gpufleet provision say; then commission it again"
-    if failed:
-        return [reason("provision", Verdict.FAIL, "Ansible failed on this host", again)]
+    # A host that is not reached is not judged: its network may have ended what Ansible did.
     if run.snapshot is None:
         return decided(PROVISION, run.result).reasons
+    if failed:
+        return [reason("provision", Verdict.FAIL, "Ansible failed on this host", again)]
     return [
         reason("provision", Verdict.FAIL, f"{name} differs from its plan: {why}", again)
         for name, why in differing(run.plan, run.snapshot).items()
@@ -243,14 +244,22 @@ def collectives(stage: Stage, hosts: list[InventoryHost], settings: Settings) ->
     group = [*hosts, *settings.siblings]
     found: Attempts = {}
     tests: list[FabricTest] = []
-    if len(group) == 1 and visible_gpus(group[0].spec) == 1:
-        note = "The host has one GPU, and no sibling was named: there is no collective."
-        return {hosts[0].name: Attempt(Decision(notes=[note]))}
     while any(host.name not in found for host in hosts):
         members = [host for host in group if host.name not in found]
-        test = fabric_test.run(
-            members, fabric_options(len(members)), _asks(settings), _log(settings)
-        )
+        if len(members) == 1 and visible_gpus(members[0].spec) == 1:
+            note = "The host has one GPU, and no sibling takes part: there is no collective."
+            found[members[0].name] = Attempt(Decision(notes=[note]))
+            continue
+        try:
+            test = fabric_test.run(
+                members, fabric_options(len(members)), _asks(settings), _log(settings)
+            )
+        except ConfigurationError as error:
+            apart = left_out(error, [host.name for host in members])
+            if not apart:
+                raise
+            found |= {name: Attempt(Decision([why])) for name, why in apart.items()}
+            continue
         tests.append(test)
         blamed = blamed_hosts(test)
         for name, why in blamed.items():
@@ -262,6 +271,20 @@ def collectives(stage: Stage, hosts: list[InventoryHost], settings: Settings) ->
     for attempt in found.values():
         attempt.documents["fabric"] = text
     return {host.name: found[host.name] for host in hosts}
+
+
+def left_out(error: ConfigurationError, members: Collection[str]) -> dict[str, Reason]:
+    """{host: why} of those that an error keeps from the collectives; the others go on."""
+    if isinstance(error, InUseError):
+        remedy = "once it is reached and no process uses its GPUs, commission the host again"
+        causes = {name: (why, remedy) for name, why in error.hosts.items()}
+    else:
+        causes = {error.where.partition(":")[0]: (error.message, error.remedy)}
+    return {
+        name: reason("collectives", Verdict.INCONCLUSIVE, cause, remedy)
+        for name, (cause, remedy) in causes.items()
+        if name in members
+    }
 
 
 def fabric_options(count: int) -> FabricOptions:

@@ -79,10 +79,15 @@ def refuse(each: Candidate, request: Request, store: Store, log: Log) -> None:
     log(f"{each.name} is refused: {why}", "bold red")
     log(f"for the vendor: {each.issued and each.issued.with_suffix('.html')}")
     scheduler = request.scheduler
-    if scheduler.commands:
+    if not scheduler.commands:
+        return
+    try:
         state = scheduler.states([each.name])[each.name]
         if state.ours(OWNER) or not state.unschedulable:
             scheduler.drain(each.name, f"{MARK} {why}")
+    except SchedulerError as error:
+        # The refusal stands, whatever the scheduler answers.
+        log(f"{each.name} is refused, and may still be in service: {error}", "bold red")
 
 
 def issue(

@@ -181,6 +181,16 @@ def wrong_samples(entries: Iterable[SustainedResult]) -> list[str]:
 
 # -- the part at fault -----------------------------------------------------------------------------
 
+# What these compare is set by a command or in the inventory, whichever part they name.
+SETTINGS = {
+    "gpu.mig",
+    "gpu.settings",
+    "network.gpudirect",
+    "network.lossless",
+    "network.settings",
+    "network.setup",
+}
+
 
 def faulty_parts(parts: Sequence[Part], reasons: Sequence[Reason]) -> list[FaultyPart]:
     """The parts to send back, each with what was found of it; what failed decides, nothing else.
@@ -191,7 +201,7 @@ def faulty_parts(parts: Sequence[Part], reasons: Sequence[Reason]) -> list[Fault
     failing = [each for each in reasons if each["verdict"] in FAILING]
     blamed: dict[int, list[Reason]] = {}
     for each in failing:
-        named = _named(parts, each)
+        named = [] if each["check"] in SETTINGS else _named(parts, each)
         if not named and _of_hardware(each["check"]):
             named = [at for at, part in enumerate(parts) if part["kind"] == "host"]
         for at in named:

@@ -62,7 +62,17 @@ class FabricOptions:
 
 
 class InUseError(ConfigurationError):
-    """Hosts that others use, or of which this is not known."""
+    """Hosts that others use, or of which this is not known: {host: why}."""
+
+    def __init__(self, hosts: Mapping[str, str]) -> None:
+        self.hosts = hosts
+        super().__init__(
+            "Nothing was tested: hosts are in use, or nobody knows whether they are.\n"
+            + "\n".join(f"{name}: {why}" for name, why in hosts.items()),
+            "",
+            "Drain these hosts first, leave them out (--limit), or test beside what runs there:"
+            " --shared.",
+        )
 
 
 def run(
@@ -164,24 +174,18 @@ def deadline(options: FabricOptions) -> Callable[[int], float]:
 
 def refuse_used(outcomes: Mapping[str, Probed]) -> None:
     """Refuse hosts on whose GPUs others compute. Raises `InUseError`."""
-    used: list[str] = []
+    used: dict[str, str] = {}
     for name, outcome in outcomes.items():
         if outcome.snapshot is None:
-            used.append(f"{name}: {outcome.cause}")
+            used[name] = str(outcome.cause)
             continue
         found = holders(Sections(outcome.snapshot, ()))
         if found is None:
-            used.append(f"{name}: which processes use its GPUs is unknown")
+            used[name] = "which processes use its GPUs is unknown"
         elif found:
-            used.append(f"{name}: {', '.join(found[:4])}")
+            used[name] = ", ".join(found[:4])
     if used:
-        raise InUseError(
-            "Nothing was tested: hosts are in use, or nobody knows whether they are.\n"
-            + "\n".join(used),
-            "",
-            "Drain these hosts first, leave them out (--limit), or test beside what runs there:"
-            " --shared.",
-        )
+        raise InUseError(used)
 
 
 def search(
