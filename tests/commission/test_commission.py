@@ -108,6 +108,38 @@ def test_a_certificate_with_one_changed_byte_is_not_verified(site: Site) -> None
         assert not site.verifies(path)
 
 
+@pytest.mark.parametrize("name", ["gpu01.html", "gpu01.json.sig", "gpu01.html.sig"])
+def test_a_certificate_of_which_something_was_changed_or_lost_is_issued_again(
+    site: Site, name: str
+) -> None:
+    """A forged page went unnoticed, as did a signature that was gone."""
+    assert site.run() == 0
+    path = site.state / "certificates" / name
+    if path.suffix == ".html":
+        path.write_text("Certified")
+    else:
+        path.unlink()
+    site.hosts.forget()
+    assert site.run() == 0
+    assert site.hosts.probes("gpu01") == ["read"]
+    for ending in ("json", "html"):
+        assert site.verifies(site.state / f"certificates/gpu01.{ending}")
+
+
+def test_the_evidence_of_a_refusal_stays(site: Site) -> None:
+    """The next run overwrote what the refusal lists, and its checksums were those of nothing."""
+    site.hosts.change("gpu01", wrong_sample(0), BURN_IN)
+    assert site.run() == 1
+    refused = site.issued("refusals", "gpu01")
+    healthy = site.hosts.healthy("gpu01", 0)
+    for kind in (READ, "full", "deep", BURN_IN):
+        site.hosts.record("gpu01", kind, healthy)
+    site.hosts.replace_card("gpu01", 0, "1660000000001")
+    assert site.run() == 0
+    listed = [each for stage in refused["stages"] for each in stage["evidence"]]
+    assert listed and Store(site.state).intact(listed)
+
+
 def test_a_repaired_host_repeats_what_the_part_changed_and_nothing_else(
     site: Site, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -192,7 +224,7 @@ def test_a_longer_burn_in_is_run_and_a_shorter_one_is_not(site: Site) -> None:
 def test_evidence_that_was_changed_is_gathered_again(site: Site) -> None:
     site.hosts.change("gpu01", wrong_sample(0), BURN_IN)
     assert site.run() == 1
-    (site.state / "evidence/gpu01/deep-snapshot.json").write_text("{}")
+    next((site.state / "evidence/gpu01").glob("deep-*-snapshot.json")).write_text("{}")
     site.hosts.forget()
     assert site.run() == 1
     assert site.hosts.probes("gpu01") == ["read", "deep", "burn-in"]

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from gpufleet.errors import ConfigurationError, Defect, guarded
 from gpufleet.model.clock import utc_now
-from gpufleet.model.commission import Certificate
+from gpufleet.model.commission import Certificate, IssuedCertificate
 from gpufleet.report import certificate_page
 from gpufleet.rollout.schedulers import SchedulerError
 
 from . import signing
 from .candidates import FAILED, MARK, OWNER, PASSED, Candidate, Log, Request
 from .certificate import Seen, certificate
-from .records import CERTIFICATES, REFUSALS, Store, sha256_of
+from .records import CERTIFICATES, REFUSALS, SIGNATURE, Store, sha256_of
 from .stages import STAGES
 
 
@@ -41,15 +43,8 @@ def conclude(each: Candidate, request: Request, store: Store, log: Log) -> None:
 def certify(each: Candidate, request: Request, store: Store, log: Log) -> None:
     """Issue the certificate, unless the host has it already; return the host to service."""
     key, known = str(request.key or ""), each.record.get("certificate")
-    path = store.directory / known["file"] if known else None
-    if (
-        known
-        and path
-        and path.is_file()
-        and sha256_of(path) == known["sha256"]
-        and key in {"", known["key"]}
-    ):
-        each.issued = path
+    if known and key in {"", known["key"]} and is_whole(known, store):
+        each.issued, key = store.directory / known["file"], known["key"]
     else:
         store.set_aside(REFUSALS, each.name)
         issued = issue(each, request, store, CERTIFICATES, signing.CERTIFICATE)
@@ -59,12 +54,24 @@ def certify(each: Candidate, request: Request, store: Store, log: Log) -> None:
             "sha256": sha256_of(each.issued),
             "issued": issued["issued"],
             "key": key,
+            "page_sha256": sha256_of(each.issued.with_suffix(".html")),
         }
         store.write(each.record)
     request.set_state(each.name, "production", "it is certified")
     signed = f"signed by {key}" if key else "not signed: no --key was named"
     log(f"{each.name} is certified: {each.issued} ({signed})", "green")
     return_to_service(each, request, log)
+
+
+def is_whole(known: IssuedCertificate, store: Store) -> bool:
+    """Whether a certificate, its page and their signatures are what was issued."""
+    path = store.directory / known["file"]
+    page = path.with_suffix(".html")
+    checksums = {path: known["sha256"], page: known.get("page_sha256")}
+    signatures = [Path(f"{each}{SIGNATURE}") for each in checksums] if known["key"] else []
+    return all(each.is_file() for each in (*checksums, *signatures)) and all(
+        wanted in {None, sha256_of(each)} for each, wanted in checksums.items()
+    )
 
 
 def refuse(each: Candidate, request: Request, store: Store, log: Log) -> None:

@@ -1,7 +1,8 @@
 """The directory of the commissionings: a record of each host, its evidence, its certificate.
 
     DIR/HOST.json                     the record, written by rename after each step
-    DIR/evidence/HOST/STAGE-NAME.json what a stage has found: snapshot, plan, verdicts
+    DIR/evidence/HOST/STAGE-CHECKSUM-NAME.json
+                                      what a stage has found: snapshot, plan, verdicts
     DIR/certificates/HOST.json, .html and a signature of each
     DIR/refusals/HOST.json, .html     of a host that did not pass, with the parts to send back
 
@@ -72,10 +73,15 @@ class Store:
         self._write(self.record_path(record["host"]), _pretty(record))
 
     def keep(self, host: str, stage: str, documents: Mapping[str, str]) -> list[EvidenceFile]:
-        """Write what a stage has found, {name: JSON}; the files with their checksums."""
+        """Write what a stage has found, {name: JSON}; the files with their checksums.
+
+        A certificate or refusal lists them, so a later run writes others.
+        """
         kept: list[EvidenceFile] = []
         for name, text in documents.items():
-            path = self.directory / EVIDENCE / host_file_name(host) / f"{stage}-{name}.json"
+            digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+            own = f"{stage}-{digest}-{name}.json"
+            path = self.directory / EVIDENCE / host_file_name(host) / own
             self._write(path, text)
             kept.append({"file": self.relative(path), "sha256": sha256_of(path)})
         return kept

@@ -121,6 +121,7 @@ class IssuedCertificate(TypedDict):
     sha256: Text
     issued: Time
     key: Annotated[str, "the file of the key that signed it; empty: it is not signed"]
+    page_sha256: NotRequired[Annotated[Text, "the checksum of its page"]]
 
 
 class CommissionRecord(TypedDict):
