@@ -159,6 +159,7 @@ def test_hardware_that_no_finding_names_is_the_host_and_software_is_no_part(
     ]
     assert blamed(host, failing("toolkit.files", "bin/nvcc is missing")) == []
     assert blamed(host, failing("provision", "Ansible failed on this host")) == []
+    assert blamed(host, failing("kernel.application-errors", "Xid 31 of GPU 0, by python")) == []
     # A limit that somebody has set on a card is no fault of the card.
     assert blamed(host, failing("gpu.settings", "GPU 0 has a limit of 300 W, declared 700")) == []
 

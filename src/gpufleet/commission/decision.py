@@ -181,10 +181,11 @@ def wrong_samples(entries: Iterable[SustainedResult]) -> list[str]:
 
 # -- the part at fault -----------------------------------------------------------------------------
 
-# What these compare is set by a command or in the inventory, whichever part they name.
-SETTINGS = {
+# Settings and programs that these judge are no parts, whichever part their findings name.
+NO_PARTS = {
     "gpu.mig",
     "gpu.settings",
+    "kernel.application-errors",
     "network.gpudirect",
     "network.lossless",
     "network.settings",
@@ -201,7 +202,7 @@ def faulty_parts(parts: Sequence[Part], reasons: Sequence[Reason]) -> list[Fault
     failing = [each for each in reasons if each["verdict"] in FAILING]
     blamed: dict[int, list[Reason]] = {}
     for each in failing:
-        named = [] if each["check"] in SETTINGS else _named(parts, each)
+        named = [] if each["check"] in NO_PARTS else _named(parts, each)
         if not named and _of_hardware(each["check"]):
             named = [at for at, part in enumerate(parts) if part["kind"] == "host"]
         for at in named:
