@@ -50,7 +50,7 @@ def blocked_by(files, module):
     for path, text in files:
         for command, name, rest in commands(text):
             if command == "install" and fnmatchcase(module, name):
-                # Of several, modprobe obeys the first.
+                # modprobe obeys the first of several commands for a module.
                 return path if LOADS_NOTHING.match(rest) else None
     return None
 
@@ -68,9 +68,9 @@ def parameter(command_line, name):
     return [module for word in words for module in word.split("=", 1)[1].split(",")]
 
 
-def blocked(host, command_line, names):
+def blocked(files, command_line, names):
     """[{"module", "by"}] of the modules that are never loaded, and the file that prevents it."""
-    files, found = modprobe_files(host), []
+    found = []
     for name in names:
         by = blocked_by(files, name)
         if name in parameter(command_line, "module_blacklist"):
@@ -80,9 +80,9 @@ def blocked(host, command_line, names):
     return found
 
 
-def kept_out(host, command_line, module):
+def kept_out(files, command_line, module):
     """Whether no boot loads a module for a device."""
     named = [name.replace("-", "_") for name in parameter(command_line, "modprobe.blacklist")]
     return module in named + parameter(command_line, "module_blacklist") or blacklisted(
-        modprobe_files(host), module
+        files, module
     )

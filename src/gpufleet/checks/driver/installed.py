@@ -279,7 +279,7 @@ def persistence(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
 
 
 def _unknown_service(unit: str, state: Unit | FabricManager, driver: Driver) -> Iterator[Finding]:
-    """Of a service that is there, whether it runs, where the driver is loaded."""
+    """A finding where nobody knows whether a service that is there runs beside the driver."""
     if state["unit"] and state["active"] is None and driver["loaded"]:
         yield Finding(
             f"It is unknown whether {unit} runs",

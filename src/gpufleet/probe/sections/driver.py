@@ -8,7 +8,7 @@ from ..constants import IMAGE
 from ..holders import holders_of
 from ..kernel_modules import driver_modules
 from ..mig import BOOT_UNIT, boot_layout
-from ..modprobe import COMMAND_LINE, blocked, kept_out
+from ..modprobe import COMMAND_LINE, blocked, kept_out, modprobe_files
 from ..nvlink import subnet_manager
 from ..processes import NoAnswerError, in_child, open_library, run_command
 from ..text import first_match, natural
@@ -80,6 +80,7 @@ def section_driver(host):
     # An image does not boot with that of the machine where it is built.
     built_here = container_of(host) == IMAGE
     command_line = "" if built_here else host.text_or_none(COMMAND_LINE) or ""
+    files = modprobe_files(host)
     fabric = unit_state(host, "nvidia-fabricmanager.service")
     fabric["version"] = None
     if fabric["unit"] and host.real:
@@ -95,10 +96,10 @@ def section_driver(host):
         "modules": [m for m in modules if m == "nouveau" or m.startswith("nvidia")],
         "on_disk": own[0] if own else None,
         "dkms": dkms_of(host),
-        "blocked": blocked(host, command_line, NEEDED),
+        "blocked": blocked(files, command_line, NEEDED),
         "nouveau": {
             "loaded": "nouveau" in modules,
-            "blacklisted": kept_out(host, command_line, "nouveau"),
+            "blacklisted": kept_out(files, command_line, "nouveau"),
         },
         "persistence": unit_state(host, "nvidia-persistenced.service"),
         "fabric": fabric,

@@ -346,33 +346,33 @@ def with_records(lines):
 
     Other lines may come between those of a record, of which some errors may not be severe.
     """
-    begun = number = first = None
+    since = number = first = None
     parts = []
     for seconds, text in lines:
         line = RECORD.search(text)
-        late = parts and None not in (seconds, begun) and seconds > begun + TRACE_S
+        late = parts and None not in (seconds, since) and seconds > since + TRACE_S
         if parts and (late or (line and line.group("begins"))):
-            yield begun, JOINED.join(parts)
+            yield since, JOINED.join(parts)
             parts = []
         if line is None:
             yield seconds, text
         elif line.group("begins"):
-            begun, number, first = seconds, line.group("number"), text
+            since, number, first = seconds, line.group("number"), text
             parts = [text] if line.group("begins") in SEVERE else []
         elif line.group("number") != number:
             continue
         elif line.group("error"):
             if len(parts) > 1:
-                yield begun, JOINED.join(parts)
+                yield since, JOINED.join(parts)
             parts = [first, line.group("text")] if line.group("error") in SEVERE else []
         # Which device it was stands in one of the lines behind the kind.
         elif parts and (line.group("section") or OF_THE_BUS in parts[-1]):
             parts.append(line.group("text"))
             if line.group("section") != OF_THE_BUS:
-                yield begun, JOINED.join(parts)
+                yield since, JOINED.join(parts)
                 parts = []
     if parts:
-        yield begun, JOINED.join(parts)
+        yield since, JOINED.join(parts)
 
 
 def devices_below(host, port):

@@ -195,7 +195,7 @@ def excluded_patterns(host):
         host.inner_s / 10,
         env={"PATH": SYSTEM_PATH, "LC_ALL": "C"},
     )
-    # Of a file that this account may not read, apt only warns.
+    # apt only warns of a file that this account may not read.
     if status != 0 or "Permission denied" in error:
         return None
     return re.findall(r"(?im)^%s::[^:\s]* (.+)$" % EXCLUDED, out)
