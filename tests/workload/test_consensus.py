@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -134,6 +136,53 @@ def test_each_kernel_says_its_format_and_its_operands_are_those_of_its_instructi
             assert row.multiply.count("(d[") == numbers.d
             assert row.multiply.count("a[") == numbers.a
             assert row.multiply.count("b[") == numbers.b
+
+
+# What the kernel needs of CUDA, for a C compiler. A thread of the GPU is one call here.
+C_SHIM = """
+#include <string.h>
+#define __device__ static
+#define __global__
+typedef struct { unsigned x; } place;
+static place blockIdx, blockDim, threadIdx;
+static void atomicAdd(unsigned long long *sum, unsigned long long value) { *sum += value; }
+static float __int_as_float(int bits) { float to; return memcpy(&to, &bits, 4), to; }
+static unsigned __float_as_uint(float from) { unsigned to; return memcpy(&to, &from, 4), to; }
+static double __longlong_as_double(long long bits) { double to; return memcpy(&to, &bits, 8), to; }
+static long long __double_as_longlong(double from) { long long to; return memcpy(&to, &from, 8), to; }
+#define __fmaf_rn __builtin_fmaf
+#define __fma_rn __builtin_fma
+"""
+C_LAUNCH = """
+unsigned long long launch(unsigned seed, unsigned first, unsigned rounds)
+{
+    unsigned long long sum = 0;
+    blockDim.x = 128;
+    for (blockIdx.x = 0; blockIdx.x < 2; blockIdx.x++)
+        for (threadIdx.x = 0; threadIdx.x < 3; threadIdx.x++)
+            gpufleet_agree(seed, first, rounds, &sum);
+    return sum;
+}
+"""
+
+
+@pytest.mark.parametrize("name", ["fp32", "fp64"])
+def test_a_sum_is_the_same_however_many_rounds_a_launch_has(tmp_path: Path, name: str) -> None:
+    """The kernel's own text, compiled for this processor."""
+    row = next(each for each in FORMATS if each.name == name)
+    text, program = tmp_path / "agree.c", tmp_path / "agree.so"
+    text.write_text(C_SHIM + source(row).replace('extern "C" ', "") + C_LAUNCH)
+    subprocess.run(
+        ["cc", "-O1", "-shared", "-fPIC", "-o", str(program), str(text), "-lm"], check=True
+    )
+    launch = ctypes.CDLL(str(program)).launch
+    launch.restype = ctypes.c_uint64
+    rounds = [launch(7, number, 1) for number in range(5)]
+    assert len(set(rounds)) == 5
+    for first in range(5):
+        for count in range(1, 6 - first):
+            assert launch(7, first, count) == sum(rounds[first : first + count]) % 2**64
+    assert launch(8, 0, 1) != rounds[0]
 
 
 class Kernel:

@@ -3,7 +3,8 @@
 No library chooses an algorithm here: the kernel consists of fixed instructions, tensor cores'
 included, on operands that follow from a seed. Each bit of each result goes into the sum, so that a
 GPU that is wrong once in a billion products has another sum than its siblings. The order in which
-threads end does not matter, nor do the number of multiprocessors or the release of NVRTC.
+threads end does not matter, nor do the number of multiprocessors, the release of NVRTC, or how many
+rounds one launch has: that depends on how fast the GPU is.
 
 The operands have random signs and mantissas and two exponents: no result is lost beside a larger
 one. Instructions, their operands and the releases that know them: NVIDIA's PTX documentation
@@ -36,7 +37,8 @@ extern "C" __global__ void gpufleet_agree(u32 seed, u32 first, u32 rounds, u64 *
     u64 total = 0;
     for (u32 round = first; round < first + rounds; round++) {
         u32 begin = mixed(mixed(mixed(seed) + round) + thread);
-        OPERAND state[A + B], a[A], b[B];
+        u64 of_round = begin;
+        OPERAND state[A + B], words[A + B], *a = words, *b = words + A;
         for (int i = 0; i < A + B; i++)
             state[i] = (OPERAND)mixed(begin + i) << (8 * sizeof(OPERAND) - 32) | mixed(~begin - i);
         for (int chain = 0; chain < 64; chain++) {
@@ -46,7 +48,7 @@ extern "C" __global__ void gpufleet_agree(u32 seed, u32 first, u32 rounds, u64 *
                 for (int i = 0; i < A + B; i++) {
                     state[i] = state[i] * (OPERAND)6364136223846793005ull
                              + (OPERAND)1442695040888963407ull;
-                    (i < A ? a[i] : b[i - A]) = (state[i] & KEEP) | SET;
+                    words[i] = (state[i] & KEEP) | SET;
                 }
                 MULTIPLY
                 for (int i = 0; i < D; i++) {
@@ -54,9 +56,9 @@ extern "C" __global__ void gpufleet_agree(u32 seed, u32 first, u32 rounds, u64 *
                     hash = hash * 0x01000193u ^ (u32)bits ^ (u32)(bits >> 32) * 0x9e3779b1u;
                 }
             }
-            total = total * 0x100000001b3ull + hash;
+            of_round = of_round * 0x100000001b3ull + hash;
         }
-        total += begin;
+        total += of_round;
     }
     atomicAdd(sum, total);
 }
