@@ -52,6 +52,25 @@ def test_ssh_gets_the_inventorys_settings_and_never_prompts() -> None:
     assert "python3 -I -S -" in args[-1]
 
 
+def test_the_sessions_own_libraries_and_gpus_are_not_those_of_the_probe() -> None:
+    """A session may have a libcuda that no other program has."""
+    environment = {
+        "PATH": "/usr/bin:/bin",
+        "LD_LIBRARY_PATH": "/home/ann/lib",
+        "CUDA_VISIBLE_DEVICES": "0",
+        "LANG": "C",
+    }
+    ended = subprocess.run(
+        command(Connection("localhost", "local", python="sh", become=Become(False)), "env"),
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    kept = {line.partition("=")[0] for line in ended.stdout.splitlines() if "=" in line}
+    assert kept & set(environment) == {"PATH", "LANG"}
+
+
 def test_a_password_is_in_no_argument_and_no_repr() -> None:
     connection = Connection("gpu01", become=Become(True, "root", SECRET))
     assert password(connection) == f"{SECRET}\n".encode()

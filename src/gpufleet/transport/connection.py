@@ -21,6 +21,9 @@ from gpufleet.probe import payload
 BEGIN = "#gpufleet-probe"
 # The host prints this line when it is ready to read the probe; output before it is the login's.
 READY = "gpufleet-ready"
+# Variables that steer which libraries and GPUs a program has. Those of the session that starts the
+# probe are unset: they say nothing of other programs.
+STEERING = ("LD_LIBRARY_PATH", "LD_PRELOAD", "LD_AUDIT", "CUDA_VISIBLE_DEVICES")
 SUDO_REFUSED = 77
 NO_PYTHON = 78
 
@@ -61,7 +64,7 @@ def remote_script(connection: Connection, run: str | None = None) -> str:
     python = shlex.quote(connection.python)
     sudo = f"sudo -u {shlex.quote(become.user)}"
     # Without /dev/null: where an account may not write to it, the host is probed all the same.
-    find_python = f"unused=$(command -v {python}) || exit {NO_PYTHON}; "
+    find_python = f"unset {' '.join(STEERING)}; unused=$(command -v {python}) || exit {NO_PYTHON}; "
     # On its own line, whatever a shell profile has printed before.
     ready = f'printf "\\n%s\\n" {READY}; '
     run = run or f"{python} -I -S -"

@@ -603,6 +603,21 @@ def an_nvrtc_that_refuses_the_kernel(plan: Document, snapshot: Document) -> None
 @fault(
     "gpu.consensus",
     verdict="INCONCLUSIVE",
+    cause="Random products in fp32, fp64, fp16, int8, tf32, bf16, fp8-e4m3, fp8-e5m2 on GPU 0 were"
+    " not computed: nvrtcCompileProgram returned 6 NVRTC_ERROR_COMPILATION. Random products in"
+    " fp32, fp64,",
+    remedy="toolkit.device-query",
+)
+def an_nvrtc_that_refuses_every_kernel(plan: Document, snapshot: Document) -> None:
+    for entry in compute_run(snapshot)["consensus"]:
+        entry.update(
+            wrong=None, sums=[], error="nvrtcCompileProgram returned 6 NVRTC_ERROR_COMPILATION"
+        )
+
+
+@fault(
+    "gpu.consensus",
+    verdict="INCONCLUSIVE",
     cause="No random products were computed: it was not reported",
     remedy="toolkit.device-query",
 )

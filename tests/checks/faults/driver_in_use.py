@@ -92,6 +92,18 @@ def nodes_missing(plan: Document, snapshot: Document) -> None:
 
 
 @fault(
+    "driver.cuda",
+    cause="cuInit returned 34 (a stub of the toolkit is loaded as libcuda.so.1):"
+    " /opt/stub/libcuda.so.1",
+    remedy="run ldconfig",
+)
+def a_stub_that_programs_load_first(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "driver").update(
+        cuinit=34, cuda_version=None, capabilities=None, library_path="/opt/stub/libcuda.so.1"
+    )
+
+
+@fault(
     "driver.nodes",
     cause="CUDA was not started, which creates them",
     remedy="driver.cuda",

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from gpufleet.checks.base import subjects
 from gpufleet.checks.base.registry import (
@@ -38,6 +39,7 @@ from .toolkits import (
 )
 
 FORMATS = ("fp32", "fp64", "fp16", "int8", "tf32", "bf16", "fp8-e4m3", "fp8-e5m2")
+WHERE = "Random products in "
 # An NVRTC whose release is not known to lack the instructions, and that refuses them.
 NOT_COMPILED = re.compile(r"nvrtcCompileProgram returned \d+ NVRTC_ERROR_COMPILATION")
 
@@ -61,15 +63,17 @@ def consensus(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
 def _in_run(
     plan: Plan, observed: Sections, tested: ToolkitRun, entries: Sequence[ConsensusResult]
 ) -> Iterator[Finding | Evidence]:
-    for name in FORMATS:
-        where = f"Random products in {name}"
+    by_format: dict[str, list[Finding | Evidence]] = {name: [] for name in FORMATS}
+    for name, found in by_format.items():
         tried = []
         for entry in entries:
             if entry["format"] == name:
-                result, about = _excused(plan, f"{where} on GPU {entry['gpu']}", tested.run, entry)
+                on = f"{WHERE}{name} on GPU {entry['gpu']}"
+                result, about = _excused(plan, on, tested.run, entry)
                 tried.append(result)
-                yield from about
-        yield from gpu_results(plan, observed, where, tried, run=tested.run, unit="sums")
+                found.extend(about)
+        found.extend(gpu_results(plan, observed, WHERE + name, tried, run=tested.run, unit="sums"))
+    yield from _together(by_format)
     groups: dict[Group, list[ConsensusResult]] = defaultdict(list)
     for entry, group in groups_of(tested.run):
         if group:
@@ -89,6 +93,26 @@ def _in_run(
             )
     for group, members in groups.items():
         yield from _agreement(plan, group, members)
+
+
+def _together(
+    by_format: Mapping[str, Sequence[Finding | Evidence]],
+) -> Iterator[Finding | Evidence]:
+    """Findings that differ by their format alone as one, such as of an NVRTC that compiles none."""
+    alike: dict[Finding, dict[str, str]] = defaultdict(dict)
+    for name, found in by_format.items():
+        for each in found:
+            if isinstance(each, Finding):
+                cause = each.cause.replace(f"{WHERE}{name}", WHERE, 1)
+                alike[replace(each, cause=cause, evidence="")][name] = each.evidence
+            else:
+                yield each
+    for finding, evidence in alike.items():
+        yield replace(
+            finding,
+            cause=finding.cause.replace(WHERE, WHERE + ", ".join(evidence), 1),
+            evidence=next(iter(evidence.values())),
+        )
 
 
 def _excused(

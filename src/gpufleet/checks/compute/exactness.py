@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
+from gpufleet.checks.base import subjects
 from gpufleet.checks.base.items import for_each
 from gpufleet.checks.base.registry import HARDWARE, Evidence, Finding, check, required
 from gpufleet.checks.base.sections import Sections
@@ -35,7 +37,8 @@ def formats(plan: Plan, observed: Sections, tested: ToolkitRun) -> Iterator[Find
     toolkit, run = tested
     entries = run.get("formats") or []
     if not entries:
-        yield not_reported(toolkit, run, "A product in each format", Verdict.INCONCLUSIVE)
+        finding = not_reported(toolkit, run, "A product in each format", Verdict.INCONCLUSIVE)
+        yield replace(finding, about=(subjects.stopped(toolkit["path"]),))
         return
     for name in FORMATS:
         where = f"{name} by cuBLAS of CUDA {toolkit['short']}"

@@ -230,6 +230,7 @@ def device_query(
                 str(result["error"] or "cuInit was not called"),
             ),
             about=(subjects.GPUS,),
+            entails=(subjects.stopped(toolkit["path"]),),
         )
         return
     if wrong_gpu_count(plan, len(devices), wanted):

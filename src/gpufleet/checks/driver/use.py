@@ -25,9 +25,10 @@ from gpufleet.model.verdict import Verdict
 from .installed import card_not_expected
 
 # The meaning of each status of cuInit, and its remedy.
+STUB = 34
 REFUSALS = {
     3: "it is not initialised",
-    34: "a stub of the toolkit is loaded as libcuda.so.1",
+    STUB: "a stub of the toolkit is loaded as libcuda.so.1",
     35: "the driver is older than CUDA needs",
     46: "one program uses every GPU exclusively",
     100: "it finds no card",
@@ -37,7 +38,8 @@ REFUSALS = {
     804: "its compatibility library (cuda-compat) does not support this GPU",
 }
 REMEDIES = {
-    34: "remove the toolkit's stubs directory from the linker's path",
+    STUB: "remove the stub, or its directory, from the linker's path (/etc/ld.so.conf.d), and run"
+    " ldconfig",
     100: "see gpu.visible, driver.nodes, and environment.login for CUDA_VISIBLE_DEVICES",
     802: "on the host: systemctl restart nvidia-fabricmanager, and see driver.fabric",
     803: "see driver.loaded: reboot {host}",
@@ -62,7 +64,10 @@ def cuda(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     if status:
         yield Finding(
             f"CUDA does not start: cuInit returned {status}"
-            f" ({REFUSALS.get(status, 'see the CUDA documentation, CUresult')})",
+            f" ({REFUSALS.get(status, 'see the CUDA documentation, CUresult')})"
+            + (
+                f": {section['library_path']}" if status == STUB and section["library_path"] else ""
+            ),
             REMEDIES.get(status, "reboot {host}; if it persists, reinstall the driver").format(
                 host=plan["host"]
             ),
