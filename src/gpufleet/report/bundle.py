@@ -47,6 +47,8 @@ HOST_PATHS = {
     ("pairs", "sides", "reach", "address"),
 }
 USERS = {"user", "service_user"}
+# Keys of numbers that only one device has. The PDI identifies a GPU, as its UUID does.
+DEVICE_NUMBER = re.compile(r"(?:^|[/_])(?:serial|pdi$|gpu_fabric_guid$)", re.IGNORECASE)
 SECRET_NAME = (
     r"(?:password|passwd|passphrase|secret|token|api_?-?key|access_?-?key|credentials?"
     r"|authorization|private_?-?key)"
@@ -224,7 +226,7 @@ class Names:
         if isinstance(value, list):
             return [self.document(inner, key) for inner in value]
         if isinstance(value, str) and value:
-            if re.search(SECRET_NAME, key, re.IGNORECASE) or key.lower().startswith("serial"):
+            if re.search(SECRET_NAME, key, re.IGNORECASE) or DEVICE_NUMBER.search(key):
                 return REMOVED
             if key in USERS and not _usual(value):
                 return self.replacement("user", value)
