@@ -278,6 +278,31 @@ def test_a_container_says_that_it_is_one(
     assert probe_tree(root)["kernel"]["container"] == kind
 
 
+@pytest.mark.parametrize(
+    ("processes", "mounts", "kind"),
+    [
+        # A machine that is booted from a container's image; containers: one has the machine's
+        # processes (`--pid=host`), one its own.
+        ("pid:[4026531836]", "mnt:[1]", None),
+        ("pid:[4026531836]", "mnt:[2]", "docker"),
+        ("pid:[4026532001]", "mnt:[1]", "docker"),
+    ],
+)
+def test_a_machine_may_have_the_marks_of_a_container(
+    root: Path, processes: str, mounts: str, kind: str | None
+) -> None:
+    put(root, ".dockerenv", "")
+    for name, target in (
+        ("self/ns/pid", processes),
+        ("self/ns/mnt", mounts),
+        ("1/ns/mnt", "mnt:[1]"),
+    ):
+        link = root / "proc" / name
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(target)
+    assert probe_tree(root)["kernel"]["container"] == kind
+
+
 EFIVARS = "sys/firmware/efi/efivars"
 SHIM, FIRMWARE = "605dab50-e046-4300-abb6-3dd810dd8b23", "8be4df61-93ca-11d2-aa0d-00e098032b8c"
 DATABASE = "d719b2cb-3d3a-4596-a3bc-dad00e67656f"

@@ -87,8 +87,25 @@ def container_of(host):
         except PermissionError:
             host.miss("/proc/1/environ")
     for name, kind in (("/run/.containerenv", "podman"), ("/.dockerenv", "docker")):
-        text = text or (kind if host.exists(name) else None)
+        text = text or (kind if host.exists(name) and not is_machine(host) else None)
     return text.strip() if text else None
+
+
+# The machine's own name space of processes: 0xEFFFFFFC in Linux, include/linux/proc_ns.h.
+FIRST_PROCESSES = "pid:[4026531836]"
+
+
+def is_machine(host):
+    """Whether these are the machine's own processes and mounts, not those of a container.
+
+    A virtual machine that is booted from a container's image has that container's marks.
+    """
+    names = ("/proc/self/ns/pid", "/proc/self/ns/mnt", "/proc/1/ns/mnt")
+    try:
+        processes, mounts, first_mounts = [os.readlink(host.path(name)) for name in names]
+    except OSError:
+        return False
+    return processes == FIRST_PROCESSES and mounts == first_mounts
 
 
 def installed_kernels(host):
