@@ -44,7 +44,7 @@ from .options import (
     selector,
 )
 from .parser import EXIT_STATUS, Parser
-from .system_packages import SSH, require
+from .system_packages import require_ssh
 
 IF_STOPPED = "Nothing was judged; the programs on the hosts have ended."
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -178,10 +178,10 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
             "Name all_reduce or all_gather first.",
         )
     selected = selector(options)
-    require(SSH)
     if default_inventory(options):
         start_lab()
     hosts = inventory_hosts(selected)
+    require_ssh(hosts)
     if options.hosts:
         known = {host.name: host for host in hosts}
         names = [name.strip() for name in options.hosts.split(",") if name.strip()]

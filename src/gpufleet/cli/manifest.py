@@ -30,7 +30,7 @@ from gpufleet.verification.saved import read_snapshot
 
 from .options import add_hosts, add_probe, probe_options, selector
 from .parser import Parser
-from .system_packages import SSH, require
+from .system_packages import require_ssh
 
 IF_STOPPED = "Nothing was written."
 # Where a report's directory has the snapshots of its hosts.
@@ -124,8 +124,8 @@ def write(path: Path, text: str) -> None:
 def probed(options: argparse.Namespace) -> tuple[dict[str, Manifest], list[str]]:
     """{host: manifest} of the selected hosts, and the hosts that were not read."""
     how = probe_options(options, "facts", topology=options.topology)
-    require(SSH)
     hosts = inventory_hosts(selector(options))
+    require_ssh(hosts)
     found: dict[str, Manifest] = {}
 
     def arrived(outcome: Outcome, snapshot: Snapshot) -> None:

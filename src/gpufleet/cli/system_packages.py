@@ -10,10 +10,11 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from gpufleet.errors import ConfigurationError
+from gpufleet.inventory import InventoryHost
 from gpufleet.paths import IN_CHECKOUT
 from gpufleet.provision.playbook import log, run
 
@@ -72,6 +73,18 @@ def require(programs: Mapping[str, str]) -> None:
             raise ConfigurationError(
                 f"{shlex.join(step)} failed with status {status}.", "", "See its output above."
             )
+    if absent := sorted(program for program in programs if not found(program)):
+        raise ConfigurationError(
+            f"{', '.join(absent)} cannot be found, though {', '.join(missing)} is installed.",
+            "",
+            f"Install it again: sudo apt-get install --reinstall {shlex.join(missing)}",
+        )
+
+
+def require_ssh(hosts: Iterable[InventoryHost]) -> None:
+    """`require` the ssh client where a host is reached by it."""
+    if any(host.connection.kind == "ssh" for host in hosts):
+        require(SSH)
 
 
 def found(program: str) -> bool:

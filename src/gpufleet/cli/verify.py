@@ -29,7 +29,7 @@ from gpufleet.verification.session import Session
 from .conclusion import conclude, keep_odd_names
 from .options import add_hosts, add_output, add_probe, probe_options, selector
 from .parser import EXIT_STATUS, Parser
-from .system_packages import SSH, require
+from .system_packages import require_ssh
 
 SCHEMA = judge.SCHEMA
 IF_STOPPED = "Nothing was judged."
@@ -161,9 +161,8 @@ def judged(options: argparse.Namespace, console: Console) -> tuple[Session, Path
             options.pulled, inventory_hosts(selector(options)), timedelta(hours=options.pulled_age)
         )
         return session, report.create_directory(options.report)
-    if not options.local:
-        require(SSH)
     hosts = [local_host(selector(options))] if options.local else inventory_hosts(selector(options))
+    require_ssh(hosts)
     if options.launcher == "slurm":
         hosts = slurm_steps(hosts, options, how, pairs)
     # Before the probe, which may take minutes: a directory that is not writable is reported now.
