@@ -207,12 +207,21 @@ def _verified_on(host: HostRun) -> Iterable[str]:
     if passed("toolkit.present", "toolkit.files"):
         for toolkit in host.plan["toolkits"]:
             yield f"CUDA {toolkit['short']} is installed in {toolkit['path']}, every file unchanged"
-    if passed("toolkit.files", "toolkit.cublas", "toolkit.nvrtc"):
+    # What was found and not declared has no files to be compared with.
+    found = any(toolkit.get("found") for toolkit in host.plan["toolkits"])
+    if passed("toolkit.cublas", "toolkit.nvrtc") and (found or passed("toolkit.files")):
         fast = ", at the model's expected speed" if passed("gpu.throughput") else ""
         for toolkit in host.plan["toolkits"]:
             yield (
                 f"CUDA {toolkit['short']} compiles, and multiplies matrices exactly on every"
-                f" declared GPU{fast}"
+                f" {'GPU that was found' if found else 'declared GPU'}{fast}"
+            )
+        if passed("gpu.formats", "gpu.consensus"):
+            yield "Every GPU is exact in each number format, and random products come out the same"
+        if passed("gpu.sustained", "gpu.bandwidth"):
+            yield (
+                "Every GPU keeps its speed and its results under load, and its memory what is"
+                " written to it"
             )
     elif passed("toolkit.files", "toolkit.nvrtc"):
         for toolkit in host.plan["toolkits"]:

@@ -352,7 +352,7 @@ def judged_alike(rounds: Sequence[Sequence[GroupRun]], threshold: Threshold) -> 
         )
     lost = [", ".join(t["hosts"]) for t in unjudged if t["outcome"] == Outcome.NOT_RUN.value]
     if lost:
-        found.unknown.append(f"how fast {'; '.join(lost[:8])} are: these tests gave no result")
+        found.unknown.append(f"the speed of {'; '.join(lost[:8])}: tests of these gave no result")
     return found
 
 

@@ -58,8 +58,9 @@ def present(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
             for reason in _mismatches(toolkit, tree)
         )
         yield Evidence(
-            f"{toolkit['path']}: {tree['version_source']} {tree['version']},"
-            f" nvcc {tree['nvcc']}, cudart {', '.join(tree['cudart'])}"
+            f"{toolkit['path']}: {tree['version_source'] or 'no version file'}"
+            f" {tree['version'] or ''}, nvcc {tree['nvcc'] or 'absent'},"
+            f" cudart {', '.join(tree['cudart'])}".replace(" ,", ",")
         )
 
 

@@ -1,0 +1,82 @@
+"""What real GPUs returned: an H100 and an H200 with driver 580.159.04, see docs/evidence.
+
+Each fixture is a bundle's plan and snapshot with the verdicts of that day. Faults were made on the
+machine itself. The linker's cache is cut, and what names the machine's owner is replaced.
+"""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpufleet.judge import judge
+
+FIXTURES = Path(__file__).parents[1] / "fixtures" / "real_gpus"
+# {fixture: {check at fault: what its cause says}}
+FAULTS = {
+    "h100": {},
+    "h100-busy": {},
+    "h100-hidden": {"environment.login": "CUDA_VISIBLE_DEVICES=9"},
+    "h100-no-nvrtc-builtins": {"toolkit.nvrtc": "NVRTC_ERROR_BUILTIN_OPERATION_FAILURE"},
+    "h200-deep": {},
+    "h200-stub": {"driver.cuda": "/opt/stub/libcuda.so.1"},
+}
+
+
+def documents(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((FIXTURES / f"{name}.json").read_text())
+    return found
+
+
+def test_every_fixture_is_judged() -> None:
+    assert {path.stem for path in FIXTURES.glob("*.json")} == set(FAULTS)
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_real_gpu_is_judged_as_on_its_day(name: str) -> None:
+    found = documents(name)
+    result = judge.judge(found["plan"], found["snapshot"])
+    checks = {check["id"]: check for check in result["checks"]}
+    assert {
+        check: row["verdict"] for check, row in checks.items() if row["verdict"] != "NOT-DECLARED"
+    } == found["verdicts"]
+    faults = FAULTS[name]
+    at_fault = {
+        check
+        for check, row in checks.items()
+        if row["verdict"] == "FAIL" and not row.get("explained_by")
+    }
+    assert at_fault == set(faults)
+    for check, cause in faults.items():
+        assert cause in checks[check]["cause"]
+
+
+def test_two_models_of_one_architecture_have_the_same_sums_of_random_products() -> None:
+    """The cards, their clocks and so the rounds of a launch differ; each has eight formats."""
+    cards = [
+        {
+            entry["format"]: entry["sums"]
+            for entry in documents(name)["snapshot"]["sections"]["compute"]["data"]["runs"][0][
+                "consensus"
+            ]
+        }
+        for name in ("h100", "h100-busy", "h200-deep")
+    ]
+    assert len(cards[0]) == 8
+    for one, other in pairwise(cards):
+        for name, sums in one.items():
+            common = min(len(sums), len(other[name]))
+            assert common >= 4
+            assert sums[:common] == other[name][:common]
+
+
+def test_others_that_use_a_gpu_are_named_beside_its_speed() -> None:
+    found = documents("h100-busy")
+    checks = {
+        check["id"]: check for check in judge.judge(found["plan"], found["snapshot"])["checks"]
+    }
+    assert "beside processes of others on it: pid " in checks["gpu.throughput"]["evidence"]
