@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from copy import deepcopy
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -161,6 +161,25 @@ def test_what_stands_under_the_name_of_a_secret_is_removed(pair: tuple[Document,
         "WANDB_API_KEY": "removed",
         "TF_LEVEL": "1",
     }
+
+
+def test_a_number_that_only_one_card_has_is_removed(pair: tuple[Document, Document]) -> None:
+    plan, snapshot = pair
+    elements = data(snapshot, "smi")["devices"][0]["elements"]
+    elements |= {
+        "pdi": "0x0123456789abcdef",
+        "platformInfo/chassis_serial_number": "1821019231234",
+        "platformInfo/gpu_fabric_guid": "0x0123456789abcdee",
+        "board_id": "0x6",
+    }
+    (bundle,) = bundles([run(plan, snapshot)])
+    assert bundle["snapshot"] is not None
+    cleaned = data(cast(Document, bundle["snapshot"]), "smi")["devices"][0]["elements"]
+    assert cleaned["board_id"] == "0x6"
+    assert {
+        cleaned[name]
+        for name in ("pdi", "platformInfo/chassis_serial_number", "platformInfo/gpu_fabric_guid")
+    } == {"removed"}
 
 
 def test_a_host_that_was_not_reached_and_hosts_among_each_other(
