@@ -262,4 +262,5 @@ def test_a_host_that_drops_off_while_ansible_runs_is_not_judged(
     found = Decision(attempts.unprovisioned(gone, failed=True))
     assert (found.outcome, checks(found)) == ("not-judged", ["host.reachable"])
     whole = HostRun("gpu01", host[1], plan, judge.judge(*host))  # type: ignore[arg-type]
-    assert Decision(attempts.unprovisioned(whole, failed=True)).outcome == "failed"
+    # Nor is one on which Ansible fails: its mirror may not answer.
+    assert Decision(attempts.unprovisioned(whole, failed=True)).outcome == "not-judged"

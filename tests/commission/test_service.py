@@ -238,7 +238,10 @@ def test_a_certified_host_returns_to_service_and_a_refused_one_does_not(
 
 
 def test_a_refusal_stands_where_the_scheduler_denies_the_drain(
-    slurm: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    slurm: Slurm,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     hosts = RecordedHosts(tmp_path / "hosts", NAMES[:1], 1)
     hosts.change("gpu01", slow_card(0))
@@ -254,6 +257,8 @@ def test_a_refusal_stands_where_the_scheduler_denies_the_drain(
     monkeypatch.setattr(Scheduler, "drain", first_only)
     assert run(hosts, tmp_path, "--hook", "slurm") == 1
     assert (tmp_path / "state/refusals/gpu01.json").exists()
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "By hand: scontrol update NodeName=gpu01 State=DRAIN 'Reason=" in printed
 
 
 @pytest.mark.parametrize("why", ["Jobs still run after 0 s", "Access denied", "knows no node"])

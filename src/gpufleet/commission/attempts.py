@@ -148,8 +148,9 @@ def unprovisioned(run: HostRun, failed: bool) -> list[Reason]:
     # A host that is not reached is not judged: its network may have ended what Ansible did.
     if run.snapshot is None:
         return decided(PROVISION, run.result).reasons
+    # No part of the host: a mirror that does not answer ends Ansible as a broken disk does.
     if failed:
-        return [reason("provision", Verdict.FAIL, "Ansible failed on this host", again)]
+        return [reason("provision", Verdict.INCONCLUSIVE, "Ansible failed on this host", again)]
     return [
         reason("provision", Verdict.FAIL, f"{name} differs from its plan: {why}", again)
         for name, why in differing(run.plan, run.snapshot).items()

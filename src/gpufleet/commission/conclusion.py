@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from gpufleet.errors import ConfigurationError, Defect, guarded
 from gpufleet.model.clock import utc_now
 from gpufleet.model.commission import Certificate, IssuedCertificate
@@ -13,7 +11,7 @@ from gpufleet.rollout.schedulers import SchedulerError
 from . import signing
 from .candidates import FAILED, MARK, OWNER, PASSED, Candidate, Log, Request
 from .certificate import Seen, certificate
-from .records import CERTIFICATES, REFUSALS, SIGNATURE, Store, sha256_of
+from .records import CERTIFICATES, REFUSALS, Store, sha256_of
 from .stages import STAGES
 
 
@@ -54,7 +52,7 @@ def certify(each: Candidate, request: Request, store: Store, log: Log) -> None:
             "sha256": sha256_of(each.issued),
             "issued": issued["issued"],
             "key": key,
-            "page_sha256": sha256_of(each.issued.with_suffix(".html")),
+            "files": store.issued_files(each.issued),
         }
         store.write(each.record)
     request.set_state(each.name, "production", "it is certified")
@@ -65,13 +63,8 @@ def certify(each: Candidate, request: Request, store: Store, log: Log) -> None:
 
 def is_whole(known: IssuedCertificate, store: Store) -> bool:
     """Whether a certificate, its page and their signatures are what was issued."""
-    path = store.directory / known["file"]
-    page = path.with_suffix(".html")
-    checksums = {path: known["sha256"], page: known.get("page_sha256")}
-    signatures = [Path(f"{each}{SIGNATURE}") for each in checksums] if known["key"] else []
-    return all(each.is_file() for each in (*checksums, *signatures)) and all(
-        wanted in {None, sha256_of(each)} for each, wanted in checksums.items()
-    )
+    files = known.get("files") or []
+    return bool(files) and store.intact(files)
 
 
 def refuse(each: Candidate, request: Request, store: Store, log: Log) -> None:
@@ -94,7 +87,11 @@ def refuse(each: Candidate, request: Request, store: Store, log: Log) -> None:
             scheduler.drain(each.name, f"{MARK} {why}")
     except SchedulerError as error:
         # The refusal stands, whatever the scheduler answers.
-        log(f"{each.name} is refused, and may still be in service: {error}", "bold red")
+        command = scheduler.drain_command(each.name, f"{MARK} {why}")
+        log(
+            f"{each.name} is refused, and may still be in service: {error} By hand: {command}",
+            "bold red",
+        )
 
 
 def issue(

@@ -105,6 +105,16 @@ class Store:
         self._write(path.with_suffix(".html"), page)
         return path, path.with_suffix(".html")
 
+    def issued_files(self, path: Path) -> list[EvidenceFile]:
+        """A certificate's file, its page, and a signature of each if it has one."""
+        both = (path, path.with_suffix(".html"))
+        every = [*both, *(Path(f"{each}{SIGNATURE}") for each in both)]
+        return [
+            {"file": self.relative(each), "sha256": sha256_of(each)}
+            for each in every
+            if each.is_file()
+        ]
+
     def set_aside(self, kind: str, host: str) -> None:
         """Rename a host's certificate or refusal, if it has one, by the time of its issue."""
         name = host_file_name(host)

@@ -121,7 +121,9 @@ class IssuedCertificate(TypedDict):
     sha256: Text
     issued: Time
     key: Annotated[str, "the file of the key that signed it; empty: it is not signed"]
-    page_sha256: NotRequired[Annotated[Text, "the checksum of its page"]]
+    files: NotRequired[
+        Annotated[list[EvidenceFile], "what was issued: certificate, page, their signatures"]
+    ]
 
 
 class CommissionRecord(TypedDict):

@@ -301,7 +301,11 @@ class Scheduler:
 
     def drain(self, host: str, reason: str) -> None:
         """Stop new jobs on a host. The reason begins with our mark: `gpufleet OWNER: ...`."""
-        self._run(host, "drain", reason=" ".join(reason.split())[:LONGEST_REASON] + PROMISE)
+        self._run(host, "drain", reason=promised(reason))
+
+    def drain_command(self, host: str, reason: str) -> str:
+        """The shell command with which a person does the same."""
+        return shlex.join(self._arguments(host, "drain", {"reason": promised(reason)}))
 
     def resume(self, host: str) -> None:
         """Return a host to service."""
@@ -380,9 +384,17 @@ class Scheduler:
     def _run(self, host: str, command: str, limit_s: float = 0, **values: str) -> str:
         if not self.commands:
             return ""
-        fields = {"node": self.nodes[host], "seconds": f"{limit_s:.0f}", **values}
-        args = [filled(arg, fields) for arg in getattr(self.commands, command)]
+        args = self._arguments(host, command, {"seconds": f"{limit_s:.0f}", **values})
         return self.runner(self.via.get(host), args, limit_s + COMMAND_S)
+
+    def _arguments(self, host: str, command: str, values: Mapping[str, str]) -> list[str]:
+        fields = {"node": self.nodes[host], **values}
+        return [filled(arg, fields) for arg in getattr(self.commands, command)]
+
+
+def promised(reason: str) -> str:
+    """A reason in one line, as long as schedulers keep."""
+    return " ".join(reason.split())[:LONGEST_REASON] + PROMISE
 
 
 def filled(argument: str, values: Mapping[str, str]) -> str:
