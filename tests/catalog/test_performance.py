@@ -17,7 +17,7 @@ from gpufleet.resolver import resolve
         ("NVIDIA A100-SXM4-80GB", 5.85, 992),
         ("NVIDIA H100 80GB HBM3", 26.32, 1685),
         ("NVIDIA H100 PCIe", 13.84, 1088),
-        ("NVIDIA H200", 26.8, 2801),
+        ("NVIDIA H200", 26.8, 2774),
         ("NVIDIA H200 NVL", 24.0, 1958),
         ("NVIDIA H20", 15.93, 1333),
         ("NVIDIA A10", 5.47, 425),
