@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from gpufleet.judge import judge
+from gpufleet.verification.host_versions import versions_of
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "real_gpus"
 # {fixture: {check at fault: what its cause says}}
@@ -72,6 +73,17 @@ def test_two_models_of_one_architecture_have_the_same_sums_of_random_products() 
             common = min(len(sums), len(other[name]))
             assert common >= 4
             assert sums[:common] == other[name][:common]
+
+
+def test_the_toolkit_of_a_host_that_declares_none_is_among_its_versions() -> None:
+    found = documents("h200-deep")
+    assert versions_of(found["snapshot"], found["plan"]).versions == {
+        "Operating system": "ubuntu 24.04",
+        "Kernel": "6.18.44-gpu",
+        "Driver": "580.159.04",
+        "GPUs": "1 × NVIDIA H200",
+        "CUDA 13.0": "13.0.88",
+    }
 
 
 def test_others_that_use_a_gpu_are_named_beside_its_speed() -> None:

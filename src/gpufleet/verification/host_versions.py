@@ -55,7 +55,8 @@ def _of(snapshot: Mapping[str, Any], plan: Mapping[str, Any]) -> Iterator[tuple[
         "short",
         "CUDA {}",
         {
-            tree.get("short"): tree.get("version")
+            # Packages leave out version.json: nvcc then has a version of its own, as 13.0.88.
+            tree.get("short"): tree.get("version") or tree.get("nvcc")
             for tree in _rows(_section(snapshot, "toolkits"), "trees")
         },
     )
