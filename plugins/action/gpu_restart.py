@@ -59,7 +59,9 @@ class ActionModule(ActionBase):
 
     def decide(self, plan):
         """Return the decision, and the version of the modules on the host's disk."""
-        facts = self.module("gpu_facts")
+        # A MIG mode that waits for a reset is a reason to reboot.
+        declared = (plan["driver"] or {}).get("mig") is not None
+        facts = self.module("gpu_facts", mig=declared)
         if facts.get("failed") or "snapshot" not in facts:
             raise AnsibleError("The host could not be probed: {}".format(facts.get("msg")))
         host = Host(facts["snapshot"])

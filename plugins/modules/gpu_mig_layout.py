@@ -12,6 +12,9 @@ description:
     instance. Does not change a GPU that has them, or that the layout does not name.
   - Instances in use cannot be removed. No process is killed; the error names the GPU, and the next
     run continues.
+  - Where a GPU is in use, or belongs to a virtual machine, nvidia-smi leaves the mode pending until
+    the next reset of the GPU. The module then warns and returns RV(pending); the host has to
+    be rebooted, or the programs ended, before the next run.
 options:
   layout:
     description: Profiles such as V(3g.40gb) by GPU index, or for C(all); an empty list disables
@@ -33,6 +36,10 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
+because:
+  description: Why MIG modes are pending, and what to do; empty where none is.
+  type: str
+  returned: always
 gpus:
   description: Indexes of the GPUs that were changed, or would be in check mode.
   type: list
@@ -42,12 +49,21 @@ instances:
   description: The declared profiles of each GPU that has any, by index.
   type: dict
   returned: always
+pending:
+  description: Indexes of the GPUs whose declared MIG mode waits for the next reset of the GPU.
+  type: list
+  elements: int
+  returned: always
 """
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpufleet.gpu.plugins.module_utils.file_errors import fail
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.mig import parse_mig
+from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.holders import holders_of
+from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.host import Host
+from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.mig import QUERY, parse_mig
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import StateError
+
+HOST = Host({})
 
 
 class Gpus:
@@ -69,9 +85,12 @@ class Gpus:
         return out
 
     def probe(self):
-        """[{"gpu", "mode", "instances"}] of each."""
-        modes = self.smi("--query-gpu=index,mig.mode.current", "--format=csv,noheader")
-        return parse_mig(modes, self.smi("-L"))
+        """[{"gpu", "mode", "pending", "instances"}] of each."""
+        return parse_mig(self.modes(), self.smi("-L"))
+
+    def modes(self):
+        """Return the current and the pending MIG mode of each GPU, as nvidia-smi prints them."""
+        return self.smi(QUERY, "--format=csv,noheader")
 
     def split(self, row, wanted):
         """Create the wanted instances of one GPU, after removing all that it has."""
@@ -83,6 +102,11 @@ class Gpus:
                     self.smi("mig", "-i", gpu, kind)
         if (row["mode"] == "on") != bool(wanted):
             self.smi("-i", gpu, "-mig", "1" if wanted else "0")
+            # nvidia-smi warns and ends without an error where it cannot reset the GPU.
+            if any(
+                waits(each) and each["gpu"] == row["gpu"] for each in parse_mig(self.modes(), "")
+            ):
+                return
         if wanted:
             self.smi("mig", "-i", gpu, "-cgi", ",".join(wanted), "-C")
 
@@ -90,6 +114,27 @@ class Gpus:
         """Return nvidia-smi's list of instances; it ends with an error where there are none."""
         _, out, _ = self.module.run_command([self.program, "mig", "-i", gpu, what])
         return out
+
+
+def waits(row):
+    """Whether the MIG mode of a GPU changes at the next reset of the GPU."""
+    return row["pending"] not in (None, row["mode"])
+
+
+def why(rows):
+    """Say that MIG modes are pending, who holds the GPUs, and what to do; empty without rows."""
+    if not rows:
+        return ""
+    holders = ["{command} (pid {pid} of {user})".format(**row) for row in holders_of(HOST) or []]
+    return (
+        "The MIG mode of {} is pending: only a reset of the GPU applies it. End the programs that "
+        "hold the GPU ({}), or reboot the host, and run again.".format(
+            ", ".join("GPU {} ({})".format(row["gpu"], row["pending"]) for row in rows),
+            ", ".join(holders)
+            or "none has its device files open; others are a container, a virtual machine or the "
+            "module nvidia_drm",
+        )
+    )
 
 
 def declared(rows, layout):
@@ -132,19 +177,29 @@ def main():
     try:
         gpus = Gpus(module)
         rows = gpus.probe()
-        todo = differing(rows, layout)
-        if not module.check_mode:
+        todo, pending = differing(rows, layout), []
+        if todo and not module.check_mode:
             for row, wanted in todo:
                 gpus.split(row, wanted)
-            left = differing(gpus.probe(), layout) if todo else []
-            if left:
+            now = gpus.probe()
+            left = [row for row, _ in differing(now, layout)]
+            pending = [row for row in left if waits(row)]
+            if len(left) > len(pending):
                 raise StateError(
-                    "GPU {} does not have the declared instances yet. MIG is switched only when "
-                    "the GPU is reset: reboot the host, and run again.".format(left[0][0]["gpu"])
+                    "GPU {} does not have the declared instances, though nvidia-smi reported no "
+                    "error. Reboot the host, and run again.".format(
+                        next(row["gpu"] for row in left if not waits(row))
+                    )
                 )
+            # A mode that was pending before and still is was not changed by this run.
+            todo = [(row, wanted) for row, wanted in todo if row not in now]
+        if pending:
+            module.warn(why(pending))
         module.exit_json(
             changed=bool(todo),
+            because=why(pending),
             gpus=[row["gpu"] for row, _ in todo],
+            pending=[row["gpu"] for row in pending],
             instances={str(gpu): names for gpu, names in declared(rows, layout).items() if names},
             diff={
                 "before": as_text([(row, row["instances"]) for row, _ in todo]),

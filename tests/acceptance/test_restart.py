@@ -116,7 +116,8 @@ def test_one_reboot_and_none_after_it_when_the_driver_still_does_not_load(
     done, output = restart(host, play)
     assert done.returncode
     assert (
-        "The driver does not run: the kernel module is not loaded, after the reboot that" in output
+        "The driver does not run as declared: the kernel module is not loaded, after the reboot"
+        " that" in output
     )
     assert "modprobe nvidia" in output, "what loading it said is the cause"
     assert "Remedy: on lab1: modprobe nvidia; journalctl -k" in output

@@ -14,6 +14,18 @@ from gpufleet.resolver import resolve
 from tests.support.host_documents import section
 from tests.support.restart_hosts import BEFORE, HELD, NEW, NOW, OLD, OURS, Row, host, marker, plan
 
+ENGINE = [{"pid": 5, "user": "root", "command": "nv-hostengine", "nodes": ["ctl"]}]
+MIG: Row = {**plan(), "driver": {**plan()["driver"], "mig": {"all": ["3g.40gb"]}}}
+
+
+def mig_host(mode: str, pending: str | None, **driver: Any) -> Host:
+    """A host whose GPU has one MIG mode, and another one from its next reset on."""
+    document: Any = host(holders=ENGINE, **driver).snapshot
+    row = {"gpu": 0, "mode": mode, "pending": pending, "instances": []}
+    document["sections"]["gpus"]["data"]["mig"] = [row]
+    return Host(document)
+
+
 REFUSED = {"boot_id": NOW, "said": "No such device"}
 # {what it is: (plan, host, action, words of because)}
 CASES: dict[str, tuple[Row, Host, str, str]] = {
@@ -62,6 +74,24 @@ CASES: dict[str, tuple[Row, Host, str, str]] = {
     "never, a reload would do": (plan(reboot="never"), host(OLD), "reload", OLD),
     "never, somebody holds": (
         plan(reboot="never"), host(OLD, holders=HELD), "wait", "gpu_driver_reboot: never"),
+    "a declared MIG mode is pending": (
+        MIG, mig_host("off", "on"), "reboot",
+        "MIG mode of GPU 0 is pending until the GPU is reset; the GPU is held by nv-hostengine"),
+    "a declared MIG mode is pending, and never": (
+        {**MIG, "driver": {**MIG["driver"], "reboot": "never"}}, mig_host("off", "on"), "wait",
+        "gpu_driver_reboot: never"),
+    "MIG is to be off, and that is pending": (
+        {**MIG, "driver": {**MIG["driver"], "mig": {"0": []}}}, mig_host("on", "off"), "reboot",
+        "MIG mode of GPU 0 is pending"),
+    "a MIG mode that nobody declared is pending": (
+        plan(), mig_host("off", "on"), "none", NEW),
+    "another MIG mode than the declared one is pending": (
+        MIG, mig_host("on", "off"), "none", NEW),
+    "the declared MIG mode is applied": (MIG, mig_host("on", "on"), "none", NEW),
+    "no MIG mode is known to be pending": (MIG, mig_host("off", None), "none", NEW),
+    "rebooted, the MIG mode is still pending": (
+        MIG, mig_host("off", "on", reboot_pending=marker(True, BEFORE)), "stuck",
+        "after the reboot that should have fixed it"),
     "always, and it changed": (
         plan(reboot="always"), host(reboot_pending=marker()), "reboot", "is being installed"),
     "always, and it was rebooted": (
@@ -79,6 +109,20 @@ def test_a_host_needs(case: str) -> None:
     assert decision["action"] == action, decision
     assert because in decision["because"]
     assert bool(decision["remedy"]) == (action != "none")
+
+
+def test_a_mig_mode_that_a_reboot_did_not_apply_is_left_to_a_person_with_the_command() -> None:
+    decision = decide(MIG, mig_host("off", "on", reboot_pending=marker(True, BEFORE)))
+    assert "nvidia-smi --gpu-reset -i 0" in decision["remedy"]
+    assert "modprobe" not in decision["remedy"]
+
+
+def test_a_driver_that_does_not_run_comes_before_a_pending_mig_mode() -> None:
+    document: Any = mig_host("off", "on", reboot_pending=marker(True, BEFORE)).snapshot
+    document["sections"]["driver"]["data"].update(loaded=None, on_disk=None)
+    decision = decide(MIG, Host(document))
+    assert "not loaded" in decision["because"]
+    assert "modprobe nvidia" in decision["remedy"]
 
 
 @pytest.mark.parametrize("name", ["kernel", "gpus", "driver"])

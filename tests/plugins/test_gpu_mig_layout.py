@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from gpufleet.probe.host import Host
 from tests.support.ansible_modules import Run, load
 
 SMI = """#!{python}
@@ -25,17 +26,25 @@ if words == ["-L"]:
             print(f"  MIG {{name}}     Device  {{at}}: (UUID: MIG-{{at}})")
 elif words[0].startswith("--query-gpu"):
     for index, gpu in enumerate(gpus):
-        print(f"{{index}}, {{gpu['mode']}}")
+        print(f"{{index}}, {{gpu['mode']}}, {{gpu.get('pending', gpu['mode'])}}")
 else:
     gpu = gpus[int(words[words.index("-i") + 1])]
     if gpu.get("busy") and ("-dci" in words or "-mig" in words):
         sys.exit("In use by another client")
     if "-mig" in words:
-        gpu["mode"] = "Enabled" if words[-1] == "1" else "Disabled"
+        gpu["pending"] = "Enabled" if words[-1] == "1" else "Disabled"
+        if gpu.get("held") and gpu["pending"] != gpu["mode"]:
+            print("Warning: MIG mode is in pending enable state for GPU 00000000:01:00.0:", end="")
+            print(gpu["held"])
+        else:
+            gpu["mode"] = gpu["pending"]
+        print("All done.")
     elif "-lci" in words or "-lgi" in words:
         print("\\n".join(gpu["instances"]) or "No instances found: Not Found")
     elif "-dgi" in words:
         gpu["instances"] = []
+    elif "-cgi" in words and gpu["mode"] != "Enabled":
+        sys.exit("No MIG-enabled devices found.")
     elif "-cgi" in words:
         gpu["instances"] = words[words.index("-cgi") + 1].split(",")
     place.write_text(json.dumps(gpus))
@@ -46,14 +55,25 @@ class Cards:
     """The stand-in's GPUs, and the module on them."""
 
     def __init__(self, root: Path, run: Run) -> None:
-        self.place, self.run = root / "gpus.json", run
+        self.place, self.run, self.root = root / "gpus.json", run, root / "root"
+        self.module = load("gpu_mig_layout")
+        self.module.HOST = Host({"root": str(self.root)})  # type: ignore[attr-defined]
 
     def have(self, *gpus: dict[str, Any]) -> None:
         self.place.write_text(json.dumps(gpus))
 
     def split(self, layout: dict[str, list[str]], check: bool = False) -> dict[str, Any]:
         self.calls_file.unlink(missing_ok=True)
-        return self.run(load("gpu_mig_layout"), check, layout=layout)
+        return self.run(self.module, check, layout=layout)
+
+    def hold(self, command: str) -> None:
+        """A process with a device file of the GPU open."""
+        home = self.root / "proc/77"
+        (home / "fd").mkdir(parents=True)
+        (home / "fd/3").symlink_to("/dev/nvidia0")
+        (home / "comm").write_text(f"{command}\n")
+        (self.root / "dev").mkdir()
+        (self.root / "dev/nvidia0").touch()
 
     @property
     def calls_file(self) -> Path:
@@ -144,4 +164,49 @@ def test_a_gpu_in_use_is_reported(cards: Cards) -> None:
 def test_a_gpu_without_mig_is_refused(cards: Cards) -> None:
     cards.have(gpu("[N/A]"))
     assert "does not know MIG" in cards.split({"all": HALVES})["msg"]
+    assert cards.changes == []
+
+
+@pytest.mark.parametrize("reason", ["In use by another client", "Not Supported"])
+def test_a_mode_that_waits_for_a_reset_is_reported_with_the_holder(
+    cards: Cards, reason: str
+) -> None:
+    cards.have(gpu(held=reason), gpu())
+    cards.hold("nv-hostengine")
+    answer = cards.split({"all": HALVES})
+    assert not answer.get("failed")
+    assert (answer["pending"], answer["gpus"]) == ([0], [0, 1])
+    assert answer["instances"] == {"0": HALVES, "1": HALVES}
+    assert "The MIG mode of GPU 0 (on) is pending: only a reset of the GPU" in answer["because"]
+    assert "nv-hostengine (pid 77 of " in answer["because"]
+    assert cards.state == [("Disabled", []), ("Enabled", HALVES)]
+    assert not any(call.startswith("mig -i 0 -cgi") for call in cards.changes)
+
+
+def test_a_mode_that_still_waits_is_no_change_and_is_tried_once_more(cards: Cards) -> None:
+    cards.have(gpu(pending="Enabled", held="In use by another client"))
+    answer = cards.split({"all": HALVES})
+    assert (answer["changed"], answer["pending"]) == (False, [0])
+    assert "none has its device files open" in answer["because"]
+    assert cards.changes == ["-i 0 -mig 1"]
+
+
+def test_a_mode_that_waited_is_applied_once_nothing_holds_the_gpu(cards: Cards) -> None:
+    cards.have(gpu(pending="Enabled"))
+    answer = cards.split({"all": HALVES})
+    assert (answer["changed"], answer["pending"], answer["because"]) == (True, [], "")
+    assert cards.state == [("Enabled", HALVES)]
+
+
+def test_switching_mig_off_waits_for_a_reset_too(cards: Cards) -> None:
+    cards.have(gpu("Enabled", HALVES, held="In use by another client"))
+    answer = cards.split({"all": []})
+    assert (answer["changed"], answer["pending"]) == (True, [0])
+    assert "GPU 0 (off) is pending" in answer["because"]
+
+
+def test_check_mode_does_not_switch_a_mode_that_waits(cards: Cards) -> None:
+    cards.have(gpu(pending="Enabled", held="In use by another client"))
+    answer = cards.split({"all": HALVES}, check=True)
+    assert (answer["changed"], answer["pending"]) == (True, [])
     assert cards.changes == []

@@ -30,6 +30,7 @@ class Played:
         transport: str = "ssh",
     ) -> None:  # fmt: skip
         self.looks, self.asked = list(looks), []  # type: ignore[var-annotated]
+        self.mig: list[bool] = []
         self.reload = reload or {"changed": True}
         task = SimpleNamespace(
             args={"plan": given or plan()}, check_mode=check, async_val=0, environment=None,
@@ -43,6 +44,7 @@ class Played:
         """What the modules say."""
         name = name.removeprefix("gpufleet.gpu.")
         if name == "gpu_facts":
+            self.mig.append(module_args["mig"])
             return {"snapshot": self.looks.pop(0).snapshot}
         self.asked.append((name, module_args.get("version") or module_args.get("state")))
         return self.reload if name == "gpu_driver_reload" else {"changed": True}
@@ -92,3 +94,12 @@ def test_this_machine_itself_is_not_rebooted(reboot: str) -> None:
     played = Played(held, given=plan(reboot=reboot), transport="local")
     assert played.run()["action"] == "wait"
     assert played.asked == []
+
+
+@pytest.mark.parametrize(("mig", "asked"), [(None, False), ({"all": []}, True)])
+def test_the_mig_mode_is_probed_only_where_it_is_declared(mig: Any, asked: bool) -> None:
+    given = plan()
+    given["driver"]["mig"] = mig
+    played = Played(host(), given=given)
+    played.run()
+    assert played.mig == [asked]

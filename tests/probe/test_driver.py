@@ -533,7 +533,7 @@ def test_a_marker_of_a_pending_reboot_is_shown_as_it_stands(root: Path) -> None:
     assert "cannot be read" in probe_tree(root)["driver"]["reboot_pending"]["because"]
 
 
-MODES = "0, Enabled\n1, Disabled\n2, [N/A]\n"
+MODES = "0, Enabled, Enabled\n1, Disabled, Enabled\n2, [N/A], [N/A]\n"
 LISTING = """GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-1)
   MIG 3g.40gb     Device  0: (UUID: MIG-1)
   MIG 4g.40gb     Device  1: (UUID: MIG-2)
@@ -547,12 +547,15 @@ GPU 1: NVIDIA H100 80GB HBM3 (UUID: GPU-2)
         (
             [(0, MODES, ""), (0, LISTING, "")],
             [
-                {"gpu": 0, "mode": "on", "instances": ["3g.40gb", "4g.40gb"]},
-                {"gpu": 1, "mode": "off", "instances": []},
-                {"gpu": 2, "mode": None, "instances": []},
+                {"gpu": 0, "mode": "on", "pending": "on", "instances": ["3g.40gb", "4g.40gb"]},
+                {"gpu": 1, "mode": "off", "pending": "on", "instances": []},
+                {"gpu": 2, "mode": None, "pending": None, "instances": []},
             ],
         ),
-        ([(0, "0, Disabled\n", "")], [{"gpu": 0, "mode": "off", "instances": []}]),
+        (
+            [(0, "0, Disabled, Disabled\n", "")],
+            [{"gpu": 0, "mode": "off", "pending": "off", "instances": []}],
+        ),
         ([(None, "", "no answer within 8 s")], None),
         ([(0, MODES, ""), (9, "", "")], None),
     ],

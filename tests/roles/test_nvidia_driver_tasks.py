@@ -196,3 +196,15 @@ def test_a_mig_layout_that_is_no_longer_declared_is_not_created_at_boot() -> Non
     [fault] = driver_running.mig_boot(plan, Host(host))
     assert "no longer declared" in fault.cause
     assert fault.action == "repair"
+
+
+def test_a_pending_mig_mode_is_left_to_the_reboot_after_the_boot_unit_is_written() -> None:
+    found = tasks("mig")
+    last = found[-1]
+    assert last["ansible.builtin.include_tasks"] == "mig_pending.yml"
+    assert last["when"] == "__nvidia_driver_mig.pending | default([]) | length > 0"
+    assert "Create the declared instances at boot" in [task["name"] for task in found[:-1]]
+    pending = tasks("mig_pending")
+    assert pending[1]["ansible.builtin.include_tasks"] == "restart.yml"
+    assert pending[2]["block"][-1]["register"] == "__nvidia_driver_mig"
+    assert "__nvidia_driver_restart.action != 'wait'" in pending[-1]["when"]

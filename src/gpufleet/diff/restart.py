@@ -51,7 +51,7 @@ def decide(plan: Plan, host: Host, control_node: bool = False) -> Restart:
         return _decision("reload", off, gpufleet("provision", "--limit", name))
     elif state.rebooted:
         because = f"{off}, after the reboot that should have fixed it{state.also}"
-        return _decision("stuck", because, _by_hand(name))
+        return _decision("stuck", because, state.mig_by_hand or _by_hand(name))
     elif not state.reboot_fixes:
         because = f"{off}, and no restart fixes that: {state.next}"
         remedy = f"{gpufleet('provision', '--limit', name)}, or run dkms status on the host"
@@ -75,6 +75,10 @@ def _by_hand(name: str) -> str:
         f"on {name}: modprobe nvidia; journalctl -k | grep -iE 'nvrm|nvidia' shows why; fix that,"
         f" and reboot {name} yourself"
     )
+
+
+def _named(holders: list[Row]) -> list[str]:
+    return [f"{row.get('command')} (pid {row.get('pid')} of {row.get('user')})" for row in holders]
 
 
 @dataclass(frozen=True)
@@ -131,9 +135,12 @@ class _State:
 
     @property
     def off(self) -> str | None:
+        """What does not run as it is installed or declared; None where all does."""
+        return None if self.idle else self.driver_off or self.mig_off
+
+    @cached_property
+    def driver_off(self) -> str | None:
         """How the running driver differs from the installed one; None where it does not."""
-        if self.idle:
-            return None
         if self.nouveau:
             return f"nouveau holds {', '.join(self.nouveau)}"
         on_disk, library = self.driver.get("on_disk"), self.driver.get("library")
@@ -145,6 +152,41 @@ class _State:
                 f" the libraries are {library or 'missing'}"
             )
         return None
+
+    @property
+    def mig_off(self) -> str | None:
+        """Which declared MIG mode is pending, and who holds the GPU; None where none is."""
+        if not self.mig_waits:
+            return None
+        return (
+            f"the declared MIG mode of GPU {', '.join(self.mig_waits)} is pending until the GPU is"
+            f" reset; the GPU is held by {', '.join(_named(self.all_holders)) or 'no process'}"
+        )
+
+    @cached_property
+    def mig_waits(self) -> list[str]:
+        """The GPUs whose declared MIG mode is set, and applied only by a reset of the GPU."""
+        layout = mapping(mapping(self.plan["driver"]).get("mig"))
+        found = []
+        for row in mappings(mapping(self.host.section("gpus")).get("mig")):
+            gpu, pending = str(row.get("gpu")), row.get("pending")
+            wanted = layout.get(gpu, layout.get("all"))
+            # A mode that somebody else has set is not a reason to reboot.
+            if wanted is not None and pending == ("on" if wanted else "off") != row.get("mode"):
+                found.append(gpu)
+        return found
+
+    @property
+    def mig_by_hand(self) -> str:
+        """What a person does where a reboot did not apply the MIG mode; empty for other reasons."""
+        if self.driver_off or not self.mig_waits:
+            return ""
+        name = self.plan["host"]
+        return (
+            f"on {name}: stop what holds the GPU (often DCGM's nv-hostengine, or nvsm), and"
+            f" nvidia-smi --gpu-reset -i {','.join(self.mig_waits)};"
+            f" then {gpufleet('provision', '--limit', name)}"
+        )
 
     @property
     def reload_fixes(self) -> bool:
@@ -197,12 +239,12 @@ class _State:
     @property
     def holders(self) -> list[str]:
         """The processes that hold a GPU, without the driver's own daemons."""
-        found = []
-        for row in mappings(self.driver.get("holders")):
-            command = str(row.get("command"))
-            if command not in SERVICES:
-                found.append(f"{command} (pid {row.get('pid')} of {row.get('user')})")
-        return found
+        return _named([row for row in self.all_holders if row.get("command") not in SERVICES])
+
+    @property
+    def all_holders(self) -> list[Row]:
+        """The processes that hold a GPU."""
+        return mappings(self.driver.get("holders"))
 
     @property
     def also(self) -> str:

@@ -9,11 +9,13 @@ from .text import first_match, is_number
 # The unit that creates the declared instances at boot, written by the role nvidia_driver.
 BOOT_UNIT = "gpufleet-mig.service"
 BOOT_DIRECTORY = "/etc/systemd/system/"
+QUERY = "--query-gpu=index,mig.mode.current,mig.mode.pending"
+MODES = {"Enabled": "on", "Disabled": "off"}
 KNOWN_MODE = re.compile(r"^\[?(enabled|disabled|n/a|not supported)\]?$", re.IGNORECASE)
 
 
 def mig_of(host):
-    """[{"gpu", "mode", "instances"}] by index; None where no loaded driver could be asked.
+    """[{"gpu", "mode", "pending", "instances"}]; None where no loaded driver could be asked.
 
     Read only on request: without the persistence daemon it takes seconds.
     """
@@ -21,9 +23,7 @@ def mig_of(host):
         return None
     path = nvidia_smi(host)
     smi = host.path(path) if path else "nvidia-smi"
-    status, modes, _ = run_command(
-        [smi, "--query-gpu=index,mig.mode.current", "--format=csv,noheader"], host.inner_s / 2
-    )
+    status, modes, _ = run_command([smi, QUERY, "--format=csv,noheader"], host.inner_s / 2)
     if status != 0:
         return None
     listing = ""
@@ -44,16 +44,17 @@ def boot_layout(host):
 
 
 def parse_mig(modes, listing):
-    """From `0, Enabled` and the lines `MIG 3g.40gb Device 0:` under each `GPU 0:`."""
+    """From `0, Disabled, Enabled` and the lines `MIG 3g.40gb Device 0:` under each `GPU 0:`."""
     cards = {}
     for line in modes.splitlines():
-        index, _, mode = [part.strip() for part in line.partition(",")]
+        index, mode, pending = [part.strip() for part in (line + ",,").split(",")][:3]
         # An error's text in the place of the mode tells nothing.
         if not is_number(index) or not KNOWN_MODE.match(mode):
             continue
         cards[index] = {
             "gpu": int(index),
-            "mode": {"Enabled": "on", "Disabled": "off"}.get(mode),
+            "mode": MODES.get(mode),
+            "pending": MODES.get(pending),
             "instances": [],
         }
     index = None

@@ -416,8 +416,8 @@ def test_a_snapshot_of_an_earlier_probe_is_not_healthy_by_default(host: Any) -> 
 
 def test_an_error_in_the_place_of_the_mig_mode_is_no_gpu_without_mig() -> None:
     assert parse_mig("0, Unknown Error\n1, [N/A]\n2, Disabled\n3, GPU is lost\n", "") == [
-        {"gpu": 1, "mode": None, "instances": []},
-        {"gpu": 2, "mode": "off", "instances": []},
+        {"gpu": 1, "mode": None, "pending": None, "instances": []},
+        {"gpu": 2, "mode": "off", "pending": None, "instances": []},
     ]
 
 

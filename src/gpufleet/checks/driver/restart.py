@@ -15,7 +15,7 @@ PENDING = {
     "reload": "The driver's kernel modules must be reloaded",
     "reboot": "A reboot for the driver is pending",
     "wait": "A reboot for the driver is pending, and provisioning does not reboot",
-    "stuck": "The installed driver does not run after a restart, and no other restart is tried",
+    "stuck": "The driver does not run as declared after a restart, and no other restart is tried",
 }
 
 

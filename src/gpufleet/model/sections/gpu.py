@@ -40,6 +40,9 @@ class Mig(TypedDict):
 
     gpu: Annotated[int, "its index"]
     mode: Annotated[Literal["on", "off"] | None, "null: the GPU has no MIG"]
+    pending: NotRequired[
+        Annotated[Literal["on", "off"] | None, "the mode that the next reset of the GPU applies"]
+    ]
     instances: Annotated[list[Text], "the profiles of its instances, such as 3g.40gb"]
 
 
