@@ -9,7 +9,8 @@ module: gpu_driver_reload
 short_description: Reload the NVIDIA kernel modules
 description:
   - Unloads the NVIDIA kernel modules in the order of their dependencies, loads those on disk, and
-    checks their version. Does nothing where that version is loaded.
+    checks their version. Does nothing where that version is loaded. Where a module cannot be
+    unloaded, loads those again that were.
   - Stops the driver's own daemons (O(services)) and starts them again. Fails before any change
     where another process holds a GPU, and reports its name, pid and user.
   - Where reloading fails, records the error in the marker of a pending restart.
@@ -117,10 +118,23 @@ class Reload:
             if not self.module.run_command(["systemctl", "--quiet", state, unit])[0]
         ]
 
+    def put_back(self, removed):
+        """Load the removed modules again while nvidia stays loaded; returns what was said."""
+        if "nvidia" in removed:
+            return []
+        said = []
+        for name in reversed(removed):
+            try:
+                self.run("modprobe", name)
+            except StateError as error:
+                said.append("{} is unloaded now: {}".format(name, error))
+        return said
+
     def carry_out(self):
         """Exchange the modules; whatever comes of it, the daemons are started afterwards."""
         # Those that are enabled and do not run may have been stopped by a run that was killed.
         active, enabled, before = self.are("is-active"), self.are("is-enabled"), modules()
+        removed = []
         try:
             for unit in reversed(active):
                 self.run("systemctl", "stop", unit)
@@ -128,6 +142,7 @@ class Reload:
             refuse_holders([])
             for name in before:
                 self.run("rmmod", name)
+                removed.append(name)
             for name in ["nvidia", "nvidia_uvm", *reversed(before)]:
                 self.run("modprobe", name)
             if loaded() != self.version:
@@ -135,6 +150,11 @@ class Reload:
                     "modprobe loaded {}, wanted is {}: another module of that name comes first in "
                     "/lib/modules".format(loaded() or "nothing", self.version)
                 )
+        except StateError as error:
+            said = self.put_back(removed)
+            if not said:
+                raise
+            raise StateError("{}; {}".format(error, "; ".join(said))) from error
         finally:
             dead = [
                 unit

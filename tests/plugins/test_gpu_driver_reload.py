@@ -33,6 +33,7 @@ class Machine:
         self.units = {"nvidia-persistenced": "is-active", "nvidia-fabricmanager": "is-enabled"}
         self.dead: set[str] = set()
         self.on_disk, self.output = NEW, ""
+        self.refused: dict[str, str] = {}
         self.ran: list[str] = []
 
     def load(self, version: str | None, used: dict[str, str]) -> None:
@@ -60,6 +61,8 @@ class Machine:
                 shutil.rmtree(self.proc / "5", ignore_errors=True)
             if words[1] == "start" and words[2] in self.dead:
                 return 1, "", "control process exited"
+        elif " ".join(words) in self.refused:
+            return 1, "", self.refused[" ".join(words)]
         elif self.output:
             return 1, "", self.output
         elif words[0] == "rmmod":
@@ -182,3 +185,36 @@ def test_check_mode_changes_nothing_and_shows_both_versions(machine: Machine) ->
     assert answer["changed"]
     assert (OLD in answer["diff"]["before"], NEW in answer["diff"]["after"]) == (True, True)
     assert tree(machine.root) == before
+
+
+def test_modules_that_went_before_one_that_stays_are_loaded_again(machine: Machine) -> None:
+    machine.refused = {"rmmod nvidia_modeset": "Module nvidia_modeset is in use"}
+    answer = machine.reload()
+    assert "rmmod nvidia_modeset: Module nvidia_modeset is in use" in answer["msg"]
+    assert set(machine.used) == set(LOADED)
+    assert [words for words in machine.ran if words.startswith("modprobe")] == [
+        "modprobe nvidia_uvm", "modprobe nvidia_drm",
+    ]  # fmt: skip
+    assert machine.ran[-1] == "systemctl start nvidia-persistenced"
+
+
+def test_a_module_that_cannot_be_loaded_again_is_named_beside_the_first_error(
+    machine: Machine,
+) -> None:
+    machine.refused = {
+        "rmmod nvidia_modeset": "Module nvidia_modeset is in use",
+        "modprobe nvidia_uvm": "Invalid argument",
+    }
+    answer = machine.reload()
+    assert (
+        "rmmod nvidia_modeset: Module nvidia_modeset is in use;"
+        " nvidia_uvm is unloaded now: modprobe nvidia_uvm: Invalid argument"
+    ) in answer["msg"]
+    assert "nvidia_drm" in machine.used
+    assert machine.marker["failed"]["said"] in answer["msg"]
+
+
+def test_nothing_is_loaded_twice_where_the_new_modules_do_not_load(machine: Machine) -> None:
+    machine.refused = {"modprobe nvidia": "No such device"}
+    assert "modprobe nvidia: No such device" in machine.reload()["msg"]
+    assert not any(words.startswith("modprobe") for words in machine.ran)
