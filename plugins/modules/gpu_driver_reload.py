@@ -56,6 +56,8 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.text import fir
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import StateError, host_lock
 
 HOST = Host({})
+# How long udev may take for the events of the modules.
+SETTLE_S = 30
 VERSION = r"Kernel Module[^\n]*?\s(\d+\.\d+(?:\.\d+)?)\s"
 
 
@@ -103,6 +105,7 @@ class Reload:
 
     def __init__(self, module):
         self.module, self.version = module, module.params["version"]
+        self.udevadm = module.get_bin_path("udevadm")
 
     def run(self, *words):
         """Run a command; raises ``StateError`` with what it said."""
@@ -118,11 +121,21 @@ class Reload:
             if not self.module.run_command(["systemctl", "--quiet", state, unit])[0]
         ]
 
+    def settle(self):
+        """Wait until udev has handled its events; a limit that passes is a warning."""
+        if not self.udevadm:
+            return
+        try:
+            self.run(self.udevadm, "settle", "--timeout={}".format(SETTLE_S))
+        except StateError as error:
+            self.module.warn("udev still handles events of the kernel modules: {}".format(error))
+
     def put_back(self, removed):
         """Load the removed modules again while nvidia stays loaded; returns what was said."""
-        if "nvidia" in removed:
+        if not removed or "nvidia" in removed:
             return []
         said = []
+        self.settle()
         for name in reversed(removed):
             try:
                 self.run("modprobe", name)
@@ -143,8 +156,12 @@ class Reload:
             for name in before:
                 self.run("rmmod", name)
                 removed.append(name)
+            # Rules for removed devices may unload nvidia-uvm, also after it was loaded again.
+            self.settle()
             for name in ["nvidia", "nvidia_uvm", *reversed(before)]:
                 self.run("modprobe", name)
+            # The daemons need the device files that rules create.
+            self.settle()
             if loaded() != self.version:
                 raise StateError(
                     "modprobe loaded {}, wanted is {}: another module of that name comes first in "

@@ -33,6 +33,7 @@ class Machine:
         self.units = {"nvidia-persistenced": "is-active", "nvidia-fabricmanager": "is-enabled"}
         self.dead: set[str] = set()
         self.on_disk, self.output = NEW, ""
+        self.udevadm: str | None = "/usr/bin/udevadm"
         self.refused: dict[str, str] = {}
         self.ran: list[str] = []
 
@@ -70,7 +71,7 @@ class Machine:
             rest = {name: by for name, by in self.used.items() if name != words[1]}
             without = {n: by.replace(f"{words[1]},", "") or "-" for n, by in rest.items()}
             self.load(OLD if "nvidia" in rest else None, without)
-        elif words[1] not in self.used:
+        elif words[0] == "modprobe" and words[1] not in self.used:
             self.load(self.on_disk, {**self.used, words[1]: "-"})
         self.ran.append(" ".join(words))
         return 0, "", ""
@@ -94,6 +95,7 @@ def machine(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> Machin
     monkeypatch.setattr(
         module.AnsibleModule, "run_command", lambda _self, words: made.command(words)
     )
+    monkeypatch.setattr(module.AnsibleModule, "get_bin_path", lambda _self, _name: made.udevadm)
     made.load(OLD, LOADED)
     return made
 
@@ -218,3 +220,39 @@ def test_nothing_is_loaded_twice_where_the_new_modules_do_not_load(machine: Mach
     machine.refused = {"modprobe nvidia": "No such device"}
     assert "modprobe nvidia: No such device" in machine.reload()["msg"]
     assert not any(words.startswith("modprobe") for words in machine.ran)
+
+
+SETTLE = "/usr/bin/udevadm settle --timeout=30"
+
+
+def test_udev_handles_its_events_between_unloading_and_loading_and_before_the_daemons(
+    machine: Machine,
+) -> None:
+    assert machine.reload()["changed"]
+    ran = machine.ran
+    steps = [words for words in ran if words == SETTLE or words.split()[0] in {"rmmod", "modprobe"}]
+    assert [words.split()[0] for words in steps] == [
+        *["rmmod"] * 4, "/usr/bin/udevadm", *["modprobe"] * 6, "/usr/bin/udevadm",
+    ]  # fmt: skip
+    assert ran.index("systemctl start nvidia-persistenced") > ran.index(SETTLE, 8)
+
+
+def test_udev_handles_its_events_before_modules_are_loaded_again(machine: Machine) -> None:
+    machine.refused = {"rmmod nvidia_modeset": "Module nvidia_modeset is in use"}
+    assert machine.reload()["failed"]
+    assert machine.ran.index(SETTLE) < machine.ran.index("modprobe nvidia_uvm")
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_udev_that_is_slow_or_absent_does_not_stop_the_reload(
+    machine: Machine, there: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warned: list[str] = []
+    monkeypatch.setattr(
+        machine.module.AnsibleModule, "warn", lambda _self, text: warned.append(text)
+    )
+    machine.udevadm = machine.udevadm if there else None
+    machine.refused = {SETTLE: "Timed out for waiting the udev queue being empty."}
+    assert machine.reload()["changed"]
+    assert machine.module.loaded() == NEW
+    assert [("Timed out" in text) for text in warned] == [True, True] * there
