@@ -208,3 +208,14 @@ def test_a_pending_mig_mode_is_left_to_the_reboot_after_the_boot_unit_is_written
     assert pending[1]["ansible.builtin.include_tasks"] == "restart.yml"
     assert pending[2]["block"][-1]["register"] == "__nvidia_driver_mig"
     assert "__nvidia_driver_restart.action != 'wait'" in pending[-1]["when"]
+
+
+def test_the_boot_unit_has_the_specification_written_after_the_instances_exist() -> None:
+    template = (TASKS.parent / "templates" / "gpufleet-mig.service.j2").read_text()
+    lines = [line.partition("=") for line in template.splitlines()]
+    before = [name for key, _, names in lines if key == "Before" for name in names.split()]
+    assert "gpufleet-containers.service" in before
+    assert ("Wants", "=", "gpufleet-containers.service") in lines
+    unit = TASKS.parents[1] / "nvidia_docker" / "files" / "gpufleet-containers.service"
+    # A unit that remained active would not be started again.
+    assert "RemainAfterExit" not in unit.read_text()
