@@ -205,6 +205,33 @@ def test_a_specification_of_another_driver_is_made_again(host: Row) -> None:
     assert "is for driver 550.163.01, and 560.35.05 is loaded" in row["because"]
 
 
+@pytest.mark.parametrize(
+    ("devices", "instances", "because"),
+    [
+        (["0", "1", "all"], {0: 2, 1: 0}, "names 0 MIG instances of GPU 0, which has 2"),
+        (["0:0", "0:1", "1", "all"], {0: 2, 1: 0}, None),
+        (["0:0", "0:1", "1", "all"], {0: 0, 1: 0}, "names 2 MIG instances of GPU 0, which has 0"),
+        (["mig0:0", "gpu1", "MIG-1f", "all"], {0: 2, 1: 0}, "names 1 MIG instances of GPU 0"),
+        (["mig0:0", "mig1:0"], {0: 1, 1: 1}, None),
+        (["10:0", "0", "1"], {0: 0, 10: 1}, None),
+        (["GPU-1f", "all"], {0: 2, 1: 0}, None),
+        (["0", "1", "all"], None, None),
+    ],
+)
+def test_a_specification_of_other_mig_instances_is_made_again(
+    host: Row, devices: list[str], instances: dict[int, int] | None, because: str | None
+) -> None:
+    host["sections"]["containers"]["data"]["cdi"][0]["devices"] = devices
+    mig = instances and [
+        {"gpu": gpu, "mode": "on" if count else "off", "instances": ["1g.10gb"] * count}
+        for gpu, count in instances.items()
+    ]
+    host["sections"]["gpus"] = {"state": "ok", "data": {"mig": mig}, "error": None}
+    found = [row["because"] for row in rows(DECLARATION, host)]
+    assert len(found) == bool(because)
+    assert (because or "") in "".join(found)
+
+
 def test_without_cards_nothing_is_asked_of_them(host: Row) -> None:
     there = host["sections"]["containers"]["data"]
     there["cdi"], there["dev_char"] = [], {"missing": ["/dev/char/195:0"]}

@@ -200,10 +200,12 @@ def test_a_mig_layout_that_is_no_longer_declared_is_not_created_at_boot() -> Non
 
 def test_a_pending_mig_mode_is_left_to_the_reboot_after_the_boot_unit_is_written() -> None:
     found = tasks("mig")
-    last = found[-1]
+    names = [task["name"] for task in found]
+    at = names.index("Reset the GPUs whose MIG mode is pending")
+    last = found[at]
     assert last["ansible.builtin.include_tasks"] == "mig_pending.yml"
     assert last["when"] == "__nvidia_driver_mig.pending | default([]) | length > 0"
-    assert "Create the declared instances at boot" in [task["name"] for task in found[:-1]]
+    assert "Create the declared instances at boot" in names[:at]
     pending = tasks("mig_pending")
     assert pending[1]["ansible.builtin.include_tasks"] == "restart.yml"
     assert pending[2]["block"][-1]["register"] == "__nvidia_driver_mig"
@@ -219,3 +221,15 @@ def test_the_boot_unit_has_the_specification_written_after_the_instances_exist()
     unit = TASKS.parents[1] / "nvidia_docker" / "files" / "gpufleet-containers.service"
     # A unit that remained active would not be started again.
     assert "RemainAfterExit" not in unit.read_text()
+
+
+def test_changed_mig_instances_are_described_to_container_engines() -> None:
+    last = tasks("mig")[-1]
+    assert last["ansible.builtin.systemd_service"]["state"] == "restarted"
+    assert last["when"] == (
+        "__nvidia_driver_mig is changed and __nvidia_driver_containers.stat.exists"
+    )
+    roles = TASKS.parents[1]
+    unit = yaml.safe_load((roles / "nvidia_driver/vars/main.yml").read_text())
+    docker = yaml.safe_load((roles / "nvidia_docker/vars/main.yml").read_text())
+    assert unit["__nvidia_driver_containers_unit"] == docker["__nvidia_docker_unit"]

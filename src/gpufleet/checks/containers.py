@@ -112,7 +112,7 @@ def runtime(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
         )
 
 
-@check("containers.cdi", reads=("containers", "driver"), skip_reason=no_cards, effect=READS)
+@check("containers.cdi", reads=("containers", "driver", "gpus"), skip_reason=no_cards, effect=READS)
 def cdi(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """The CDI specification matches the driver, and systemd finds each GPU's device file."""
     if observed.data["driver"]["loaded"] is None:

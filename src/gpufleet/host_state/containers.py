@@ -5,6 +5,8 @@ Both `diff` and the checks use it. What needs a GPU is not required of a host de
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Any, Literal
@@ -18,6 +20,8 @@ RECEIPT: tuple[Literal["containers"], str] = ("containers", "engine")
 RUNTIME = "nvidia"
 # The first Docker Engine that reads CDI specifications, if its feature is on.
 CDI_SINCE = "25.0"
+# What nvidia-ctk names a GPU, or a MIG instance of it, by number: 0 and 0:1, or gpu0 and mig0:1.
+INDEX = re.compile(r"(?:gpu|mig)?(\d+)(:\d+)?")
 # What a container may lose and still compute: profilers and displays use these.
 UNNEEDED_NODES = ("/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
 # What a missing link of /dev/char means: systemd from 240 on, with a runc of its time, needs none.
@@ -92,7 +96,7 @@ def _texts(value: Any) -> list[str]:
 
 
 def stale(wanted: Mapping[str, Any], host: Host) -> Iterator[str]:
-    """Which CDI specifications and device links do not fit the loaded driver; none without one."""
+    """Which CDI specifications and device links fit neither driver nor MIG instances."""
     loaded = host.driver
     if wanted["gpus"] == 0 or loaded is None:
         return
@@ -107,9 +111,27 @@ def stale(wanted: Mapping[str, Any], host: Host) -> Iterator[str]:
             yield f"{spec.get('path')} is for driver {have}, and {loaded} is loaded"
         elif spec.get("devices") == []:
             yield f"{spec.get('path')} describes no GPU"
+        else:
+            yield from _other_instances(spec, mappings(mapping(host.section("gpus")).get("mig")))
     missing = _texts(mapping(host.containers.get("dev_char")).get("missing"))
     if missing:
         yield f"{missing[0]} is missing: {WITHOUT_LINK}"
+
+
+def _other_instances(spec: Row, mig: list[Row]) -> Iterator[str]:
+    """On which GPU a specification names another number of MIG instances than there is."""
+    names = _texts(spec.get("devices"))
+    # Names of another kind, such as UUIDs, do not say which GPU an instance belongs to.
+    if not any(INDEX.fullmatch(name) for name in names):
+        return
+    named = Counter(at[1] for name in names if (at := INDEX.fullmatch(name)) and at[2])
+    for row in mig:
+        have = len(_texts(row.get("instances")))
+        if named[str(row.get("gpu"))] != have:
+            yield (
+                f"{spec.get('path')} names {named[str(row.get('gpu'))]} MIG instances of GPU"
+                f" {row.get('gpu')}, which has {have}: it was written before they changed"
+            )
 
 
 def running_with_gpus(host: Host) -> list[str]:

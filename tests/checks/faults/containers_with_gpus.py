@@ -19,6 +19,11 @@ def nothing_described(plan: Document, snapshot: Document) -> None:
     data(snapshot, "containers")["cdi"] = []
 
 
+@fault("containers.cdi", cause="names 1 MIG instances of GPU 0, which has 0", remedy=PROVISION)
+def instances_described_that_are_gone(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "containers")["cdi"][0]["devices"] = ["0:0", "1", "all"]
+
+
 @fault("containers.gpus", cause="has 1 GPUs, declared are 2", remedy="gpu.count")
 def one_gpu_in_the_container(plan: Document, snapshot: Document) -> None:
     data(snapshot, "containers")["run"]["gpus"].pop()
