@@ -208,7 +208,6 @@ def test_a_pending_mig_mode_is_left_to_the_reboot_after_the_boot_unit_is_written
     assert "Create the declared instances at boot" in names[:at]
     pending = tasks("mig_pending")
     assert pending[1]["ansible.builtin.include_tasks"] == "restart.yml"
-    assert pending[2]["block"][-1]["register"] == "__nvidia_driver_mig"
     assert "__nvidia_driver_restart.action != 'wait'" in pending[-1]["when"]
 
 
@@ -226,9 +225,10 @@ def test_the_boot_unit_has_the_specification_written_after_the_instances_exist()
 def test_changed_mig_instances_are_described_to_container_engines() -> None:
     last = tasks("mig")[-1]
     assert last["ansible.builtin.systemd_service"]["state"] == "restarted"
-    assert last["when"] == (
-        "__nvidia_driver_mig is changed and __nvidia_driver_containers.stat.exists"
-    )
+    assert last["when"] == [
+        "__nvidia_driver_mig is changed or __nvidia_driver_mig_rebooted | default({}) is changed",
+        "__nvidia_driver_containers.stat.exists",
+    ]
     roles = TASKS.parents[1]
     unit = yaml.safe_load((roles / "nvidia_driver/vars/main.yml").read_text())
     docker = yaml.safe_load((roles / "nvidia_docker/vars/main.yml").read_text())
