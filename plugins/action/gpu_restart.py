@@ -27,7 +27,8 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 class ActionModule(ActionBase):
     """Probes the host and decides (``gpufleet.diff.restart``); reloads the modules if possible.
 
-    Takes the plan; returns what remains to be done as ``action``, ``because``, ``remedy``.
+    Takes the plan; returns what remains to be done as ``action``, ``because``, ``remedy``, and
+    whether the installed driver runs as ``runs``.
     Sets the marker of a pending restart before a reboot; removes it when nothing is pending.
     """
 
@@ -38,12 +39,13 @@ class ActionModule(ActionBase):
         require_package(IMPORT_ERROR)
         result = super().run(tmp, task_vars)
         self.task_vars, plan = task_vars, self._task.args["plan"]
-        decision, on_disk = self.decide(plan)
+        decision, host = self.decide(plan)
         reloaded, marked = None, {}
         if decision["action"] == "reload":
+            on_disk = (host.section("driver") or {}).get("on_disk")
             reloaded = self.module("gpu_driver_reload", version=on_disk)
             if not self._task.check_mode:
-                decision, on_disk = self.decide(plan)
+                decision, host = self.decide(plan)
                 if reloaded.get("failed") and decision["action"] == "none":
                     return dict(result, **reloaded)
         if decision["action"] in ("none", "reboot"):
@@ -52,13 +54,13 @@ class ActionModule(ActionBase):
             if marked.get("failed"):
                 return dict(result, **marked)
         changed = [answer.get("changed") for answer in (reloaded or {}, marked)]
-        result.update(decision, changed=any(changed))
+        result.update(decision, runs=restart.runs_as_installed(plan, host), changed=any(changed))
         if reloaded:
             result.update({key: reloaded[key] for key in ("diff", "msg") if key in reloaded})
         return result
 
     def decide(self, plan):
-        """Return the decision, and the version of the modules on the host's disk."""
+        """Return the decision, and the host that it was made for."""
         # A MIG mode that waits for a reset is a reason to reboot.
         declared = (plan["driver"] or {}).get("mig") is not None
         facts = self.module("gpu_facts", mig=declared)
@@ -68,8 +70,7 @@ class ActionModule(ActionBase):
         local = self._connection.transport == "local" or (
             (host.section("kernel") or {}).get("boot_id") == BOOT_ID.read_text().strip()
         )
-        decision = restart.decide(plan, host, control_node=local)
-        return decision, (host.section("driver") or {}).get("on_disk")
+        return restart.decide(plan, host, control_node=local), host
 
     def module(self, name, **arguments):
         """Run a module of the collection; returns its result."""

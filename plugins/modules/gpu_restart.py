@@ -49,4 +49,8 @@ remedy:
   description: What a person can do.
   type: str
   returned: success
+runs:
+  description: Whether the installed driver is the loaded one; its daemons fail beside another.
+  type: bool
+  returned: success
 """

@@ -172,6 +172,16 @@ def test_a_driver_that_runs_in_another_version_is_restarted(plan: Row, host: Row
     assert action(plan, host)[0] == "repair"
 
 
+def test_a_service_waits_for_the_restart_that_is_pending(plan: Row, host: Row) -> None:
+    """Beside libraries of another driver the daemon cannot start: no run repairs that."""
+    plan["driver"]["reboot"] = "never"
+    with_cards(plan, host, holders=[{"pid": 7, "user": "ada", "command": "python", "nodes": []}])
+    section(host, "driver")["persistence"]["active"] = False
+    assert "persistenced.service does not run" in action(plan, host)[1]
+    section(host, "driver")["loaded"] = "470.256.02"
+    assert changes(plan, host) == []
+
+
 def test_without_a_card_nothing_needs_to_run(plan: Row, host: Row) -> None:
     assert section(host, "driver")["loaded"] is None
     plan["expect"]["count"] = None

@@ -88,6 +88,21 @@ def test_a_marker_that_is_taken_away_is_a_change() -> None:
     assert Played(host(reboot_pending=marker())).run()["changed"]
 
 
+@pytest.mark.parametrize(
+    ("seen", "given", "runs"),
+    [
+        (host(), plan(), True),
+        (host(OLD, holders=HELD), plan(reboot="never"), False),
+        (host(None, cards=("nouveau",)), plan(reboot="never"), False),
+        (host(OLD), plan(0), False),
+    ],
+)
+def test_the_answer_says_whether_the_installed_driver_runs(
+    seen: Any, given: Any, runs: bool
+) -> None:
+    assert Played(seen, given=given).run()["runs"] is runs
+
+
 @pytest.mark.parametrize("reboot", ["auto", "always"])
 def test_this_machine_itself_is_not_rebooted(reboot: str) -> None:
     held = host(OLD, holders=HELD)

@@ -51,6 +51,53 @@ def test_a_fabric_manager_without_an_nvswitch_is_taken_out_of_the_way() -> None:
     assert "gpu_plan.driver.fabric_manager" in service["vars"]["__nvidia_driver_service_runs"]
 
 
+WAITS = {"action": "wait", "runs": False}
+REBOOTS = {"action": "reboot", "runs": False}
+RUNS = {"action": "none", "runs": True}
+
+
+@pytest.mark.parametrize(
+    ("first", "rebooted", "check", "started", "mig"),
+    [
+        (RUNS, None, False, True, True),
+        (WAITS, None, False, False, False),
+        (WAITS, None, True, False, False),
+        (REBOOTS, RUNS, False, True, True),
+        # In check mode the reboot is only predicted: nvidia-smi still fails.
+        (REBOOTS, REBOOTS, True, True, False),
+        ({"action": "reload", "runs": False}, None, True, True, False),
+        # gpu_driver_reboot: always, on the control node.
+        ({"action": "wait", "runs": True}, None, False, True, True),
+        # gpu_expect: {count: 0} needs no driver that runs, and has a card on the bus.
+        ({"action": "none", "runs": False}, None, False, False, False),
+    ],
+)
+def test_services_start_and_mig_changes_only_with_the_installed_driver(
+    first: dict[str, Any], rebooted: dict[str, Any] | None, check: bool, started: bool, mig: bool
+) -> None:
+    known = {
+        **variables("vars/main.yml"),
+        "__nvidia_driver_restart": first,
+        "__nvidia_driver_reboot": {"rebooted": True} if rebooted else {"skipped": True},
+        "__nvidia_driver_rebooted": rebooted or {"skipped": True},
+        "ansible_check_mode": check,
+        "omit": "omitted",
+        "gpu_plan": {"driver": {"mig": {"all": []}}},
+    }
+    templar = Templar(loader=DataLoader(), variables=known)
+    service = next(
+        each for each in tasks("service") if each["name"] == "Start and enable the service"
+    )
+    unit = service["ansible.builtin.systemd_service"]
+    assert unit["enabled"] is True
+    state = templar.template(trusted(unit["state"]))
+    assert state == ("started" if started else "omitted")
+    layout = next(each for each in tasks("mig") if "gpufleet.gpu.gpu_mig_layout" in each)
+    assert templar.evaluate_conditional(trusted(layout["when"])) is mig
+    handlers = yaml.safe_load((TASKS.parent / "handlers" / "main.yml").read_text())
+    assert templar.evaluate_conditional(trusted(handlers[0]["when"])) is started
+
+
 def test_a_runfile_brings_the_unit_that_verify_asks_for() -> None:
     unit = tasks("runfile")[-1]["ansible.builtin.copy"]
     assert unit["dest"] == "/etc/systemd/system/nvidia-persistenced.service"

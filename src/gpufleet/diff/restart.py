@@ -66,6 +66,13 @@ def decide(plan: Plan, host: Host, control_node: bool = False) -> Restart:
     return _decision("reboot", because, f"{gpufleet('provision', '--limit', name)} (it reboots)")
 
 
+def runs_as_installed(plan: Plan, host: Host) -> bool:
+    """Whether the installed driver is the loaded one: its daemons fail beside another."""
+    return (
+        not host.unobserved(("kernel", "gpus", "driver")) and _State(plan, host).driver_off is None
+    )
+
+
 def _decision(action: RestartAction, because: str, remedy: str = "") -> Restart:
     return {"action": action, "because": because, "remedy": remedy}
 

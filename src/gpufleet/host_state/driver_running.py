@@ -149,8 +149,12 @@ def _service(plan: Plan, host: Host, key: str, unit: str) -> Iterator[Fault]:
             f"service {unit} does not start at boot",
             f"{provision(plan)} (on the host: systemctl enable {unit})",
         )
-    # Without the driver it cannot run, and that is another fault.
-    elif state.get("active") is False and host.driver is not None:
+    # Without the driver, or beside libraries of another one, it cannot run: that is another fault.
+    elif (
+        state.get("active") is False
+        and host.driver is not None
+        and host.driver_library in {None, host.driver}
+    ):
         yield Fault(
             f"service {unit} does not run",
             f"{provision(plan)} (on the host: systemctl status {unit} shows why)",
