@@ -43,9 +43,12 @@ class ActionModule(ActionBase):
         reloaded, marked = None, {}
         if decision["action"] == "reload":
             on_disk = (host.section("driver") or {}).get("on_disk")
-            reloaded = self.module("gpu_driver_reload", version=on_disk)
-            if not self._task.check_mode:
-                decision, host = self.decide(plan)
+            reloaded = self.module(
+                "gpu_driver_reload", version=on_disk, services=list(restart.SERVICES)
+            )
+            held = reloaded.get("held") or []
+            if held or not self._task.check_mode:
+                decision, host = self.decide(plan, held)
                 if reloaded.get("failed") and decision["action"] == "none":
                     return dict(result, **reloaded)
         if decision["action"] in ("none", "reboot"):
@@ -59,8 +62,11 @@ class ActionModule(ActionBase):
             result.update({key: reloaded[key] for key in ("diff", "msg") if key in reloaded})
         return result
 
-    def decide(self, plan):
-        """Return the decision, and the host that it was made for."""
+    def decide(self, plan, held=()):
+        """Return the decision, and the host that it was made for.
+
+        ``held``: the processes for which a reload was refused.
+        """
         # A MIG mode that waits for a reset is a reason to reboot.
         declared = (plan["driver"] or {}).get("mig") is not None
         facts = self.module("gpu_facts", mig=declared)
@@ -70,7 +76,7 @@ class ActionModule(ActionBase):
         local = self._connection.transport == "local" or (
             (host.section("kernel") or {}).get("boot_id") == BOOT_ID.read_text().strip()
         )
-        return restart.decide(plan, host, control_node=local), host
+        return restart.decide(plan, host, control_node=local, held=held), host
 
     def module(self, name, **arguments):
         """Run a module of the collection; returns its result."""

@@ -44,9 +44,12 @@ loaded:
   description: The version that was loaded before; null where none was loaded.
   type: str
   returned: always
+held:
+  description: Processes that hold a GPU, for which the reload was refused; else empty.
+  type: list
+  elements: str
+  returned: failure
 """
-
-import re
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpufleet.gpu.plugins.module_utils import pending
@@ -63,6 +66,10 @@ VERSION = r"Kernel Module[^\n]*?\s(\d+\.\d+(?:\.\d+)?)\s"
 
 class HeldError(StateError):
     """Somebody holds a GPU: no fault of the modules, and over when it ends."""
+
+    def __init__(self, holders):
+        super().__init__("the GPU is held by {}".format(", ".join(holders)))
+        self.holders = holders
 
 
 def loaded():
@@ -92,12 +99,12 @@ def modules():
 def refuse_holders(services):
     """Raise ``HeldError`` that names who holds a GPU, the units that may be stopped left out."""
     named = []
+    units = ["{}.service".format(name) for name in services]
     for row in holders_of(HOST):
-        groups = HOST.text_or_none("/proc/{pid}/cgroup".format(**row)) or ""
-        if not set(re.findall(r"/([^/\n]+)\.service", groups)) & set(services):
+        if row["unit"] not in units:
             named.append("{command} (pid {pid} of {user})".format(**row))
     if named:
-        raise HeldError("the GPU is held by {}".format(", ".join(named)))
+        raise HeldError(named)
 
 
 class Reload:
@@ -222,7 +229,9 @@ def main():
             because = "driver {} is installed".format(version)
             pending.write(pending.failed(pending.read(folder), because, str(error)), folder)
         module.fail_json(
-            msg="The kernel modules were not reloaded: {}".format(error), loaded=before
+            msg="The kernel modules were not reloaded: {}".format(error),
+            loaded=before,
+            held=getattr(error, "holders", []),
         )
     module.exit_json(**answer)
 

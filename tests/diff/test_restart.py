@@ -27,6 +27,7 @@ def mig_host(mode: str, pending: str | None, **driver: Any) -> Host:
 
 
 REFUSED = {"boot_id": NOW, "said": "No such device"}
+ENGINE = [{"pid": 9, "user": "root", "command": "nv-hostengine", "unit": "docker-1.scope"}]
 # {what it is: (plan, host, action, words of because)}
 CASES: dict[str, tuple[Row, Host, str, str]] = {
     "right": (plan(), host(), "none", NEW),
@@ -39,6 +40,10 @@ CASES: dict[str, tuple[Row, Host, str, str]] = {
     "upgraded, nothing holds": (plan(), host(OLD), "reload", f"module is {OLD}, on disk is {NEW}"),
     "our daemons hold": (plan(), host(OLD, holders=OURS), "reload", OLD),
     "somebody holds": (plan(), host(OLD, holders=OURS + HELD), "reboot", "python (pid 77 of ada)"),
+    "a driver's daemon in a container holds": (
+        plan(), host(OLD, holders=ENGINE), "reboot", "nv-hostengine (pid 9 of root)"),
+    "a driver's daemon in a container holds, never": (
+        plan(reboot="never"), host(OLD, holders=ENGINE), "wait", "nv-hostengine (pid 9 of root)"),
     "not loaded": (plan(), host(None), "reload", "not loaded"),
     "not loaded, a reload failed": (
         plan(), host(None, reboot_pending=marker(failed=REFUSED)), "reboot", "No such device"),
@@ -140,6 +145,14 @@ def test_the_host_that_ansible_runs_on_is_reloaded_and_never_rebooted() -> None:
         decision = decide(plan(reboot=policy), host(OLD, holders=HELD), control_node=True)
         assert decision["action"] == "wait"
         assert "Ansible itself runs on this host" in decision["because"]
+
+
+def test_processes_for_which_a_reload_was_refused_are_holders() -> None:
+    held = ["python (pid 77 of ada)", "nv-hostengine (pid 9 of root)"]
+    decision = decide(plan(), host(OLD, holders=HELD), held=held)
+    assert decision["action"] == "reboot"
+    assert decision["because"].endswith(f"; the GPU is held by {', '.join(held)}")
+    assert decide(plan(reboot="never"), host(OLD), held=held)["action"] == "wait"
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,9 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import yaml
 
+from gpufleet.diff import restart
 from gpufleet.probe.host import Host
 from tests.support.ansible_modules import Run, load, tree
 
@@ -140,8 +142,24 @@ def test_a_holder_is_named_and_nothing_is_touched(machine: Machine, check: bool)
     assert answer["failed"]
     assert "held by python (pid 77 of " in answer["msg"]
     assert "persiste" not in answer["msg"]
+    assert [name.partition(" of ")[0] for name in answer["held"]] == ["python (pid 77"]
     assert machine.ran == []
     assert machine.marker is None
+
+
+@pytest.mark.parametrize(
+    "unit",
+    ["docker-1.scope", "docker-1.scope/system.slice/nvidia-dcgm.service", "user@0.service/x"],
+)
+def test_a_daemon_of_the_driver_in_a_container_is_a_holder(machine: Machine, unit: str) -> None:
+    machine.hold(9, "nv-hostengine", unit)
+    assert "held by nv-hostengine (pid 9 of " in machine.reload()["msg"]
+    assert machine.ran == []
+
+
+def test_the_units_that_a_reload_stops_are_those_that_a_plan_excuses(machine: Machine) -> None:
+    options = yaml.safe_load(machine.module.DOCUMENTATION)["options"]
+    assert tuple(options["services"]["default"]) == restart.SERVICES
 
 
 def test_another_module_that_uses_them_is_named(machine: Machine) -> None:

@@ -77,6 +77,20 @@ def test_a_reload_that_fails_and_leaves_a_driver_that_runs_is_a_failure() -> Non
     assert "No such device" in answer["msg"]
 
 
+@pytest.mark.parametrize("check", [False, True])
+@pytest.mark.parametrize(("reboot", "action"), [("auto", "reboot"), ("never", "wait")])
+def test_a_reload_that_a_holder_prevents_is_not_asked_for_again(
+    reboot: str, action: str, check: bool
+) -> None:
+    """The probe did not see the holder: no run after this one would see it either."""
+    held = {**FAILED, "held": ["nv-hostengine (pid 9 of root)"]}
+    played = Played(host(OLD), host(OLD), given=plan(reboot=reboot), reload=held, check=check)
+    answer = played.run()
+    assert answer["action"] == action
+    assert "the GPU is held by nv-hostengine (pid 9 of root)" in answer["because"]
+    assert not answer.get("failed")
+
+
 def test_check_mode_probes_once_and_promises_the_reload() -> None:
     played = Played(host(OLD), check=True)
     answer = played.run()

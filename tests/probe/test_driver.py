@@ -12,6 +12,7 @@ import pytest
 from gpufleet.probe import mig
 from gpufleet.probe.accounts import account_name
 from gpufleet.probe.elf import elf_modinfo
+from gpufleet.probe.holders import unit_of
 from gpufleet.probe.host import Host
 from gpufleet.probe.mig import mig_of
 from gpufleet.probe.sections import kernel as kernel_section
@@ -508,7 +509,25 @@ def test_who_holds_a_gpu_is_named(root: Path) -> None:
     put(root, "proc/41/comm", "python3\n")
     (holder,) = probe_tree(root)["driver"]["holders"]
     assert holder.pop("user") == account_name(os.geteuid())
-    assert holder == {"pid": 41, "command": "python3", "nodes": ["/dev/nvidia0", "/dev/nvidiactl"]}
+    nodes = ["/dev/nvidia0", "/dev/nvidiactl"]
+    assert holder == {"pid": 41, "command": "python3", "nodes": nodes, "unit": None}
+
+
+@pytest.mark.parametrize(
+    ("groups", "unit"),
+    [
+        ("0::/system.slice/nvidia-dcgm.service\n", "nvidia-dcgm.service"),
+        ("0::/user.slice/user-1.slice/session-4.scope\n", "session-4.scope"),
+        ("0::/system.slice/docker-1.scope/system.slice/nvidia-dcgm.service\n", "docker-1.scope"),
+        ("4:cpu:/\n1:name=systemd:/system.slice/dcgm.service/sub\n", "dcgm.service"),
+        ("0::/docker/1/nvidia-dcgm.service\n", None),
+        ("0::/\n", None),
+        ("", None),
+    ],
+)
+def test_the_unit_of_a_holder_is_the_outermost(root: Path, groups: str, unit: str | None) -> None:
+    put(root, "proc/41/cgroup", groups)
+    assert unit_of(Host({"root": str(root)}), "41") == unit
 
 
 def test_dkms_says_for_which_kernel_a_module_was_built(root: Path) -> None:

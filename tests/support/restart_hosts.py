@@ -11,8 +11,16 @@ Row = dict[str, Any]
 OLD, NEW = "535.261.03", "550.163.01"
 BEFORE, NOW = "boot-1", "boot-2"
 CARD = {"address": "0000:01:00.0", "vendor": "0x10de", "device": "0x2330", "driver": None}
-HELD = [{"pid": 77, "user": "ada", "command": "python", "nodes": ["0"]}]
-OURS = [{"pid": 5, "user": "root", "command": "nvidia-persiste", "nodes": ["ctl"]}]
+HELD = [{"pid": 77, "user": "ada", "command": "python", "nodes": ["0"], "unit": "session-1.scope"}]
+OURS = [
+    {
+        "pid": 5,
+        "user": "root",
+        "command": "nvidia-persiste",
+        "nodes": ["ctl"],
+        "unit": "nvidia-persistenced.service",
+    }
+]
 
 
 def plan(count: int | None = 1, reboot: str = "auto", managed: bool = True) -> Row:

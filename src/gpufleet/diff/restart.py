@@ -8,6 +8,7 @@ help is never repeated.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -17,20 +18,21 @@ from gpufleet.model.plan import Plan, Restart, RestartAction
 from gpufleet.model.text import gpufleet
 from gpufleet.model.types import Row
 
-# Daemons that hold the GPU for the driver itself, by the 15 characters of their names that the
-# kernel keeps: a reload stops them and starts them again.
-SERVICES = ("nvidia-persiste", "nv-fabricmanage", "nv-hostengine")
+# The units that hold the GPU for the driver itself, in the order of their start: a reload stops
+# them and starts them again. The same daemon in a container, or started by hand, is a holder.
+SERVICES = ("nvidia-fabricmanager", "nvidia-persistenced", "nvidia-dcgm", "dcgm")
 
 # The modules beside the driver's own, which is nvidia, or nvidia-current on Debian.
 BESIDE = ("uvm", "drm", "modeset", "peermem")
 
 
-def decide(plan: Plan, host: Host, control_node: bool = False) -> Restart:
+def decide(plan: Plan, host: Host, control_node: bool = False, held: Sequence[str] = ()) -> Restart:
     """`action`, `because` and `remedy`.
 
     `none`: nothing to do, a marker can be removed; `reload`: the modules can be exchanged while the
     host runs; `reboot`; `wait`: a reboot is needed, and a person must do it; `stuck`: neither
-    helps, or a reboot did not. `control_node`: Ansible itself runs on this host.
+    helps, or a reboot did not. `control_node`: Ansible itself runs on this host. `held`: the
+    processes for which a reload was refused in this run, which are holders like any other.
     """
     driver, name = mapping(plan["driver"]), plan["host"]
     if not driver.get("managed"):
@@ -40,7 +42,7 @@ def decide(plan: Plan, host: Host, control_node: bool = False) -> Restart:
     if missing := host.unobserved(("kernel", "gpus", "driver")):
         because = f"the host's {' and '.join(missing)} could not be probed"
         return _decision("wait", because, f"see why: {gpufleet('verify', '--limit', name)}")
-    state = _State(plan, host)
+    state = _State(plan, host, tuple(held))
     off = state.off
     if off is None:
         changed = state.marker.get("boot_id") == state.boot_id
@@ -94,6 +96,7 @@ class _State:
 
     plan: Plan
     host: Host
+    held: tuple[str, ...] = ()
 
     @cached_property
     def driver(self) -> Row:
@@ -246,7 +249,12 @@ class _State:
     @property
     def holders(self) -> list[str]:
         """The processes that hold a GPU, without the driver's own daemons."""
-        return _named([row for row in self.all_holders if row.get("command") not in SERVICES])
+        others = [
+            row
+            for row in self.all_holders
+            if str(row.get("unit")).removesuffix(".service") not in SERVICES
+        ]
+        return list(dict.fromkeys([*self.held, *_named(others)]))
 
     @property
     def all_holders(self) -> list[Row]:

@@ -12,7 +12,8 @@ OWN_RUN = re.compile(r"/gpufleet[^/\0]*/matmul\.py\0")
 
 
 def holders_of(host):
-    """[{"pid", "user", "command", "nodes"}] of processes with a device file of the driver open.
+    """[{"pid", "user", "command", "nodes", "unit"}] of processes with a device file of the driver
+    open.
 
     None for anybody but root, who cannot see what others have open.
     """
@@ -44,9 +45,23 @@ def holders_of(host):
                 "user": user_of(owner),
                 "command": command,
                 "nodes": sorted(held[pid], key=natural),
+                "unit": unit_of(host, pid),
             }
         )
     return found
+
+
+def unit_of(host, pid):
+    """The unit of this host's systemd that a process belongs to; None where it belongs to none.
+
+    It is the outermost one: within a container another systemd may have units of the same names.
+    """
+    for line in (host.text_or_none("/proc/%s/cgroup" % pid) or "").splitlines():
+        parts = ([*line.split(":", 2), "", ""])[2].split("/")
+        first = next((part for part in parts if part and not part.endswith(".slice")), "")
+        if first.endswith((".service", ".scope")):
+            return first
+    return None
 
 
 def user_of(number):

@@ -164,6 +164,7 @@ class Holder(TypedDict):
     user: Text
     command: str
     nodes: list[Path]
+    unit: NotRequired[Annotated[Text | None, "the unit of the host's systemd that it belongs to"]]
 
 
 class Driver(TypedDict):
