@@ -56,6 +56,43 @@ def test_a_real_gpu_is_judged_as_on_its_day(name: str) -> None:
         assert cause in checks[check]["cause"]
 
 
+def b200_guest() -> tuple[Any, Any, Any]:
+    """Plan, snapshot and sections of the guest with an H100, as if its GPU were one of a B200."""
+    found = documents("h100")
+    sections = found["snapshot"]["sections"]
+    sections["gpus"]["data"]["pci"][0]["device"] = "0x2901"
+    (card,) = sections["smi"]["data"]["devices"]
+    card["elements"]["pci/pci_device_id"] = "290110DE"
+    return found["plan"], found["snapshot"], sections
+
+
+def test_a_gpu_alone_in_a_guest_has_no_fabric_to_register_with() -> None:
+    plan, snapshot, sections = b200_guest()
+    sections["driver"]["data"]["fabric"] = {
+        "unit": "nvidia-fabricmanager.service",
+        "enabled": True,
+        "active": False,
+        "version": "580.159.04",
+    }
+
+    def verdicts() -> dict[str, str]:
+        return {row["id"]: row["verdict"] for row in judge.judge(plan, snapshot)["checks"]}
+
+    assert verdicts()["driver.fabric"] == "PASS"
+    assert verdicts()["gpu.fabric"] == "PASS"
+    link = {"link": 0, "active": True, "status": 0, "version": 7, "remote": "switch"}
+    (row,) = sections["smi"]["data"]["nvlink"]
+    row["links"] = [{**link, "remote_address": None}]
+    assert verdicts()["gpu.fabric"] == "INCONCLUSIVE"
+    row["links"] = [{**link, "active": None, "remote": None, "remote_address": None}]
+    assert verdicts()["gpu.fabric"] == "INCONCLUSIVE"
+    row["links"] = None
+    assert verdicts()["gpu.fabric"] == "INCONCLUSIVE"
+    row["links"] = []
+    sections["gpus"]["data"]["hypervisor"] = False
+    assert verdicts()["gpu.fabric"] == "INCONCLUSIVE"
+
+
 def test_two_models_of_one_architecture_have_the_same_sums_of_random_products() -> None:
     """The cards, their clocks and so the rounds of a launch differ; each has eight formats."""
     cards = [

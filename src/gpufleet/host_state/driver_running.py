@@ -74,7 +74,10 @@ def fabric(plan: Plan, host: Host) -> Iterator[Fault]:
     if not needs_fabric_manager(plan, host):
         # A running manager has found its NVSwitches. Those of a rack are managed elsewhere.
         idle = state.get("active") is not True and not _in_rack(host)
-        if state.get("enabled") and idle and not _has_nvswitch(plan, host):
+        # One image may be for machines with and without an NVSwitch: where CUDA starts, its unit
+        # that fails is no fault of a host whose driver somebody else installs.
+        judged = managed(plan) is not None or part(host, "driver").get("cuinit") != 0
+        if state.get("enabled") and idle and judged and not _has_nvswitch(plan, host):
             yield Fault(
                 f"service {FABRIC} starts at boot on a host without NVSwitch, and fails",
                 f"if the host has no NVSwitch: {provision(plan)} (on the host: systemctl disable"
@@ -93,15 +96,32 @@ def fabric(plan: Plan, host: Host) -> Iterator[Fault]:
 
 def needs_fabric_manager(plan: Plan, host: Host) -> bool:
     """Whether it is this host that manages its NVSwitches."""
-    driver = part(host, "driver")
-    below = (
-        behind_hidden_nvswitch(host)
-        and part(host, "gpus").get("hypervisor")
-        and mapping(driver.get("fabric")).get("unit") is None
-        # The machine below manages the fabric, since CUDA starts on it.
-        and driver.get("cuinit") == 0
+    return _has_nvswitch(plan, host) and not _managed_below(plan, host)
+
+
+def _managed_below(plan: Plan, host: Host) -> bool:
+    """Whether a guest's NVSwitches are managed by the machine below, or serve no other GPU of it.
+
+    In a guest that has all GPUs of a board the fabric manager may have failed after CUDA started,
+    so there a unit that is enabled has to run.
+    """
+    if not may_lack_fabric(host):
+        return False
+    if managed(plan):
+        return not mapping(plan["driver"]).get("fabric_manager")
+    enabled = mapping(part(host, "driver").get("fabric")).get("enabled")
+    starts = part(host, "driver").get("cuinit") == 0
+    return starts and (len(host.gpus) == 1 or not enabled)
+
+
+def may_lack_fabric(host: Host) -> bool:
+    """Whether this is a guest with GPUs behind hidden NVSwitches, and no fabric manager runs."""
+    return (
+        bool(part(host, "gpus").get("hypervisor"))
+        and behind_hidden_nvswitch(host)
+        and not host.nvswitches
+        and mapping(part(host, "driver").get("fabric")).get("active") is not True
     )
-    return _has_nvswitch(plan, host) and not below
 
 
 def _has_nvswitch(plan: Plan, host: Host) -> bool:

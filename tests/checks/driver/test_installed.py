@@ -236,6 +236,52 @@ def test_a_guest_whose_fabric_the_machine_below_manages_needs_no_manager(
     assert verdicts(plan, snapshot)["driver.fabric"] == "FAIL"
 
 
+STOPPED = {"unit": "nvidia-fabricmanager.service", "enabled": True, "active": False}
+
+
+@pytest.mark.parametrize(
+    ("guest", "verdict"),
+    [
+        ({}, "PASS"),
+        ({"enabled": False}, "PASS"),
+        ({"cards": 2, "enabled": False}, "PASS"),
+        # The guest may have the whole board, and its fabric manager failed after CUDA started.
+        ({"cards": 2}, "FAIL"),
+        ({"cuinit": 802}, "FAIL"),
+        ({"hypervisor": False}, "FAIL"),
+        ({"hypervisor": None}, "FAIL"),
+    ],
+)
+def test_a_fabric_manager_that_a_guest_does_not_use_may_be_stopped(
+    plan: Document, snapshot: Document, guest: Document, verdict: str
+) -> None:
+    driver = hgx_b200(plan, snapshot)
+    driver["fabric"] = {**STOPPED, "enabled": guest.get("enabled", True), "version": DRIVER}
+    driver["cuinit"] = guest.get("cuinit", 0)
+    gpus = data(snapshot, "gpus")
+    gpus["hypervisor"] = guest.get("hypervisor", True)
+    del gpus["pci"][guest.get("cards", 1) :]
+    assert verdicts(plan, snapshot)["driver.fabric"] == verdict
+
+
+@pytest.mark.parametrize(
+    ("driver", "cuinit", "verdict"),
+    [
+        (None, 0, "PASS"),
+        ({"managed": False, "source": "preinstalled"}, 0, "PASS"),
+        (None, 802, "FAIL"),
+        ({"managed": True}, 0, "FAIL"),
+    ],
+)
+def test_an_image_may_have_a_fabric_manager_that_its_machine_does_not_use(
+    plan: Document, snapshot: Document, driver: Document | None, cuinit: int, verdict: str
+) -> None:
+    with_cards(plan, snapshot)
+    plan["driver"] = {**plan["driver"], **driver} if driver else None
+    data(snapshot, "driver").update(fabric={**STOPPED, "version": DRIVER}, cuinit=cuinit)
+    assert verdicts(plan, snapshot)["driver.fabric"] == verdict
+
+
 def test_a_compute_tray_of_a_rack_has_its_fabric_manager_elsewhere(
     plan: Document, snapshot: Document
 ) -> None:

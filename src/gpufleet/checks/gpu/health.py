@@ -62,7 +62,7 @@ def _unregistered(observed: Sections) -> Iterator[Finding]:
         for row in links
         if any(link["remote"] == "switch" for link in row["links"] or [])
     }
-    for card in cards(observed):
+    for card in () if _alone_in_guest(observed) else cards(observed):
         elements = card.get("elements") or {}
         lacking = [
             f"{path}: {elements[path]}"
@@ -80,6 +80,26 @@ def _unregistered(observed: Sections) -> Iterator[Finding]:
                 verdict=Verdict.INCONCLUSIVE,
                 about=subjects.card(card["address"], "fabric"),
             )
+
+
+def _alone_in_guest(observed: Sections) -> bool:
+    """Whether a virtual machine has one GPU of a board, whose NVLinks the machine below disabled.
+
+    Such a GPU has no fabric to register with. One that reports a state has.
+    """
+    gpus, links = observed.data["gpus"], observed.data["smi"].get("nvlink")
+    listed = cards(observed)
+    return (
+        bool(gpus.get("hypervisor"))
+        and not gpus["nvswitches"]
+        and len(gpus["pci"]) == len(listed) == 1
+        and bool(links)
+        and all(row["links"] is not None for row in links or [])
+        and not any(
+            link["active"] is not False for row in links or [] for link in row["links"] or []
+        )
+        and no_value((listed[0].get("elements") or {}).get("fabric/state", ""))
+    )
 
 
 def _apart(listed: Sequence[SmiDevice]) -> Iterator[Finding]:
