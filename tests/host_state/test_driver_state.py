@@ -182,6 +182,18 @@ def test_a_service_waits_for_the_restart_that_is_pending(plan: Row, host: Row) -
     assert changes(plan, host) == []
 
 
+@pytest.mark.parametrize("cuinit", [None, 0, 802])
+def test_a_guest_for_which_no_fabric_manager_is_planned_needs_none(
+    plan: Row, host: Row, cuinit: int | None
+) -> None:
+    stopped = {"unit": driver_running.FABRIC, "enabled": True, "active": False}
+    with_cards(plan, host, cuinit=cuinit, fabric=stopped)
+    section(host, "gpus")["pci"][0]["device"] = "0x2901"
+    assert f"{driver_running.FABRIC} does not run" in action(plan, host)[1]
+    section(host, "gpus")["hypervisor"] = True
+    assert changes(plan, host) == []
+
+
 def test_without_a_card_nothing_needs_to_run(plan: Row, host: Row) -> None:
     assert section(host, "driver")["loaded"] is None
     plan["expect"]["count"] = None

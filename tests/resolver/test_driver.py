@@ -275,6 +275,49 @@ def test_boards_whose_nvswitches_no_pci_bus_shows() -> None:
     assert plan("ubuntu-24.04", "2330")["driver"]["fabric_manager"] is False
 
 
+ADAPTER = {"address": "0000:05:00.0", "vendor": "0x15b3", "device": "0x1021"}
+FABRIC = {"unit": "nvidia-fabricmanager.service", "enabled": True, "active": False}
+
+
+def guest(**sections: Any) -> dict[str, Any]:
+    return {"gpus": {"hypervisor": True}, **sections}
+
+
+def adapters(bridge: bool | None, rdma: bool = True) -> dict[str, Any]:
+    devices = [{"address": ADAPTER["address"], "bridge": bridge}] if rdma else []
+    return {"adapters": [ADAPTER], "devices": devices}
+
+
+@pytest.mark.parametrize(
+    ("count", "sections", "planned"),
+    [
+        (1, guest(), False),
+        (1, guest(network=adapters(None)), False),
+        (1, guest(driver={"fabric": FABRIC}), False),
+        (1, guest(driver={"fabric": {**FABRIC, "active": True}}), True),
+        (1, guest(network=adapters(True)), True),
+        (1, {"gpus": {"hypervisor": False}}, True),
+        (1, {"gpus": {"hypervisor": None}}, True),
+        # What the probe could not read may be bridges.
+        (2, guest(), True),
+        (2, guest(network=adapters(None, rdma=False)), True),
+        (2, guest(network=adapters(None)), True),
+        (2, guest(network=adapters(False)), False),
+        (2, guest(network={"adapters": [], "devices": []}), False),
+        (2, guest(driver={"cuinit": 0, "fabric": FABRIC}), False),
+        (2, guest(driver={"cuinit": 0}, network=adapters(True)), True),
+        (2, guest(driver={"cuinit": 802}), True),
+    ],
+)
+def test_a_guest_without_bridges_to_its_nvswitches_gets_no_fabric_manager(
+    count: int, sections: Any, planned: bool
+) -> None:
+    found = plan("ubuntu-24.04", *["2901"] * count, sections=sections)
+    assert found["problems"] == []
+    assert found["driver"]["fabric_manager"] is planned
+    assert (found["driver"]["subnet_manager"] is not None) is planned
+
+
 def secured(enabled: bool | None, enrolled: bool | None, **more: object) -> dict[str, Any]:
     return {"kernel": {"secure_boot": {"enabled": enabled, "enrolled": enrolled, **more}}}
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from gpufleet.catalog import facts, gpus, pci, versions
 from gpufleet.catalog.records import Branch, DriverMinimum
+from gpufleet.host_state import driver_running
+from gpufleet.host_state.host import Host, mapping, mappings
 from gpufleet.model.plan import PlannedSubnetManager
 from gpufleet.model.problems import Code
 from gpufleet.model.spec import DriverSpec
@@ -15,6 +17,8 @@ from . import kernel_module
 from .context import ResolveContext
 from .driver_sources import Offer
 
+# The vendor of the bridges to hidden NVSwitches, and of the adapters that look like them.
+ADAPTERS = "0x15b3"
 BRANCH, MODULE, SOURCE = "gpu_driver.branch", "gpu_driver.module", "gpu_driver.source"
 
 
@@ -114,7 +118,34 @@ def subnet_manager(context: ResolveContext, spec: DriverSpec | None) -> PlannedS
 
 def _behind_hidden_nvswitch(context: ResolveContext) -> list[str]:
     """The names of the GPUs that are behind NVSwitches which no PCI bus shows."""
+    if _managed_below(context.host):
+        return []
     found = [pci.digits(str(row.get("device"))) for row in context.host.gpus]
     return [
         card.label for each in found if pci.behind_nvswitch(each) and (card := pci.device(each))
     ]
+
+
+def _managed_below(host: Host) -> bool:
+    """Whether a guest's NVSwitches are managed by the machine below, or serve no other GPU of it.
+
+    A fabric manager exits there with nothing to do. A guest that has a whole board has also the
+    bridges by which the fabric manager reaches the NVSwitches.
+    """
+    if not driver_running.may_lack_fabric(host):
+        return False
+    network = mapping(host.section("network"))
+    bridges = {
+        str(row.get("address")): row.get("bridge") for row in mappings(network.get("devices"))
+    }
+    if True in bridges.values():
+        return False
+    # Without the module mlx5_ib no RDMA device says of an adapter whether it is a bridge.
+    unknown = [
+        row
+        for row in mappings(network.get("adapters"))
+        if row.get("vendor") == ADAPTERS and bridges.get(str(row.get("address"))) is not False
+    ]
+    without = bool(network) and not unknown
+    starts = mapping(host.section("driver")).get("cuinit") == 0
+    return len(host.gpus) == 1 or starts or without
