@@ -60,7 +60,7 @@ initramfs:
   elements: str
   returned: always
 cards:
-  description: The number of NVIDIA GPUs on the PCI bus.
+  description: The number of NVIDIA GPUs on the PCI bus, without those given to virtual machines.
   type: int
   returned: always
 """
@@ -88,6 +88,8 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import State
 
 # The licence that modinfo tells: the proprietary modules have NVIDIA's own.
 PROPRIETARY = "NVIDIA"
+# The driver of a GPU that is passed to a virtual machine.
+GIVEN_AWAY = "vfio-pci"
 # A build that ends with less than this had no room.
 FULL_MIB = 16
 
@@ -211,6 +213,11 @@ def is_judged(row, running):
     return (row["image"] and "rescue" not in row["version"]) or row["version"] == running
 
 
+def own_cards(host):
+    """How many GPUs the driver can have: not those that are passed to virtual machines."""
+    return sum(card["driver"] != GIVEN_AWAY for card in section_gpus(host)["pci"])
+
+
 def carry_out(modules, kernels, act):
     """Do something for several kernels, each of them; raises with all that went wrong."""
     wrong = []
@@ -274,7 +281,7 @@ def main():
             kernels=list(modules.kernels),
             built=[kernel for kernel, _ in lacking],
             initramfs=[kernel for kernel, _ in outdated],
-            cards=len(section_gpus(modules.host)["pci"]),
+            cards=own_cards(modules.host),
             diff={"before": "".join(each + "\n" for each in changes), "after": ""},
         )
     except (StateError, OSError) as error:

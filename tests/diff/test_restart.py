@@ -36,6 +36,12 @@ CASES: dict[str, tuple[Row, Host, str, str]] = {
     "not managed": (plan(managed=False), host(loaded=OLD), "none", "not managed"),
     "declared without a GPU": (plan(0), host(None, cards=()), "none", "count: 0"),
     "nothing declared, no card": (plan(None), host(None, cards=()), "none", "PCI bus"),
+    "nothing declared, all cards given away": (
+        plan(None), host(None, cards=("vfio-pci", "vfio-pci")), "none", "virtual machines"),
+    "nothing declared, one card given away": (
+        plan(None), host(None, cards=("vfio-pci", None)), "reload", "not loaded"),
+    "a card declared, all given away": (
+        plan(), host(None, cards=("vfio-pci",)), "reload", "not loaded"),
     "nothing declared, a card": (plan(None), host(None), "reload", "not loaded"),
     "upgraded, nothing holds": (plan(), host(OLD), "reload", f"module is {OLD}, on disk is {NEW}"),
     "our daemons hold": (plan(), host(OLD, holders=OURS), "reload", OLD),

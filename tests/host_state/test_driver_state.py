@@ -194,6 +194,15 @@ def test_a_guest_for_which_no_fabric_manager_is_planned_needs_none(
     assert changes(plan, host) == []
 
 
+def test_the_daemon_needs_a_card_that_no_virtual_machine_has(plan: Row, host: Row) -> None:
+    plan["expect"]["count"] = None
+    given = {"address": "0000:01:00.0", "driver": "vfio-pci"}
+    section(host, "gpus")["pci"] = [given, {**given, "driver": "nvidia"}]
+    assert "persistenced.service is not installed" in action(plan, host)[1]
+    section(host, "gpus")["pci"] = [given, given]
+    assert changes(plan, host) == []
+
+
 def test_without_a_card_nothing_needs_to_run(plan: Row, host: Row) -> None:
     assert section(host, "driver")["loaded"] is None
     plan["expect"]["count"] = None

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from gpufleet.host_state.driver_running import given_away
 from gpufleet.host_state.host import Host, mapping, mappings
 from gpufleet.model.plan import Plan, Restart, RestartAction
 from gpufleet.model.text import gpufleet
@@ -130,6 +131,8 @@ class _State:
             return "gpu_expect: {count: 0}"
         if count is None and not self.cards:
             return "no NVIDIA GPU is on the PCI bus, and none is declared"
+        if count is None and given_away(self.host):
+            return "all NVIDIA GPUs are passed to virtual machines, and none is declared"
         return None
 
     @cached_property

@@ -57,7 +57,12 @@ def nodes(plan: Plan, host: Host) -> Iterator[Fault]:
 
 def persistence(plan: Plan, host: Host) -> Iterator[Fault]:
     """The persistence daemon runs, and starts at boot, where it is declared."""
-    if mapping(plan["driver"]).get("persistence") and not without_card(plan, host):
+    if (
+        mapping(plan["driver"]).get("persistence")
+        and not without_card(plan, host)
+        # Without a GPU of its own the daemon fails.
+        and not given_away(host)
+    ):
         yield from _service(plan, host, "persistence", PERSISTENCE)
         command = str(mapping(part(host, "driver").get("persistence")).get("command") or "")
         if MODE_OFF in command.split():
@@ -66,6 +71,11 @@ def persistence(plan: Plan, host: Host) -> Iterator[Fault]:
                 " persistence mode is off",
                 provision(plan),
             )
+
+
+def given_away(host: Host) -> bool:
+    """Whether the host passes all its GPUs to virtual machines."""
+    return bool(host.gpus) and all(card.get("driver") == GIVEN_AWAY for card in host.gpus)
 
 
 def fabric(plan: Plan, host: Host) -> Iterator[Fault]:
