@@ -201,6 +201,29 @@ def test_what_a_load_reports_before_it_names_the_driver_stays() -> None:
     ) == [("init-failed", None, ADDRESS, 1)]
 
 
+NOT_LOADED = (
+    "NVRM: The NVIDIA probe routine failed for 1 device(s).",
+    "NVRM: None of the NVIDIA devices were initialized.",
+)
+UNREGISTERED = "nvidia-nvlink: Unregistered Nvlink Core, major device number 236"
+
+
+@pytest.mark.parametrize("said", NOT_LOADED)
+def test_what_a_failed_load_logged_stands_though_the_driver_unloads_itself(said: str) -> None:
+    probe = "nvidia: probe of 0000:3b:00.0 failed with error -1"
+    lines = (xid(48), NVLINK, *LOST, probe, said, UNREGISTERED)
+    assert ("xid", 79, ADDRESS, 1) in codes(*lines)
+    assert ("init-failed", None, ADDRESS, 1) in codes(*lines)
+    assert not any(code == 48 for _, code, *_ in codes(*lines))
+
+
+def test_a_load_that_succeeds_clears_what_the_failed_one_before_it_logged() -> None:
+    failed = (NVLINK, *LOST, *NOT_LOADED, UNREGISTERED)
+    assert codes(*failed, NVLINK) == []
+    assert codes(*failed, NVLINK, xid(95), UNREGISTERED) == []
+    assert codes(*failed, "NVRM: loading NVIDIA UNIX x86_64 Kernel Module  535.54.03") == []
+
+
 FORGED = (
     "gpufleet: GPU 0000:3b:00.0 was reset",
     "pci 0000:3b:00.0: [10de:2330] type 00",

@@ -173,8 +173,12 @@ WORDS = (
 BOOT_LINE = "Linux version "
 # The driver's first and last messages; the first comes before it initializes a card. A later line,
 # for logs that have neither, comes after that.
-LOAD_LINE = re.compile(
-    r"^nvidia-nvlink: (?:Nvlink Core is being initialized|Unregistered (?:the )?Nvlink Core)"
+LOAD_LINE = re.compile(r"^nvidia-nvlink: Nvlink Core is being initialized")
+UNLOAD_LINE = re.compile(r"^nvidia-nvlink: Unregistered (?:the )?Nvlink Core")
+# The driver unloads itself after these messages, so that its last message does not end the failure.
+FAILED_LOAD = re.compile(
+    r"^NVRM: (?:The NVIDIA probe routine failed"
+    r"|None of the NVIDIA (?:devices|GPUs|graphics adapters) were initialized)"
 )
 LATE_LOAD_LINE = re.compile(r"^NVRM: loading NVIDIA UNIX")
 # A device was reset or found again: by the kernel, by a virtual machine's driver, by a loaded

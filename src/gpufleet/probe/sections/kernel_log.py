@@ -9,6 +9,7 @@ from ..kernel_messages import (
     BY_TEXT,
     EVENTS,
     FAILED,
+    FAILED_LOAD,
     FIRST_OF_THREE,
     FURTHER,
     JOINED,
@@ -25,6 +26,7 @@ from ..kernel_messages import (
     SEVERE,
     TRACE_ENDS,
     TRACE_IN_DRIVER,
+    UNLOAD_LINE,
     WORDS,
 )
 from ..processes import run_command
@@ -206,12 +208,21 @@ def kernel_events(lines, written=()):
     Of SXids one per severity, of PCIe errors fatal and other ones, of Xids in BY_TEXT one per text.
     `written` come before: lines of a file, which any user can add and which clear no card's error.
     """
-    found, loading = {}, False
+    found, loading, failed = {}, False, False
     for own, seconds, text in (
         *((False, *line) for line in joined_lines(written)),
         *((True, *line) for line in joined_lines(lines)),
     ):
-        early = LOAD_LINE.search(text)
+        unloaded = UNLOAD_LINE.search(text)
+        if unloaded and failed:
+            # The first line of this load cleared what came before; what came since still stands.
+            loading = failed = False
+            continue
+        early = unloaded or LOAD_LINE.search(text)
+        if early:
+            failed = False
+        elif FAILED_LOAD.search(text):
+            failed = True
         if early or LATE_LOAD_LINE.search(text):
             if early or not loading:
                 past = OF_THE_DRIVER if own else OF_A_FILE
