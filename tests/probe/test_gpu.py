@@ -549,6 +549,10 @@ def events(*lines: str) -> list[tuple[Any, ...]]:
             "nvidia: probe of 0000:01:00.0 failed with error -1",
             ("init-failed", None, "0000:01:00.0", None, None, 1),
         ),
+        (
+            "nvidia 0000:00:06.0: probe with driver nvidia failed with error -1",
+            ("init-failed", None, "0000:00:06.0", None, None, 1),
+        ),
         ("Loading of unsigned module is rejected", ("key-rejected", None, None, None, None, 1)),
         (
             "NVRM: API mismatch: the client has the version 1",

@@ -59,10 +59,12 @@ EVENTS = [
             r"^NVRM: (?:GPU )?" + BUS_ID + r": (?:RmInitAdapter|rm_init_adapter) failed",
         ),
         ("init-failed", r"^NVRM: (?:RmInitAdapter|rm_init_adapter) failed"),
+        ("init-failed", r"^nvidia: probe of " + BUS_ID + " failed"),
+        # The same line of Linux 6.8 and later.
+        ("init-failed", r"^nvidia " + BUS_ID + ": probe with driver nvidia failed"),
         (
             "init-failed",
-            r"^nvidia: probe of " + BUS_ID + r" failed|^nvidia " + r"[0-9a-f:.]+: probe"
-            r" with driver nvidia failed|^NVRM: The NVIDIA probe routine failed"
+            r"^NVRM: The NVIDIA probe routine failed"
             r"|^NVRM: No NVIDIA (?:GPU|devices) (?:found|probed)"
             r"|^NVRM: .* is not supported by the NVIDIA",
         ),
