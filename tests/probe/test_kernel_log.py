@@ -201,6 +201,63 @@ def test_what_a_load_reports_before_it_names_the_driver_stays() -> None:
     ) == [("init-failed", None, ADDRESS, 1)]
 
 
+OF_THE_GPU = "NVRM: The NVIDIA GPU 0000:3b:00.0 (PCI ID: 10de:2330)"
+
+
+@pytest.mark.parametrize(
+    ("lines", "kind"),
+    [
+        (
+            (
+                OF_THE_GPU,
+                "NVRM: installed in this system requires use of the NVIDIA open kernel modules.",
+            ),
+            "needs-open-module",
+        ),
+        (
+            (
+                OF_THE_GPU,
+                "NVRM: installed in this system is not supported by open",
+                "NVRM: nvidia.ko because it does not include the required GPU",
+                "NVRM: System Processor (GSP).",
+                "NVRM: Please see the 'Open Linux Kernel Modules' and 'GSP",
+            ),
+            "needs-proprietary-module",
+        ),
+        (
+            (
+                "NVRM: This PCI I/O region assigned to your NVIDIA device is invalid:",
+                "NVRM: BAR1 is 0M @ 0x0 (PCI:0000:3b:00.0)",
+            ),
+            "no-memory-region",
+        ),
+        (
+            (
+                OF_THE_GPU,
+                "NVRM: installed in this system is not supported by the",
+                "NVRM: NVIDIA 580.65.06 driver release.",
+            ),
+            "init-failed",
+        ),
+    ],
+)
+def test_why_the_driver_refuses_a_card_is_read_with_its_address(
+    lines: Sequence[str], kind: str
+) -> None:
+    one = [(kind, None, ADDRESS, 1)]
+    assert codes(*lines) == one
+    assert codes("\n".join(lines)) == one
+    assert codes(*lines, NVLINK) == []
+
+
+def test_why_the_driver_refuses_a_card_is_read_where_another_line_hides_its_address() -> None:
+    assert codes(
+        OF_THE_GPU,
+        xid(48),
+        "NVRM: installed in this system requires use of the NVIDIA open kernel modules.",
+    ) == [("xid", 48, ADDRESS, 1), ("needs-open-module", None, None, 1)]
+
+
 NOT_LOADED = (
     "NVRM: The NVIDIA probe routine failed for 1 device(s).",
     "NVRM: None of the NVIDIA devices were initialized.",

@@ -32,6 +32,9 @@ SEVERE = ("fatal", "recoverable")
 OF_THE_BUS = "PCIe error"
 # How `with_records` joins those of one error.
 JOINED = " | "
+# A card that the loaded kind of the driver's kernel modules does not support.
+OPEN_MODULE = "requires use of (?:the )?NVIDIA open kernel modules"
+NO_OPEN_MODULE = r"is not supported by open(?: nvidia\.ko)?\b"
 EVENTS = [
     (kind, re.compile(pattern))
     for kind, pattern in (
@@ -54,6 +57,13 @@ EVENTS = [
             r"|^Lockdown: modprobe: unsigned module loading",
         ),
         ("api-mismatch", r"^NVRM: API mismatch"),
+        # Why the driver refuses a card. Other lines may come between those of one message.
+        ("needs-open-module", r"^NVRM: The NVIDIA GPU " + BUS_ID + ".*" + OPEN_MODULE),
+        ("needs-open-module", r"^NVRM: .*" + OPEN_MODULE),
+        ("needs-proprietary-module", r"^NVRM: The NVIDIA GPU " + BUS_ID + ".*" + NO_OPEN_MODULE),
+        ("needs-proprietary-module", r"^NVRM: .*" + NO_OPEN_MODULE),
+        # The line before it says that the region is invalid.
+        ("no-memory-region", r"^NVRM: BAR\d is \d+M @ 0x0+ \((?:PCI:)?" + BUS_ID),
         (
             "init-failed",
             r"^NVRM: (?:GPU )?" + BUS_ID + r": (?:RmInitAdapter|rm_init_adapter) failed",
@@ -62,6 +72,7 @@ EVENTS = [
         ("init-failed", r"^nvidia: probe of " + BUS_ID + " failed"),
         # The same line of Linux 6.8 and later.
         ("init-failed", r"^nvidia " + BUS_ID + ": probe with driver nvidia failed"),
+        ("init-failed", r"^NVRM: The NVIDIA GPU " + BUS_ID + ".* is not supported by the NVIDIA"),
         (
             "init-failed",
             r"^NVRM: The NVIDIA probe routine failed"
@@ -197,22 +208,24 @@ RESET_LINE = re.compile(
         )
     )
 )
+# Messages about a card that the driver does not start.
+REFUSED = ("init-failed", "needs-open-module", "needs-proprietary-module", "no-memory-region")
 # Messages about the driver and its cards: those before its last load belong to the previous one.
 OF_THE_DRIVER = (
+    *REFUSED,
     "xid",
     "sxid",
     "key-rejected",
     "api-mismatch",
-    "init-failed",
     "driver-error",
     "link-training",
     "power-state",
 )
 # What a load clears in a file to which any user can add lines; the next check of such a card finds
 # it again.
-OF_A_FILE = ("key-rejected", "api-mismatch", "init-failed")
+OF_A_FILE = (*REFUSED, "key-rejected", "api-mismatch")
 # Messages about one card: those before its last reset belong to the past.
-OF_THE_CARD = ("xid", "sxid", "init-failed", "pcie-error", "power-state")
+OF_THE_CARD = (*REFUSED, "xid", "sxid", "pcie-error", "power-state")
 # Xids whose text decides what is to be done, and how many texts of each are kept for a card.
 BY_TEXT = (64, 74, 144, 145, 146, 147, 148, 149, 150, 154)
 MOST_TEXTS = 30

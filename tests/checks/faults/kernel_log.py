@@ -161,6 +161,33 @@ def the_driver_could_not_initialise(plan: Document, snapshot: Document) -> None:
 
 
 @fault(
+    "kernel.log",
+    cause="0000:01:00.0 needs the open kernel modules, and the proprietary ones are loaded",
+    remedy="declare gpu_driver: {module: open}",
+)
+def a_card_that_needs_the_open_modules(plan: Document, snapshot: Document) -> None:
+    event(snapshot, "needs-open-module", address="0000:01:00.0")
+
+
+@fault(
+    "kernel.log",
+    cause="0000:01:00.0 is too old for the open kernel modules",
+    remedy="declare gpu_driver: {module: proprietary}",
+)
+def a_card_that_needs_the_proprietary_modules(plan: Document, snapshot: Document) -> None:
+    event(snapshot, "needs-proprietary-module", address="0000:01:00.0")
+
+
+@fault(
+    "kernel.log",
+    cause="assigned no address to the memory of 0000:01:00.0",
+    remedy="enable Above 4G decoding in the firmware",
+)
+def a_card_without_a_memory_region(plan: Document, snapshot: Document) -> None:
+    event(snapshot, "no-memory-region", address="0000:01:00.0")
+
+
+@fault(
     "kernel.log", cause="uncorrectable memory or processor error", remedy="management controller"
 )
 def the_machine_erred(plan: Document, snapshot: Document) -> None:

@@ -320,6 +320,33 @@ def test_an_xid_that_is_logged_itself_counts_once(plan: Document, snapshot: Docu
     assert "Xid 45 of 0000:01:00.0" in result(plan, snapshot)["cause"]
 
 
+@pytest.mark.parametrize(
+    "reason", ["needs-open-module", "needs-proprietary-module", "no-memory-region"]
+)
+def test_a_card_whose_refusal_has_a_reason_has_one_remedy(
+    plan: Document, snapshot: Document, reason: str
+) -> None:
+    """Seat and power were the remedy for a card that needs other modules."""
+    with_cards(plan, snapshot)
+    event(snapshot, "init-failed")
+    event(snapshot, "init-failed", address=CARD)
+    assert "seat" in result(plan, snapshot)["remedy"]
+    event(snapshot, reason, address=CARD)
+    assert result(plan, snapshot)["verdict"] == "FAIL"
+    assert "initialise" not in result(plan, snapshot)["cause"]
+    event(snapshot, "init-failed", address="0000:01:00.0")
+    assert "could not initialise 0000:01:00.0" in result(plan, snapshot)["cause"]
+
+
+def test_a_reason_of_a_card_of_a_virtual_machine_hides_no_failure(
+    plan: Document, snapshot: Document
+) -> None:
+    with_cards(plan, snapshot)
+    event(snapshot, "needs-open-module", address="0000:99:00.0")
+    event(snapshot, "init-failed")
+    assert "could not initialise an unnamed card" in result(plan, snapshot)["cause"]
+
+
 def test_every_kind_of_message_has_sources() -> None:
     table = facts.document("kernel_log.yml")
     for kind, row in table["kinds"].items():

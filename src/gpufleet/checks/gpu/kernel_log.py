@@ -42,6 +42,8 @@ NOTED = {
 MEMORY_ERRORS = {48, 63, 64, 92, 94, 95}
 # How many messages that call for nothing are shown.
 MOST_NOTES = 8
+# Messages that say why the driver did not start a card.
+REASONS = ("needs-open-module", "needs-proprietary-module", "no-memory-region")
 RESEAT = (
     "on your own machine reseat the card and check its riser, and replace it if it returns; of a"
     " cloud instance: move it to other hardware (stop and start it)"
@@ -98,12 +100,25 @@ def judged(
     cards = {card["address"]: card["driver"] for card in observed.data["gpus"]["pci"]}
     branch = driver_branch(observed.read_elsewhere())
     results = [*_xids(events, states, branch, during_probe), *_sxids(events, states, during_probe)]
-    for event in events:
+    for event in _unexplained(events, cards):
         results += _event_findings(event, cards)
         results += _messages(event, cards, states, during_probe)
     yield from (item for item in results if isinstance(item, Finding))
     if notes := [item.evidence for item in results if isinstance(item, Evidence)]:
         yield Evidence(shortened(notes, MOST_NOTES))
+
+
+def _unexplained(events: Sequence[Event], cards: Mapping[str, str | None]) -> Iterator[Event]:
+    """The events, without a failed start of a card for which another one names the reason."""
+    explained = {
+        event["address"]
+        for event in events
+        if event["kind"] in REASONS and cards.get(event["address"] or "", GIVEN_AWAY) != GIVEN_AWAY
+    }
+    for event in events:
+        known = explained and event["address"] in {None, *explained}
+        if event["kind"] != "init-failed" or not known:
+            yield event
 
 
 # -- Xids ------------------------------------------------------------------------------------------

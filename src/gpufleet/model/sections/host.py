@@ -274,8 +274,9 @@ class Event(TypedDict):
 
     kind: Annotated[
         Text,
-        "`xid`, `sxid`, `key-rejected`, `api-mismatch`, `init-failed`, `pcie-error`,"
-        " `link-down`, `power-state`, `link-training`, `driver-error`, `driver-oops`, `oops`,"
+        "`xid`, `sxid`, `key-rejected`, `api-mismatch`, `init-failed`, `needs-open-module`,"
+        " `needs-proprietary-module`, `no-memory-region`, `pcie-error`, `link-down`,"
+        " `power-state`, `link-training`, `driver-error`, `driver-oops`, `oops`,"
         " `driver-lockup`, `lockup`, `machine-check`, `previous-boot`, `hung-task`, `io-error` or"
         " `out-of-memory`",
     ]
