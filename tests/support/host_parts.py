@@ -166,6 +166,28 @@ def event(snapshot: Document, kind: str, **fields: Any) -> None:
     )
 
 
+GT_710, NEWER_THAN_THE_CATALOG = "0x128b", "0x3fff"
+DISPLAY_ADDRESS = "0000:09:00.0"
+
+
+def display_card(snapshot: Document, device: str) -> None:
+    """Add a card for the display that no driver holds, and what the kernel logs of it."""
+    data(snapshot, "gpus")["pci"].append(
+        {
+            "address": DISPLAY_ADDRESS,
+            "vendor": "0x10de",
+            "device": device,
+            "class": "0x030000",
+            "driver": None,
+            "port": None,
+        }
+    )
+    probe = f"nvidia: probe of {DISPLAY_ADDRESS} failed with error -1"
+    event(snapshot, "init-failed", address=DISPLAY_ADDRESS, text=probe)
+    routine = "NVRM: The NVIDIA probe routine failed for 1 device(s)."
+    event(snapshot, "init-failed", text=routine)
+
+
 WORKING: dict[str, str | None] = {
     "clocks_event_reasons/clocks_event_reason_gpu_idle": "Not Active",
     "clocks_event_reasons/clocks_event_reason_sw_power_cap": "Active",

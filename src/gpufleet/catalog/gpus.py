@@ -150,10 +150,10 @@ def supports_mig(gpu: Gpu) -> bool:
     return gpu.capability in {"8.0", "9.0", "10.0", "10.3", "12.0"}
 
 
-def older_than_branch(gpu: Gpu, branch: Branch) -> bool:
-    """Whether the branch no longer supports the GPU's architecture."""
+def older_than_branch(gpu: Gpu, number: str) -> bool:
+    """Whether the driver branch of that number no longer supports the GPU's architecture."""
     row = architecture(gpu)
-    return bool(row and row.last_branch and int(branch.number) > int(row.last_branch))
+    return bool(row and row.last_branch and int(number) > int(row.last_branch))
 
 
 def newer_than_branch(gpu: Gpu, branch: Branch) -> bool:

@@ -9,10 +9,10 @@ from gpufleet.catalog import pci
 from gpufleet.model.plan import Plan
 from gpufleet.model.text import quoted, shell
 
+from . import cards
 from .driver_state import Fault, installed, listed, managed, part, provision, texts, without_card
 from .host import Host, mapping, mappings
 
-GIVEN_AWAY = "vfio-pci"  # the driver of a GPU that is passed to a virtual machine
 PERSISTENCE = "nvidia-persistenced.service"
 MODE_OFF = "--no-persistence-mode"
 # The libraries of Windows' subsystem for Linux, where Windows has the kernel module.
@@ -26,7 +26,7 @@ def nodes(plan: Plan, host: Host) -> Iterator[Fault]:
     there = texts(part(host, "gpus").get("nodes"))
     if host.driver is None or not host.gpus:
         return
-    count = sum(card.get("driver") != GIVEN_AWAY for card in host.gpus)
+    count = len(cards.of_driver(host))
     # In a container they keep the numbers that they have on the machine.
     numbered = [name for name in there if re.fullmatch(r"/dev/nvidia\d+", name)]
     wanted = [f"/dev/nvidia{at}" for at in range(count)] if len(numbered) < count else []

@@ -69,7 +69,7 @@ def violations(
 
 def _of_gpu(card: gpus.Gpu, branch: Branch) -> Iterator[Violation]:
     row = gpus.architecture(card)
-    if row and gpus.older_than_branch(card, branch):
+    if row and gpus.older_than_branch(card, branch.number):
         yield Violation(
             Code.GPU_TOO_OLD,
             f"driver branch {branch.number} no longer supports {card.text} (the last branch for "

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from gpufleet.errors import ConfigurationError
-from gpufleet.host_state.driver_running import GIVEN_AWAY
+from gpufleet.host_state.cards import of_driver
 from gpufleet.host_state.host import Host
 from gpufleet.inventory import Connection, HostSelector, InventoryHost, inventory_hosts
 from gpufleet.model.plan import Plan, PlannedCudnn, PlannedToolkit
@@ -72,10 +72,11 @@ def plan_local_host(
             "the probe did not run as root: what it could not read is INCONCLUSIVE;"
             " sudo ./gpufleet verify --local reads all of it"
         )
-    cards, expect = observed.section("gpus"), variables.get("gpu_expect") or {}
-    if cards and isinstance(expect, dict) and expect.get("count") is None:
+    expect = variables.get("gpu_expect") or {}
+    known = observed.section("gpus") is not None
+    if known and isinstance(expect, dict) and expect.get("count") is None:
         # A card that is passed through to a virtual machine cannot be used on this host.
-        count = sum(card["driver"] != GIVEN_AWAY for card in cards["pci"])
+        count = len(of_driver(observed))
         variables["gpu_expect"] = {**expect, "count": count}
         notes.append(
             f"gpu_expect.count is not set: verifying the {count} found on the PCI bus;"

@@ -10,6 +10,8 @@ from gpufleet.catalog import bandwidth
 from gpufleet.catalog.bandwidth import Machine
 from gpufleet.fabric.rounds import GroupTest
 from gpufleet.fabric.threshold import Floor
+from gpufleet.host_state.cards import of_driver
+from gpufleet.host_state.host import Host
 from gpufleet.host_state.ports import EFA, Port
 from gpufleet.inventory import InventoryHost
 from gpufleet.model.snapshot import Snapshot
@@ -63,9 +65,7 @@ def machines_of(
 
 
 def _machine(host: InventoryHost, snapshot: Snapshot) -> Machine | None:
-    section = snapshot["sections"].get("gpus")
-    data = section.get("data") if section else None
-    cards = data["pci"] if data else []
+    cards = of_driver(Host(snapshot))
     if len({card["device"] for card in cards}) != 1:
         return None
     expect, network = host.spec.expect, network_of(snapshot)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpufleet.probe.smi_document import parse_smi
 from tests.support.check_faults import faults_on
 from tests.support.healthy_host import Document, data, with_cards
-from tests.support.host_parts import WORKING, card, printed
+from tests.support.host_parts import GT_710, WORKING, card, display_card, printed
 from tests.support.smi_text import HEALTHY, OLD, smi_text
 
 fault, harmless = faults_on(with_cards)
@@ -476,3 +476,8 @@ def a_lowered_limit_that_nobody_declared_otherwise(plan: Document, snapshot: Doc
         {"gpu_power_readings/current_power_limit": "450.00 W", "compute_mode": "Exclusive_Process"},
         {},
     )
+
+
+@harmless
+def a_display_card_that_the_driver_no_longer_supports(plan: Document, snapshot: Document) -> None:
+    display_card(snapshot, GT_710)

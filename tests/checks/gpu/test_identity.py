@@ -6,7 +6,17 @@ import pytest
 
 from gpufleet.judge import judge
 from tests.support.healthy_host import Document, data, verdicts, with_cards
-from tests.support.host_parts import LINK, WORKING, card, event, printed
+from tests.support.host_parts import (
+    DISPLAY_ADDRESS,
+    GT_710,
+    LINK,
+    NEWER_THAN_THE_CATALOG,
+    WORKING,
+    card,
+    display_card,
+    event,
+    printed,
+)
 from tests.support.smi_text import CONSUMER, OLD
 
 
@@ -177,3 +187,58 @@ def test_a_machine_whose_gpu_is_on_no_bus_is_not_supported(
         assert found[check]["verdict"] == "INCONCLUSIVE"
         assert f"{name} is not supported" in found[check]["cause"]
         assert "power" not in found[check]["remedy"]
+
+
+DISPLAY_CHECKS = ("gpu.visible", "gpu.count", "driver.nodes", "kernel.log")
+
+
+def test_a_display_card_that_the_driver_no_longer_supports_is_evidence(
+    plan: Document, snapshot: Document
+) -> None:
+    """It was a GPU to reseat or replace, beside two healthy ones."""
+    with_cards(plan, snapshot)
+    display_card(snapshot, GT_710)
+    found = {each["id"]: each for each in judge.judge(plan, snapshot)["checks"]}
+    assert {found[name]["verdict"] for name in (*DISPLAY_CHECKS, "gpu.mig")} == {"PASS"}
+    for name in ("gpu.visible", "gpu.count", "kernel.log"):
+        assert "GeForce GT 710 is not supported by branch 535" in found[name]["evidence"], name
+
+
+def test_a_card_that_the_catalog_does_not_know_has_to_be_run(
+    plan: Document, snapshot: Document
+) -> None:
+    with_cards(plan, snapshot)
+    display_card(snapshot, NEWER_THAN_THE_CATALOG)
+    found = verdicts(plan, snapshot)
+    assert {found[name] for name in DISPLAY_CHECKS} == {"FAIL"}
+
+
+def test_a_card_that_the_branch_supports_has_to_be_run(plan: Document, snapshot: Document) -> None:
+    with_cards(plan, snapshot)
+    display_card(snapshot, GT_710)
+    for name in ("smi", "smi_after"):
+        data(snapshot, name)["driver_version"] = "470.256.02"
+    data(snapshot, "driver")["loaded"] = "470.256.02"
+    found = verdicts(plan, snapshot)
+    assert {found[name] for name in DISPLAY_CHECKS} == {"FAIL"}
+
+
+def test_a_display_card_hides_no_gpu_that_is_missing(plan: Document, snapshot: Document) -> None:
+    with_cards(plan, snapshot)
+    display_card(snapshot, GT_710)
+    plan["expect"]["count"] = 3
+    (found,) = (each for each in judge.judge(plan, snapshot)["checks"] if each["id"] == "gpu.count")
+    assert found["verdict"] == "FAIL"
+    assert f"{DISPLAY_ADDRESS} is not counted" in found["cause"]
+    assert "declare gpu_expect: {count: 2}" in found["remedy"]
+
+
+def test_a_failed_probe_of_a_second_card_is_not_the_display_card_s(
+    plan: Document, snapshot: Document
+) -> None:
+    with_cards(plan, snapshot)
+    display_card(snapshot, GT_710)
+    data(snapshot, "kernel_log")["events"][-1]["text"] = (
+        "NVRM: The NVIDIA probe routine failed for 2 device(s)."
+    )
+    assert verdicts(plan, snapshot)["kernel.log"] == "FAIL"

@@ -26,7 +26,13 @@ from gpufleet.checks.base.registry import (
 )
 from gpufleet.checks.base.remedies import DRIVER
 from gpufleet.checks.base.sections import Sections
-from gpufleet.host_state import driver_kernels, driver_packages, driver_running, driver_state
+from gpufleet.host_state import (
+    cards,
+    driver_kernels,
+    driver_packages,
+    driver_running,
+    driver_state,
+)
 from gpufleet.host_state.host import Host
 from gpufleet.model.plan import Plan, PlannedDriver
 from gpufleet.model.sections.gpu import Driver, FabricManager, Unit
@@ -205,19 +211,19 @@ def loaded(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """The driver is loaded, in the same version as its user-space libraries."""
     section = observed.data["driver"]
     version, library = section["loaded"], section["library"]
-    cards = [
+    taken = [
         card["address"] for card in observed.data["gpus"]["pci"] if card["driver"] == "nouveau"
     ]
-    if cards:
-        others = len(observed.data["gpus"]["pci"]) - len(cards)
+    if taken:
+        others = len(observed.data["gpus"]["pci"]) - len(taken)
         yield Finding(
-            f"nouveau is bound to {', '.join(cards)}: CUDA cannot use these GPUs",
+            f"nouveau is bound to {', '.join(taken)}: CUDA cannot use these GPUs",
             "blacklist nouveau, rebuild the initramfs, reboot",
             about=("nouveau",),
             entails=(
                 "pending",
-                *(f"card/{address}" for address in cards),
-                *subjects.missing_gpus(others, others + len(cards)),
+                *(f"card/{address}" for address in taken),
+                *subjects.missing_gpus(others, others + len(taken)),
             ),
         )
     about: subjects.Subjects = (subjects.DRIVER,)
@@ -251,9 +257,7 @@ def nodes(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
             )
             for finding in missing
         ]
-    count = sum(
-        card["driver"] != driver_running.GIVEN_AWAY for card in observed.data["gpus"]["pci"]
-    )
+    count = len(cards.of_driver(Host(observed.snapshot)))
     there = set(observed.data["gpus"]["nodes"])
     numbered = sum(name.removeprefix("/dev/nvidia").isdigit() for name in there)
     # CUDA starts only with both, and creates the second one.

@@ -15,6 +15,7 @@ from typing import Any, Literal, cast
 
 from gpufleet.catalog.xids import RECOVERY, Meaning
 from gpufleet.checks.base.sections import Sections
+from gpufleet.host_state.cards import unsupported
 from gpufleet.model.sections.compute import ComputeRun
 from gpufleet.model.sections.gpu import SmiDevice
 from gpufleet.model.snapshot import SectionData
@@ -47,20 +48,32 @@ class CardState:
 
 
 def card_states(observed: Sections) -> dict[str, CardState]:
-    """{PCI address: state} of every card on the bus, from the last sections that were read."""
+    """{PCI address: state} of the cards that the driver can run, from the last sections read."""
     data = observed.read_elsewhere()
     smi, compute = data.get("smi_after") or data.get("smi"), data.get("compute")
     reported = {card["address"]: card for card in (smi["devices"] if smi else ())}
     computed = _computed(compute["runs"] if compute else ())
+    without = unsupported_cards(observed)
+    able = [card for card in observed.data["gpus"]["pci"] if card["address"] not in without]
     states = {
         card["address"]: _state(reported.get(card["address"]), computed.get(card["address"]))
-        for card in observed.data["gpus"]["pci"]
+        for card in able
     }
-    for card in observed.data["gpus"]["pci"]:
+    for card in able:
         # The driver lists other cards, and has lost this one.
         if reported and card["address"] not in reported and card["driver"] == "nvidia":
             states[card["address"]] = CardState(computes=False)
     return states
+
+
+def unsupported_cards(observed: Sections) -> dict[str, str]:
+    """{PCI address: why} of the display cards that are too old for the driver.
+
+    Without its version each card on the bus counts.
+    """
+    driver = observed.read_elsewhere().get("driver")
+    version = (driver["loaded"] or driver["library"]) if driver else None
+    return unsupported(observed.data["gpus"]["pci"], version)
 
 
 def driver_branch(data: SectionData) -> int | None:

@@ -25,10 +25,12 @@ from gpufleet.checks.base.registry import (
 )
 from gpufleet.checks.base.sections import Sections
 from gpufleet.host_state import driver_running
+from gpufleet.host_state.cards import GIVEN_AWAY
 from gpufleet.model.plan import Plan
 from gpufleet.model.sections.gpu import PciDevice, Smi, SmiDevice
 from gpufleet.model.verdict import Verdict
 
+from .card_state import unsupported_cards
 from .smi_elements import READ_AGAIN, card_faults, fields, label, unjudged_errors
 
 
@@ -45,8 +47,11 @@ def count(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """The PCI bus has as many NVIDIA GPUs as declared."""
     wanted, cards = required(plan["expect"]["count"], "gpu_expect.count"), _own(observed)
     named = [f"{card['address']} ({card['device']})" for card in cards]
-    if given := len(observed.data["gpus"]["pci"]) - len(cards):
-        named.append(f"{given} of virtual machines ({driver_running.GIVEN_AWAY})")
+    drivers = [card["driver"] for card in observed.data["gpus"]["pci"]]
+    if given := drivers.count(GIVEN_AWAY):
+        named.append(f"{given} of virtual machines ({GIVEN_AWAY})")
+    old = _not_counted(observed)
+    named += old
     listed = ", ".join(named)
     if unsupported := list(_off_the_bus(observed)):
         yield from unsupported
@@ -70,9 +75,12 @@ def count(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
         )
     elif len(cards) < wanted:
         yield Finding(
-            f"{wanted - len(cards)} of {wanted} declared GPUs are not on the PCI bus",
+            "; ".join(
+                [f"{wanted - len(cards)} of {wanted} declared GPUs are not on the PCI bus", *old]
+            ),
             "check the kernel log for Xid 79 (fallen off the bus), power the host off and on;"
-            " if it stays missing: reseat or replace the card",
+            " if it stays missing: reseat or replace the card"
+            f"{_declare_less(len(cards)) if old else ''}",
             listed or "no NVIDIA GPU on the PCI bus",
             about=subjects.missing_gpus(len(cards), wanted),
         )
@@ -96,10 +104,24 @@ def _off_the_bus(observed: Sections) -> Iterator[Finding]:
 
 
 def _own(observed: Sections) -> list[PciDevice]:
-    """The GPUs on the bus, without those that virtual machines have."""
+    """The GPUs on the bus that the host's driver has to run."""
+    without = unsupported_cards(observed)
     return [
-        card for card in observed.data["gpus"]["pci"] if card["driver"] != driver_running.GIVEN_AWAY
+        card
+        for card in observed.data["gpus"]["pci"]
+        if card["driver"] != GIVEN_AWAY and card["address"] not in without
     ]
+
+
+def _not_counted(observed: Sections) -> list[str]:
+    """The GPUs on the bus that are too old for the driver, for display."""
+    return [
+        f"{address} is not counted: {why}" for address, why in unsupported_cards(observed).items()
+    ]
+
+
+def _declare_less(count: int) -> str:
+    return f"; without the cards that are not counted, declare gpu_expect: {{count: {count}}}"
 
 
 def _no_layout(plan: Plan) -> str | None:
@@ -446,4 +468,5 @@ def visible(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
             f"NVML lists {counted} GPUs, nvidia-smi lists {len(reported)}",
             "see kernel.log; power the host off and on, then replace the GPU that fails",
         )
-    yield Evidence(f"PCI {len(bus)}, nvidia-smi {len(reported)}, NVML {counted}")
+    listed = f"PCI {len(bus)}, nvidia-smi {len(reported)}, NVML {counted}"
+    yield Evidence("; ".join([listed, *_not_counted(observed)]))

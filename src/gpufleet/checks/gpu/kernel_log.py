@@ -23,13 +23,20 @@ from gpufleet.checks.base.registry import (
     shortened,
 )
 from gpufleet.checks.base.sections import Sections
-from gpufleet.host_state.driver_running import GIVEN_AWAY
+from gpufleet.host_state.cards import GIVEN_AWAY
 from gpufleet.model.plan import Plan
 from gpufleet.model.sections.host import Event
 from gpufleet.model.text import plain
 from gpufleet.model.verdict import Verdict
 
-from .card_state import CardState, Standing, card_states, driver_branch, standing
+from .card_state import (
+    CardState,
+    Standing,
+    card_states,
+    driver_branch,
+    standing,
+    unsupported_cards,
+)
 
 NOTED = {
     "lockup": "a processor was stuck",
@@ -44,6 +51,7 @@ MEMORY_ERRORS = {48, 63, 64, 92, 94, 95}
 MOST_NOTES = 8
 # Messages that say why the driver did not start a card.
 REASONS = ("needs-open-module", "needs-proprietary-module", "no-memory-region")
+PROBES_FAILED = re.compile(r"^NVRM: The NVIDIA probe routine failed for (\d+) device")
 RESEAT = (
     "on your own machine reseat the card and check its riser, and replace it if it returns; of a"
     " cloud instance: move it to other hardware (stop and start it)"
@@ -74,7 +82,7 @@ def log(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
             f"The kernel log ({kernel_log['source']}) does not reach back to the boot: its"
             " first messages are lost"
         )
-        own = [states[address] for address, driver in cards.items() if driver != GIVEN_AWAY]
+        own = [state for address, state in states.items() if cards[address] != GIVEN_AWAY]
         if own and all(state.healthy for state in own):
             yield Evidence(f"{lost}; the driver reports no error of any card")
         else:
@@ -100,7 +108,13 @@ def judged(
     cards = {card["address"]: card["driver"] for card in observed.data["gpus"]["pci"]}
     branch = driver_branch(observed.read_elsewhere())
     results = [*_xids(events, states, branch, during_probe), *_sxids(events, states, during_probe)]
+    without = unsupported_cards(observed)
     for event in _unexplained(events, cards):
+        if _of_unsupported(event, without):
+            results.append(
+                Evidence(f"{event['text']}; nothing to do: {'; '.join(without.values())}")
+            )
+            continue
         results += _event_findings(event, cards)
         results += _messages(event, cards, states, during_probe)
     yield from (item for item in results if isinstance(item, Finding))
@@ -119,6 +133,14 @@ def _unexplained(events: Sequence[Event], cards: Mapping[str, str | None]) -> It
         known = explained and event["address"] in {None, *explained}
         if event["kind"] != "init-failed" or not known:
             yield event
+
+
+def _of_unsupported(event: Event, without: Mapping[str, str]) -> bool:
+    """Whether the driver only refused the display cards that are too old for it."""
+    if event["address"]:
+        return event["address"] in without and event["kind"] in {"init-failed", *REASONS}
+    refused = PROBES_FAILED.search(event["text"])
+    return bool(refused and event["count"] == 1 and int(refused[1]) <= len(without))
 
 
 # -- Xids ------------------------------------------------------------------------------------------
