@@ -258,6 +258,34 @@ def a_board_without_its_nvlinks(plan: Document, snapshot: Document) -> None:
 @fault(
     "gpu.nvlink",
     verdict="INCONCLUSIVE",
+    cause="reports no NVLink, its model has 18",
+    remedy="(NVreg_NvLinkDisable); if 0 are right for this host, declare gpu_expect: {nvlinks: 0}",
+)
+def a_virtual_machine_that_reports_no_nvlink(plan: Document, snapshot: Document) -> None:
+    in_a_cloud(snapshot)
+    for row in data(snapshot, "smi")["nvlink"]:
+        row["links"] = []
+
+
+@fault(
+    "gpu.nvlink",
+    cause="has 0 of 18 NVLinks active",
+    remedy="to its provider; if 0 are right for this host, declare gpu_expect: {nvlinks: 0}",
+)
+def every_nvlink_of_a_virtual_machine_is_down(plan: Document, snapshot: Document) -> None:
+    in_a_cloud(snapshot)
+    data(snapshot, "smi")["nvlink"] = [nvlinks(at, active=0) for at in (0, 1)]
+
+
+@harmless
+def a_virtual_machine_that_is_declared_without_nvlinks(plan: Document, snapshot: Document) -> None:
+    plan["expect"]["nvlinks"] = 0
+    every_nvlink_of_a_virtual_machine_is_down(plan, snapshot)
+
+
+@fault(
+    "gpu.nvlink",
+    verdict="INCONCLUSIVE",
     cause="has 3 NVLinks active (inactive: 3); a bridge connects 4",
     remedy="bridge",
 )

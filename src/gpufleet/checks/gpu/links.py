@@ -334,6 +334,11 @@ class _Nvlinks:
         return f"{label(self.card)} has {number} NVLinks active{which}"
 
     @property
+    def by_design(self) -> str:
+        """What to declare in a virtual machine, whose host may turn off all of its NVLinks."""
+        return f"; {self.declare}" if self.hypervisor and not _active(self.row) else ""
+
+    @property
     def declare(self) -> str:
         active = _active(self.row)
         return f"if {active} are right for this host, declare gpu_expect: {{nvlinks: {active}}}"
@@ -383,12 +388,13 @@ def _on_a_board(found: _Nvlinks, model: fabric.Nvlinks) -> Iterator[Finding]:
     if not found.row["links"]:
         yield Finding(
             f"{label(found.card)} reports no NVLink, its model has {model.links}",
-            "check whether the driver disables NVLink (NVreg_NvLinkDisable)",
+            f"check whether the driver disables NVLink (NVreg_NvLinkDisable){found.by_design}",
             verdict=Verdict.INCONCLUSIVE,
         )
     elif _active(found.row) < model.links:
         yield Finding(
-            found.have(f"{_active(found.row)} of {model.links}"), _repair(found.hypervisor)
+            found.have(f"{_active(found.row)} of {model.links}"),
+            f"{_repair(found.hypervisor)}{found.by_design}",
         )
 
 
