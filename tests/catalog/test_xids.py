@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpufleet.catalog import facts, xids
+from gpufleet.catalog import facts, smi, xids
 
 CODES = facts.document("xids/codes.yml")["xids"]
 SXIDS = facts.document("xids/sxids.yml")["codes"]
@@ -288,3 +288,30 @@ def test_the_xid_that_ended_a_program_counts(code: int) -> None:
     assert (found.effect, found.remedy) == (alone.effect, alone.remedy)
     assert xids.meaning(45, line, 590).effect == "program"
     assert xids.meaning(45, f"{line} caused by previous Xid 45", 590).effect == "program"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        xids.remedy("reset", "0"),
+        xids.remedy("drain_reset", "0"),
+        smi.remedy("reset").format(gpu=0),
+        smi.remedy("reset-replace").format(gpu=0),
+        smi.remedy("drain-reset").format(gpu=0),
+    ],
+)
+def test_each_remedy_with_a_reset_of_a_gpu_has_the_same_steps(text: str) -> None:
+    """Some omitted what holds a GPU, and nvidia-smi then refuses to reset it."""
+    steps = (
+        "end its programs and any display, systemctl stop nvidia-persistenced nvidia-dcgm, rmmod"
+        " nvidia_drm where it is loaded, nvidia-smi --gpu-reset -i 0 "
+    )
+    assert steps in text
+    assert "or reboot" in text
+
+
+@pytest.mark.parametrize("name", ["link", "fabric"])
+def test_each_reset_of_all_gpus_ends_what_holds_them(name: str) -> None:
+    text = xids.remedy(name, "0")
+    assert "systemctl stop nvidia-persistenced nvidia-dcgm, rmmod nvidia_drm" in text
+    assert "nvidia-smi --gpu-reset," in text

@@ -13,7 +13,7 @@ from functools import cache, lru_cache
 
 from gpufleet.model.types import Row
 
-from . import facts, pci, versions
+from . import facts, pci, resets, versions
 
 # What a generation that no sample has prints is what these print.
 LIKE = {"Fermi": "Kepler", "Maxwell": "Pascal"}
@@ -58,7 +58,7 @@ def all_rules() -> tuple[Rule, ...]:
 
 def remedy(name: str) -> str:
     """The text of a remedy; `{gpu}` stands for the card's number."""
-    return str(facts.document("smi_rules.yml")["remedies"][name])
+    return resets.with_steps(str(facts.document("smi_rules.yml")["remedies"][name]))
 
 
 @cache

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from gpufleet.model.types import Row
 
-from . import facts
+from . import facts, resets
 
 Effect = Literal["fail", "inconclusive", "note", "program"]
 # The Xid by which the driver reports the recovery action that a GPU needs.
@@ -43,7 +43,7 @@ def remedy(name: str, address: str, *, record: bool = False) -> str:
     """The sentence that tells what to do; `record`: the driver does not show that it was done."""
     texts = _judgement()["remedies"]
     added = [texts["record"]] if record and name in _judgement()["recorded"] else []
-    return "; ".join([texts[name], *added]).format(gpu=address)
+    return resets.with_steps("; ".join([texts[name], *added])).format(gpu=address)
 
 
 def meaning(code: int, text: str, branch: int | None = None) -> Meaning:

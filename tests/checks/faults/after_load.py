@@ -29,7 +29,7 @@ def logged_after(snapshot: Document, kind: str, **fields: object) -> None:
 
 @fault(
     "gpu.after-load",
-    remedy="drain the host, stop all programs on the GPU",
+    remedy="drain the host, end its programs and any display",
     cause="GPU 0 (0000:00:00.0) had 3 uncorrected memory errors since the driver was loaded (new"
     " during the verification's own load)",
 )

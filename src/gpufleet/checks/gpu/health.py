@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from gpufleet.catalog.smi import no_value
+from gpufleet.catalog.smi import no_value, remedy
 from gpufleet.checks.base import subjects
 from gpufleet.checks.base.registry import (
     HARDWARE,
@@ -25,8 +25,6 @@ from gpufleet.model.verdict import Verdict
 
 from .identity import cards, missing_value, unknown_without_cards
 from .smi_elements import fields, in_fabric, label, portable, virtual
-
-RESET = "drain the host, stop all programs on the GPU, nvidia-smi --gpu-reset -i {gpu}, or reboot"
 
 
 @check("gpu.recovery", reads=("smi",), repair=HARDWARE, skip_reason=no_gpus_declared)
@@ -130,7 +128,7 @@ def memory_errors(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence
     yield from unknown_without_cards(observed, "Memory errors of the GPUs")
     yield from fields("gpu.memory-errors", observed)
     for card in cards(observed):
-        reset, remap = RESET.format(gpu=card["index"]), card["remap"]
+        reset, remap = remedy("reset").format(gpu=card["index"]), card["remap"]
         about = subjects.memory(card["address"])
         if remap and remap.get("failure"):
             yield Finding(
@@ -318,7 +316,7 @@ def _ecc(card: SmiDevice, declared: str | None) -> Iterator[Finding]:
         yield Finding(
             f"{label(card)} has ECC {_on_off(card['ecc'])}, declared is {declared}"
             f"{', which needs a reset' if waits else ''}",
-            RESET.format(gpu=card["index"])
+            remedy("reset").format(gpu=card["index"])
             if waits
             else (
                 f"on the host: nvidia-smi -i {card['index']} -e {int(declared == 'on')}, then"
