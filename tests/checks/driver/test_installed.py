@@ -197,7 +197,10 @@ def hgx_b200(plan: Document, snapshot: Document, device: str = "0x2901") -> Docu
             {"nvlsm": {"running": False}},
             ("INCONCLUSIVE", "nvlsm), by which the fabric manager reaches", "ib_umad"),
         ),
-        ({"nvlsm": {"running": False}, "cuinit": 802}, ("FAIL", "does not run", "no job runs")),
+        (
+            {"nvlsm": {"running": False}, "cuinit": 802},
+            ("FAIL", "does not run", "end all programs on the GPUs"),
+        ),
         (
             {"nvlsm": {"running": False, "program": None}, "cuinit": 802},
             ("FAIL", "is not installed", "install the package nvlsm"),

@@ -213,7 +213,12 @@ def fabric_manager_of_which_systemd_says_nothing(plan: Document, snapshot: Docum
     fabric_manager(plan, snapshot, active=None)
 
 
-@fault("driver.cuda", cause="cuInit returned 802", remedy="driver.fabric")
+@fault(
+    "driver.cuda",
+    cause="cuInit returned 802",
+    remedy="end all programs on the GPUs, systemctl restart nvidia-fabricmanager; if it ran before"
+    " (Hopper and later), then reset all GPUs",
+)
 @fault(
     "driver.fabric",
     verdict="INCONCLUSIVE",

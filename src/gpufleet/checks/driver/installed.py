@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from gpufleet.catalog import resets
 from gpufleet.checks.base import subjects
 from gpufleet.checks.base.registry import (
     AS_ROOT,
@@ -203,6 +204,12 @@ def secure_boot(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     yield Evidence(str(observed.data["kernel"]["secure_boot"]))
 
 
+# From Hopper on, GPUs need a reset after their fabric manager was restarted (NVIDIA/nccl#1488).
+RESTART_FABRIC = resets.with_steps(
+    "end all programs on the GPUs, systemctl restart nvidia-fabricmanager; if it ran before (Hopper"
+    " and later), then reset all GPUs: {reset_all}"
+)
+
 # -- the running driver ---------------------------------------------------------------------------
 
 
@@ -331,8 +338,8 @@ def _subnet_manager(plan: Plan, observed: Sections) -> Iterator[Finding]:
     faults = list(driver_running.subnet_manager(plan, Host(observed.snapshot)))
     by_hand = (
         f"on the host{'' if state['program'] else ', install the package nvlsm;'} load the modules"
-        " mlx5_ib and ib_umad, and when no job runs: systemctl restart nvidia-fabricmanager;"
-        " journalctl -u nvidia-fabricmanager shows why it fails"
+        f" mlx5_ib and ib_umad; {RESTART_FABRIC}; journalctl -u nvidia-fabricmanager shows why it"
+        " fails"
     )
     yield Finding(
         "The NVLink subnet manager (nvlsm), by which the fabric manager reaches the NVSwitches of"

@@ -22,7 +22,7 @@ from gpufleet.host_state.host import Host
 from gpufleet.model.plan import Plan
 from gpufleet.model.verdict import Verdict
 
-from .installed import card_not_expected
+from .installed import RESTART_FABRIC, card_not_expected
 
 # The meaning of each status of cuInit, and its remedy.
 STUB = 34
@@ -41,7 +41,7 @@ REMEDIES = {
     STUB: "remove the stub, or its directory, from the linker's path (/etc/ld.so.conf.d), and run"
     " ldconfig",
     100: "see gpu.visible, driver.nodes, and environment.login for CUDA_VISIBLE_DEVICES",
-    802: "on the host: systemctl restart nvidia-fabricmanager, and see driver.fabric",
+    802: f"on the host: {RESTART_FABRIC}; see driver.fabric",
     803: "see driver.loaded: reboot {host}",
     804: "remove cuda-compat, which supports data center GPUs only",
     999: "see driver.nodes: nvidia-modprobe -u -c 0 makes /dev/nvidia-uvm; else reboot {host}",
