@@ -102,24 +102,46 @@ class TestDeep:
             # One of three blocks did not keep one of two patterns.
             ({"memory": "cell"}, 1, 192),
             ({"dead_way": 3}, 16 + 6, 192),
-            # Others hold memory, and may need more.
-            ({"free_mib": 6000}, 0, None),
-            # It is the host's memory.
-            ({"integrated": 1}, 0, None),
-            ({"free_mib": 6200, "fill": 0}, 0, 0),
+            ({"fill": 0}, 0, 0),
         ],
     )
     def test_all_free_memory_keeps_what_is_written(
-        self,
-        libraries: tuple[Path, Path],
-        reported: dict[str, Any],
-        wrong: int,
-        filled: int | None,
+        self, libraries: tuple[Path, Path], reported: dict[str, Any], wrong: int, filled: int
     ) -> None:
         """Nothing compared more than the copies of 256 MiB."""
         more = ("--fill", str(reported.pop("fill", 192)))
         (row,) = run_stage(libraries, "bandwidth", *more, gpus=1, **reported)
         assert (row["error"], row["wrong"], row["filled_mib"]) == (None, wrong, filled)
+        assert row["unfilled"] is None
+
+    @pytest.mark.parametrize(
+        ("reported", "reason"),
+        [
+            # A job that has just started, and another one with more programs than are read.
+            ({"others": 1}, "programs"),
+            ({"others": 400}, "programs"),
+            # Programs that NVML does not list in a container, and the page cache of a GH200: 592
+            # MiB, of which 192 are this process's.
+            ({"free_mib": 7600}, "in-use"),
+            ({"free_mib": 7800}, None),
+            # Where NVML lists nothing, not even this process.
+            ({"free_mib": 7200, "programs": 3}, "in-use"),
+            ({"free_mib": 7600, "programs": 3}, None),
+            ({"integrated": 1}, "integrated"),
+        ],
+    )
+    def test_memory_that_others_need_is_not_filled(
+        self, libraries: tuple[Path, Path], reported: dict[str, Any], reason: str | None
+    ) -> None:
+        """The next allocation of a job with 1.5 GiB failed."""
+        (row,) = run_stage(libraries, "bandwidth", gpus=1, **reported)
+        filled = 192 if reason is None else None
+        assert (row["error"], row["wrong"], row["unfilled"], row["filled_mib"]) == (
+            None,
+            0,
+            reason,
+            filled,
+        )
 
     def test_a_sum_that_sees_no_wrong_block_is_refused(self, libraries: tuple[Path, Path]) -> None:
         (row,) = run_stage(libraries, "bandwidth", gpus=1, cublas="sums")

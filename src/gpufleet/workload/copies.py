@@ -21,7 +21,7 @@ ALREADY_ON, TOO_MANY_PEERS = 704, 711
 
 def copy_on_device(options, report):
     """Memory bandwidth: a large block copied on the device itself; then all that is free."""
-    entries = new_entries(options, gib_s=None, filled_mib=None)
+    entries = new_entries(options, gib_s=None, filled_mib=None, unfilled=None)
     report(bandwidth=entries)
     runtime, blas = Runtime(options.toolkit), Blas(options.toolkit)
     length = 256 * MIB
@@ -48,8 +48,7 @@ def copy_on_device(options, report):
         )
         for pointer in (source, target):
             runtime("cudaFree", pointer)
-        found["filled_mib"], changed = fill(runtime, blas, found["gpu"], options.fill)
-        found["wrong"] += changed
+        found["wrong"] += fill(runtime, blas, found, options.fill)
 
     for_each_gpu("bandwidth", entries, report, runtime, compute)
 

@@ -9,26 +9,29 @@ import ctypes
 import os
 
 from .library import Refused
+from .programs import on_gpu
 from .runtime import MIB, address_of
 
 # ruff: noqa: B905 (zip has no `strict` before Python 3.10)
 
 BLOCK, SHIFT = 64 * MIB, 256
 FLOAT = 4
-# Memory that stays free, and what programs may hold, our own included: beside others nothing is
-# filled, since they may need more at any moment.
-LEFT_MIB, HELD_MIB = 1024, 2048
+# Memory that stays free for programs that start meanwhile.
+LEFT_MIB = 1024
+# What this process has on a GPU where NVML does not say it: 527 MiB on an H100, less on others.
+OWN_MIB = 640
+# What drivers take beside that. Whoever has more needs the rest at any moment.
+BESIDE_MIB = 256
 # The attribute of a device whose memory is the host's, which has other uses for it.
 INTEGRATED = 18
 
 
-def fill(runtime, blas, gpu, most_mib):
-    """(MiB that were filled, or None where others need the memory; how many blocks changed)."""
+def fill(runtime, blas, found, most_mib):
+    """Record in a GPU's entry how much was filled, or why nothing was; how many blocks changed."""
     free, total = runtime.memory_mib()
-    integrated = ctypes.c_int()
-    runtime("cudaDeviceGetAttribute", ctypes.byref(integrated), INTEGRATED, gpu)
-    if integrated.value or total - free > HELD_MIB:
-        return None, 0
+    found["unfilled"] = reason_not_to(runtime, found["gpu"], total - free)
+    if found["unfilled"]:
+        return 0
     wanted = max(0, min(free - LEFT_MIB, most_mib)) * MIB // BLOCK
     length = BLOCK + SHIFT * wanted
     pattern, blocks = runtime.allocate(length), allocated(runtime, wanted)
@@ -49,14 +52,30 @@ def fill(runtime, blas, gpu, most_mib):
         # The last one is of what is not 0.
         result = ctypes.c_void_p(sums.value + FLOAT * len(blocks))
         blas("cublasSasum_v2", handle, BLOCK // FLOAT, pattern, 1, result)
-        *found, proof = runtime.download(sums, len(blocks) + 1)
+        *kept, proof = runtime.download(sums, len(blocks) + 1)
         if not proof > 0:
             raise Refused("cublasSasum_v2 does not tell a wrong block from a right one")
-        wrong += sum(each != 0 for each in found)
+        wrong += sum(each != 0 for each in kept)
     blas("cublasDestroy_v2", handle)
     for pointer in (pattern, sums, minus, *blocks):
         runtime("cudaFree", pointer)
-    return len(blocks) * BLOCK // MIB, wrong
+    found["filled_mib"] = len(blocks) * BLOCK // MIB
+    return wrong
+
+
+def reason_not_to(runtime, gpu, held_mib):
+    """Who else needs the memory of this GPU; None where nobody does.
+
+    Others would fail for want of memory that they ask for while it is filled.
+    """
+    integrated = ctypes.c_int()
+    runtime("cudaDeviceGetAttribute", ctypes.byref(integrated), INTEGRATED, gpu)
+    if integrated.value:
+        return "integrated"
+    others, own_mib = on_gpu(runtime.pci_address(gpu))
+    if others:
+        return "programs"
+    return "in-use" if held_mib > (OWN_MIB if own_mib is None else own_mib) + BESIDE_MIB else None
 
 
 def allocated(runtime, wanted):

@@ -29,6 +29,11 @@ class Runtime(Library):
         self("cudaGetDeviceCount", ctypes.byref(found))
         return found.value
 
+    def pci_address(self, gpu):
+        text = ctypes.create_string_buffer(64)
+        self("cudaDeviceGetPCIBusId", text, 64, gpu)
+        return text.value.decode().lower()
+
     def free_mib(self):
         return self.memory_mib()[0]
 

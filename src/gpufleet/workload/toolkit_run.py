@@ -216,7 +216,7 @@ def through_toolkit(options):
         run.report(
             bandwidth=run.stage(
                 "bandwidth",
-                entries(range(gpu_count), gib_s=None, filled_mib=None),
+                entries(range(gpu_count), gib_s=None, filled_mib=None, unfilled=None),
                 0.2,
                 **everywhere,
             )

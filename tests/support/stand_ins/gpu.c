@@ -215,6 +215,10 @@ int cudaDeviceGetAttribute(int *value, int attribute, int gpu)
 {
     return (void)gpu, *value = attribute == 18 ? number("STAND_IN_INTEGRATED", 0) : 0, 0;
 }
+int cudaDeviceGetPCIBusId(char *name, int size, int gpu)
+{
+    return snprintf(name, size, "0000:%02X:00.0", gpu), 0;
+}
 int cudaDeviceReset(void) { return 0; }
 int cudaDeviceCanAccessPeer(int *can, int a, int b)
 {
@@ -544,6 +548,18 @@ int nvmlDeviceGetCurrPcieLinkWidth(void *device, unsigned *value)
 int nvmlDeviceGetMaxPcieLinkWidth(void *device, unsigned *value)
 {
     return nvmlDeviceGetCurrPcieLinkWidth(device, value);
+}
+/* This process with what its context takes, and as many others as are told. */
+struct program { unsigned pid; unsigned long long held; unsigned instance, part; };
+int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count, struct program *programs)
+{
+    (void)device;
+    unsigned others = number("STAND_IN_OTHERS", 0);
+    if (others + 1 > *count)
+        return *count = others + 1, 7;
+    for (*count = 0; *count <= others; ++*count)
+        programs[*count] = (struct program){getpid() + *count, 192 * MIB, -1, -1};
+    return trouble("STAND_IN_PROGRAMS");
 }
 int nvmlDeviceGetPowerUsage(void *device, unsigned *mw) { return (void)device, *mw = 70000, 0; }
 int nvmlDeviceGetCurrentClocksThrottleReasons(void *device, unsigned long long *reasons)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, NotRequired, TypedDict
+from typing import Annotated, Literal, NotRequired, TypedDict
 
 from gpufleet.model.types import Path, Text
 
@@ -134,8 +134,14 @@ class BandwidthResult(GpuResult):
     filled_mib: NotRequired[
         Annotated[
             int | None,
-            "how much of its free memory had two patterns written and compared; null: other"
-            " programs use it",
+            "how much of its free memory had two patterns written and compared; null: none",
+        ]
+    ]
+    unfilled: NotRequired[
+        Annotated[
+            Literal["integrated", "programs", "in-use"] | None,
+            "why none had: it is the host's memory; other programs compute on the GPU; NVML lists"
+            " none, but more memory is in use than the workload's own",
         ]
     ]
 

@@ -1,0 +1,75 @@
+"""The programs that compute on a GPU, as NVML lists them."""
+
+import ctypes
+import os
+import struct
+
+from .library import Absent, Refused
+from .runtime import MIB
+from .sensors import Sensors
+
+# The list's versions, newest first; an old driver has the last one only.
+FUNCTIONS = tuple("nvmlDeviceGetComputeRunningProcesses" + end for end in ("_v3", "_v2", ""))
+# Room for so many programs, of which each takes 32 bytes at most.
+MOST, LARGEST = 256, 32
+# What stands in the memory that NVML has not written.
+UNTOUCHED = b"\xa5"
+# NVML's status where there are more programs than room, and its number for a size it does not know.
+MORE, UNKNOWN = 7, (1 << 64) - 1
+
+
+def on_gpu(pci_address):
+    """(whether other programs compute on this GPU, MiB that this process has there).
+
+    Each is None where NVML does not say it. In a container NVML may list no program at all, and
+    then not even this one.
+    """
+    try:
+        return shares(listed(Sensors(pci_address)), os.getpid())
+    except (Refused, OSError):
+        return None, None
+
+
+def listed(nvml):
+    """(pid, bytes, instance of MIG or None) of each program; None where there are too many."""
+    room = ctypes.create_string_buffer(UNTOUCHED * (MOST * LARGEST))
+    for function in FUNCTIONS:
+        count = ctypes.c_uint(MOST)
+        try:
+            query = getattr(nvml.library, function)
+        except AttributeError:
+            continue
+        status = query(nvml.handle, ctypes.byref(count), room)
+        if status == MORE:
+            return None
+        if status:
+            raise Refused("%s returned %d" % (function, status))
+        return programs(room.raw[: MOST * LARGEST], count.value)
+    raise Absent("it has no %s" % FUNCTIONS[-1])
+
+
+def programs(raw, count):
+    """The programs in memory that NVML wrote.
+
+    What it writes for each has 16, 24 or 32 bytes: drivers of one branch differ under one name. So
+    the size follows from where the writing ended.
+    """
+    if not count:
+        return []
+    size = -(-len(raw.rstrip(UNTOUCHED)) // count)
+    found = []
+    for at in range(0, size * count, size):
+        pid, held = struct.unpack_from("<I4xQ", raw, at)
+        instance = struct.unpack_from("<I", raw, at + 16)[0] if size > 16 else None
+        found.append((pid, held, instance))
+    return found
+
+
+def shares(found, pid):
+    """As `on_gpu`, of the programs that were listed. Another instance of MIG has its own memory."""
+    if found is None:
+        return True, None
+    own = [each for each in found if each[0] == pid]
+    others = [each for each in found if each[0] != pid and (not own or each[2] == own[0][2])]
+    held = own[0][1] if own else UNKNOWN
+    return bool(others), None if held == UNKNOWN else held // MIB

@@ -1,0 +1,65 @@
+"""NVML's lists of the programs on a GPU, which differ between drivers."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gpufleet.workload.library import Absent, Refused
+from gpufleet.workload.programs import UNKNOWN, listed, shares
+
+NAME = "nvmlDeviceGetComputeRunningProcesses"
+NO_INSTANCE = (1 << 32) - 1
+OWN, OTHER = (4711, 527 << 20, NO_INSTANCE), (815, 300 << 20, NO_INSTANCE)
+
+
+def library(name: str, layout: str, *programs: tuple[int, int, int], status: int = 0) -> Any:
+    """An NVML with this version of the list, whose elements have this layout."""
+
+    def query(_device: object, count: Any, room: Any) -> int:
+        count._obj.value = len(programs)
+        sizes = struct.calcsize(layout)
+        for at, program in enumerate(programs):
+            fields = (*program, 0, 0)[: len(layout.replace("4x", "").lstrip("<"))]
+            ctypes.memmove(ctypes.byref(room, at * sizes), struct.pack(layout, *fields), sizes)
+        return status
+
+    return SimpleNamespace(handle=None, library=SimpleNamespace(**{name: query}))
+
+
+@pytest.mark.parametrize(
+    ("version", "layout"),
+    [
+        ("_v3", "<I4xQII"),
+        # What 535.54 writes under the same name.
+        ("_v3", "<I4xQIIQ"),
+        ("_v2", "<I4xQII"),
+        ("", "<I4xQ"),
+    ],
+)
+def test_each_version_of_the_list_is_read(version: str, layout: str) -> None:
+    found = listed(library(NAME + version, layout, OTHER, OWN))
+    assert [each[:2] for each in found] == [OTHER[:2], OWN[:2]]
+    assert shares(found, 4711) == (True, 527)
+    assert shares(listed(library(NAME + version, layout, OWN)), 4711) == (False, 527)
+    assert shares(listed(library(NAME + version, layout)), 4711) == (False, None)
+
+
+def test_programs_of_another_instance_have_their_own_memory() -> None:
+    own, beside, with_us = (4711, 100 << 20, 1), (815, 1 << 30, 2), (816, 1 << 30, 1)
+    assert shares([own, beside], 4711) == (False, 100)
+    assert shares([own, beside, with_us], 4711) == (True, 100)
+    assert shares([beside], 4711) == (True, None)
+
+
+def test_what_nvml_does_not_know_is_none() -> None:
+    assert shares([(4711, UNKNOWN, NO_INSTANCE)], 4711) == (False, None)
+    assert shares(listed(library(NAME, "<I4xQ", status=7)), 4711) == (True, None)
+    with pytest.raises(Refused, match=r"returned 3"):
+        listed(library(NAME, "<I4xQ", status=3))
+    with pytest.raises(Absent):
+        listed(library("nvmlInit", "<I4xQ"))
