@@ -13,7 +13,7 @@ from gpufleet.probe import constants, workload_run
 from gpufleet.probe.constants import FRAMEWORK_MARK
 from gpufleet.probe.host import Host
 from gpufleet.probe.trust import RefusedError
-from gpufleet.probe.workload_run import FRAMEWORK_SILENT, write_script
+from gpufleet.probe.workload_run import FRAMEWORK_SILENT, gpu_variables, write_script
 from gpufleet.workload import output
 from tests.support.planted_host import probe_tree, put
 
@@ -82,6 +82,13 @@ def test_a_framework_run_that_hangs_is_its_own_finding(root: Path) -> None:
     found = framework(root, script, deadline_s=6)
     assert found["state"] == "hung"
     assert "no answer within 4.8 s" in found["error"]
+
+
+def test_a_gpu_has_the_same_number_for_all_that_compute_on_it() -> None:
+    """CUDA made the fastest one the first, where GPUs of a host differ."""
+    assert gpu_variables({"expect_gpus": 2})["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+    assert gpu_variables({"expect_gpus": None})["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+    assert gpu_variables({"expect_gpus": 0}) == {}
 
 
 def test_an_interpreter_that_is_gone(root: Path) -> None:

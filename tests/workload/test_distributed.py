@@ -19,7 +19,7 @@ from typing import Any, ClassVar, NoReturn
 import pytest
 
 from gpufleet.workload import rendezvous
-from gpufleet.workload.distributed import PROGRAMS
+from gpufleet.workload.distributed import PROGRAMS, variables
 from gpufleet.workload.distributed_jax import use_gloo
 from gpufleet.workload.distributed_pytorch import in_processes
 from gpufleet.workload.rendezvous import (
@@ -33,6 +33,14 @@ from gpufleet.workload.rendezvous import (
 )
 
 numpy = pytest.importorskip("numpy", reason="numpy belongs to stacks; none is here")
+
+
+def test_each_side_uses_all_gpus_by_the_numbers_of_the_bus() -> None:
+    found = variables(2)
+    assert found["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+    assert found["TF_MIN_GPU_MULTIPROCESSOR_COUNT"] == "1"
+    assert "CUDA_VISIBLE_DEVICES" not in found
+    assert variables(0) == {**found, "CUDA_VISIBLE_DEVICES": "-1"}
 
 
 # -- how they meet --------------------------------------------------------------------------------

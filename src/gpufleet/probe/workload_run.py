@@ -56,8 +56,10 @@ def write_script(host, account=None):
 
 def gpu_variables(host):
     """The environment of what computes on GPUs: not through an MPS server of another account,
-    which root would wait for."""
-    return {} if host["expect_gpus"] == 0 else {"CUDA_MPS_PIPE_DIRECTORY": os.devnull}
+    which root would wait for; and GPUs have the same numbers for all, not the fastest one 0."""
+    if host["expect_gpus"] == 0:
+        return {}
+    return {"CUDA_MPS_PIPE_DIRECTORY": os.devnull, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
 
 def run_framework(host, stack, deadline_s, variables=None):

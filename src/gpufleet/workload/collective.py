@@ -48,6 +48,8 @@ def main(config):
     """Run this host's part; `config` is a JSON document."""
     side = Member(json.loads(config))
     side.watch()
+    # CUDA numbers GPUs as the host does, also where one is faster than others.
+    os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
     os.environ.update(side.config.get("environment") or {}, HOME=os.devnull)
     try:
         work(side)

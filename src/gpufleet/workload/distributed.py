@@ -16,16 +16,27 @@ PROGRAMS = {
 }
 
 
+def variables(gpus):
+    """What the frameworks read when they start."""
+    found = {
+        # Keras would write its settings into a home.
+        "HOME": os.devnull,
+        # GPUs have the numbers that they have elsewhere, also where they differ in speed or size.
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "TF_FORCE_GPU_ALLOW_GROWTH": "true",
+        "TF_MIN_GPU_MULTIPROCESSOR_COUNT": "1",
+        "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+    }
+    if gpus == 0:
+        found["CUDA_VISIBLE_DEVICES"] = "-1"
+    return found
+
+
 def main(config):
     """Run this side; `config` is a JSON document."""
     side = Side(json.loads(config))
     side.watch()
-    # Keras would write its settings into a home.
-    os.environ.update(
-        HOME=os.devnull, TF_FORCE_GPU_ALLOW_GROWTH="true", XLA_PYTHON_CLIENT_PREALLOCATE="false"
-    )
-    if side.config["gpus"] == 0:
-        os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
+    os.environ.update(variables(side.config["gpus"]))
     try:
         program = PROGRAMS[side.config.get("framework") or distributed_tensorflow.NAME]
         side.stage("importing " + program.TITLE)
