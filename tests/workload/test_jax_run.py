@@ -116,6 +116,28 @@ def test_jax_keeps_the_numbers_of_the_gpus_that_are_left(monkeypatch: pytest.Mon
     assert missing_gpu({"requested": "/GPU:1", "error": None}, run) is None
 
 
+def test_jax_sums_on_gpus_of_each_model_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """JAX refuses one program on GPUs of different models (jax-ml/jax#13203)."""
+    numpy = pytest.importorskip("numpy")
+    models = ["A100", "A10", "A100"]
+    cards = [
+        SimpleNamespace(platform="gpu", id=number, device_kind=model)
+        for number, model in enumerate(models)
+    ]
+    run, groups = jax(monkeypatch, "", cards), []
+
+    def pmap(_step: object, *, devices: list[Any], **_more: object) -> Any:
+        assert len({device.device_kind for device in devices}) == 1
+        groups.append([device.id for device in devices])
+        return lambda left, right: numpy.stack([sum(each @ right for each in left)] * len(left))
+
+    run.jax.pmap = pmap
+    a, b = [numpy.full((4, 4), n, numpy.float32) for n in (1, 2, 3)], numpy.eye(4, dtype="f")
+    result = run.tower_sum(["/GPU:0", "/GPU:1", "/GPU:2"], a, b)
+    assert sorted(groups) == [[0, 2], [1]]
+    assert (result == 6).all()
+
+
 def test_jax_says_that_it_sees_no_device_file(monkeypatch: pytest.MonkeyPatch) -> None:
     """It then does not try its plugin, and nothing else says why it computes on the CPU."""
     monkeypatch.setattr(

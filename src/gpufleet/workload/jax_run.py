@@ -14,6 +14,8 @@ from .output import captured, plain, unique
 from .own_libraries import dies, open_own_libraries, own_libraries
 from .timing import timed
 
+# ruff: noqa: B905 (zip has no `strict` before Python 3.10)
+
 PRECISIONS = ("float16", "bfloat16")
 CUDA_PLATFORMS = ("gpu", "cuda")
 # What XLA writes of a GPU that it leaves out: one that another process uses exclusively, or whose
@@ -186,15 +188,25 @@ class Jax:
         return self.numpy.asarray(result).astype(self.numpy.float32)
 
     def tower_sum(self, devices, operands, b):
-        """One program on all devices, and their collective sum."""
+        """One program on all devices of a model, and their collective sum.
+
+        JAX runs no program on devices of different models.
+        """
+        models = {}
+        for name, operand in zip(devices, operands):
+            device = self.device(name)
+            models.setdefault(getattr(device, "device_kind", None), []).append((device, operand))
+        return sum(self.collective_sum(pairs, b) for pairs in models.values())
+
+    def collective_sum(self, pairs, b):
         jax = self.jax
         step = jax.pmap(
             lambda left, right: jax.lax.psum(self.matmul(left, right), "device"),
             axis_name="device",
             in_axes=(0, None),
-            devices=[self.device(device) for device in devices],
+            devices=[device for device, _ in pairs],
         )
-        return self.numpy.asarray(step(self.numpy.stack(operands), b))[0]
+        return self.numpy.asarray(step(self.numpy.stack([left for _, left in pairs]), b))[0]
 
     def convolve(self, found, images, kernels):
         jax, device = self.jax, self.device(found["requested"])
