@@ -183,7 +183,11 @@ def test_a_run_leaves_the_memory_of_gpus_to_others(
     """Before it is imported, and whatever an image or a job sets: memory is taken as it is needed.
     JAX would take three quarters of each GPU, TensorFlow all of it; PyTorch takes none ahead."""
     wanted = {
-        "tensorflow": {"TF_FORCE_GPU_ALLOW_GROWTH": "true"},
+        # And TensorFlow leaves out no GPU that is small beside others.
+        "tensorflow": {
+            "TF_FORCE_GPU_ALLOW_GROWTH": "true",
+            "TF_MIN_GPU_MULTIPROCESSOR_COUNT": "1",
+        },
         "pytorch": {},
         "jax": {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"},
     }[framework.name]

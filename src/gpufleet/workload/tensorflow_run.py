@@ -28,6 +28,8 @@ class TensorFlow:
         ("TF_CPP_VMODULE", "dso_loader=1"),
         ("TF_CPP_MIN_LOG_LEVEL", "0"),
         ("TF_FORCE_GPU_ALLOW_GROWTH", "true"),
+        # Else it leaves out a small GPU beside a larger one, though it lists both.
+        ("TF_MIN_GPU_MULTIPROCESSOR_COUNT", "1"),
     )
 
     def stages(self, options):
