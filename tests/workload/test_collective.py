@@ -12,7 +12,7 @@ import pytest
 
 from gpufleet.workload import collective
 from gpufleet.workload.library import Refused
-from gpufleet.workload.nccl import Nccl, UniqueId
+from gpufleet.workload.nccl import Communicators, Nccl, UniqueId
 from lab import collectives
 
 
@@ -100,3 +100,70 @@ def test_both_ways_of_counting_releases_are_read(number: int, release: str, tmp_
 def test_a_missing_library_is_named(tmp_path: Path) -> None:
     with pytest.raises(Refused, match=r"there is no libnccl\.so"):
         Nccl(str(tmp_path))
+
+
+class Streams:
+    """A CUDA runtime whose default streams are empty after so many questions, or never."""
+
+    def __init__(self, *questions: int | None, status: int = 600) -> None:
+        self.questions, self.status, self.gpu = list(questions), status, 0
+        self.library, self.cleared = self, 0
+
+    def __call__(self, function: str, gpu: int) -> None:
+        assert function == "cudaSetDevice"
+        self.gpu = gpu
+
+    def cudaStreamQuery(self, stream: None) -> int:
+        left = self.questions[self.gpu]
+        self.questions[self.gpu] = None if left is None else max(0, left - 1)
+        return 0 if left == 0 else self.status
+
+    def cudaGetLastError(self) -> int:
+        self.cleared += 1
+        return 0
+
+    def describe(self, status: int) -> str:
+        return {700: "cudaErrorIllegalAddress"}[status]
+
+
+class Noticing:
+    """An NCCL that notices a failure of this communicator after so many questions."""
+
+    def __init__(self, comm: int | None = None, questions: int = 3) -> None:
+        self.comm, self.left = comm, questions
+
+    def __call__(self, function: str, comm: int, noticed: Any) -> None:
+        assert function == "ncclCommGetAsyncError"
+        self.left -= comm == self.comm
+        noticed._obj.value = 6 if comm == self.comm and self.left < 0 else 0
+
+    def describe(self, _status: int) -> str:
+        return "remote process exited or there was a network error; last words"
+
+
+def communicators(nccl: Noticing, runtime: Streams) -> Communicators:
+    found = Communicators.__new__(Communicators)
+    found.nccl, found.runtime = nccl, runtime  # type: ignore[assignment]
+    found.gpus, found.all = [0, 1], [10, 11]  # type: ignore[list-item]
+    return found
+
+
+@pytest.mark.parametrize("status", [600, 34])
+def test_gpus_are_waited_for_until_each_is_done(status: int) -> None:
+    runtime = Streams(5, 2, status=status)
+    communicators(Noticing(), runtime).wait()
+    assert (runtime.questions, runtime.cleared) == ([0, 0], 7)
+
+
+@pytest.mark.parametrize("comm", [10, 11])
+def test_a_failure_that_nccl_notices_ends_the_wait_for_a_kernel_that_does_not_end(
+    comm: int,
+) -> None:
+    """CUDA was waited for without end, and the failure was never read."""
+    with pytest.raises(Refused, match=r"^NCCL noticed 6 remote .*; last words$"):
+        communicators(Noticing(comm), Streams(None, None)).wait()
+
+
+def test_a_failed_kernel_is_named() -> None:
+    with pytest.raises(Refused, match=r"cudaStreamQuery returned 700 cudaErrorIllegalAddress"):
+        communicators(Noticing(), Streams(None, 0, status=700)).wait()

@@ -5,10 +5,15 @@ All calls use the default stream of each GPU.
 """
 
 import ctypes
+import time
 
 from .library import Absent, Library, Refused, library_file
 
 FLOAT32, SUM = 7, 0
+# cudaErrorNotReady, since CUDA 10.1 and before.
+NOT_READY = (600, 34)
+# How long a GPU is asked again without a pause, and the longest pause after that.
+SPIN_S, PAUSE_S = 0.005, 0.001
 
 
 class UniqueId(ctypes.Structure):
@@ -148,19 +153,41 @@ class Communicators:
         self.each(calls)
 
     def wait(self):
-        """Wait until all GPUs of this process are done, and say what NCCL noticed meanwhile."""
-        for gpu, comm in zip(self.gpus, self.all):  # noqa: B905
-            self.runtime("cudaSetDevice", gpu)
-            self.runtime.wait()
-            noticed = ctypes.c_int()
-            try:
-                self.nccl("ncclCommGetAsyncError", comm, ctypes.byref(noticed))
-            except Absent:
-                pass  # an older NCCL: it notices nothing by itself
-            if noticed.value:
-                raise Refused(
-                    "NCCL noticed %d %s" % (noticed.value, self.nccl.describe(noticed.value))
-                )
+        """Wait until all GPUs of this process are done, or NCCL notices what went wrong.
+
+        A kernel of NCCL does not end where a link or another host failed: CUDA alone would be
+        waited for without end.
+        """
+        begin, busy = time.perf_counter(), list(self.gpus)
+        while busy:
+            busy = [gpu for gpu in busy if not self.done(gpu)]
+            for comm in self.all:
+                self.refuse_failed(comm)
+            waited = time.perf_counter() - begin
+            if busy and waited > SPIN_S:
+                # A pause is at most a hundredth of the time that is measured.
+                time.sleep(min(waited / 100, PAUSE_S))
+
+    def done(self, gpu):
+        """Whether the default stream of this GPU is empty."""
+        self.runtime("cudaSetDevice", gpu)
+        status = self.runtime.library.cudaStreamQuery(None)
+        if status in NOT_READY:
+            self.runtime.library.cudaGetLastError()
+        elif status:
+            raise Refused(
+                "cudaStreamQuery returned %d %s" % (status, self.runtime.describe(status))
+            )
+        return not status
+
+    def refuse_failed(self, comm):
+        noticed = ctypes.c_int()
+        try:
+            self.nccl("ncclCommGetAsyncError", comm, ctypes.byref(noticed))
+        except Absent:
+            return  # an older NCCL: it notices nothing by itself
+        if noticed.value:
+            raise Refused("NCCL noticed %d %s" % (noticed.value, self.nccl.describe(noticed.value)))
 
     def destroy(self):
         for comm in self.all:
