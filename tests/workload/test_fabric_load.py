@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
+from gpufleet.workload.fabric_load import differ
 from tests.support.toolkit_run import Document, run
 
 # The size of one series of copies, each a block of 1 MiB.
@@ -99,3 +103,28 @@ def test_the_whole_run_reports_the_links(libraries: tuple[Path, Path]) -> None:
     found = run(libraries, *words, gpus=1)
     assert (found["state"], len(found["fabric"])) == ("ok", 2)
     assert all(row["checked"] and row["error"] is None for row in found["fabric"])
+
+
+def test_other_threads_run_while_the_host_s_memory_is_compared() -> None:
+    """Python's own comparison of bytes kept the threads from queueing products."""
+    one, other = [(ctypes.c_char * (256 << 20))() for _ in "ab"]
+    started, ended, results = threading.Event(), threading.Event(), []
+
+    def compare() -> None:
+        started.set()
+        results.append(differ(one, other, len(one)))
+        ended.set()
+
+    thread = threading.Thread(target=compare)
+    thread.start()
+    started.wait()
+    turns = 0
+    while not ended.is_set():
+        time.sleep(0)
+        turns += 1
+    thread.join()
+    assert results == [False]
+    assert turns > 100
+    other[len(other) - 1] = b"\1"
+    assert differ(one, other, len(one))
+    assert not differ(one, other, len(one) - 1)
