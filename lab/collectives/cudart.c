@@ -30,6 +30,19 @@ int cudaSetDevice(int device)
     return 0;
 }
 
+int cudaGetDevice(int *device)
+{
+    *device = 0;
+    return 0;
+}
+
+int cudaDeviceGetAttribute(int *value, int attribute, int device)
+{
+    (void)attribute, (void)device;
+    *value = 0;
+    return 0;
+}
+
 int cudaMalloc(void **pointer, size_t bytes)
 {
     *pointer = malloc(bytes);

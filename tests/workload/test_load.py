@@ -12,10 +12,20 @@ import pytest
 from gpufleet.workload import sustained, timing
 from gpufleet.workload.copies import enable_access
 from gpufleet.workload.library import Refused
+from gpufleet.workload.runtime import available_mib
 from gpufleet.workload.sensors import sensors
 from gpufleet.workload.sustained import sustain
 from gpufleet.workload.timing import best_rate
 from tests.support.toolkit_run import Document, run, run_stage
+
+
+def test_the_host_s_memory_that_programs_can_have_is_read(tmp_path: Path) -> None:
+    meminfo = tmp_path / "meminfo"
+    assert available_mib(str(meminfo)) is None
+    meminfo.write_text("MemTotal: 4194304 kB\nMemFree: 307200 kB\n", encoding="ascii")
+    assert available_mib(str(meminfo)) is None
+    meminfo.write_text("MemFree: 307200 kB\nMemAvailable:  3145728 kB\n", encoding="ascii")
+    assert available_mib(str(meminfo)) == 3072
 
 
 class TestCopies:
@@ -128,6 +138,8 @@ class TestDeep:
             ({"free_mib": 7200, "programs": 3}, "in-use"),
             ({"free_mib": 7600, "programs": 3}, None),
             ({"integrated": 1}, "integrated"),
+            # Its page cache is not free for CUDA, and free for programs.
+            ({"integrated": 1, "free_mib": 300}, "integrated"),
         ],
     )
     def test_memory_that_others_need_is_not_filled(
@@ -136,9 +148,8 @@ class TestDeep:
         """The next allocation of a job with 1.5 GiB failed."""
         (row,) = run_stage(libraries, "bandwidth", gpus=1, **reported)
         filled = 192 if reason is None else None
-        assert (row["error"], row["wrong"], row["unfilled"], row["filled_mib"]) == (
-            None,
-            0,
+        assert (row["error"], row["busy"], row["wrong"]) == (None, None, 0)
+        assert (row["unfilled"], row["filled_mib"]) == (
             reason,
             filled,
         )

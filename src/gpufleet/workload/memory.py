@@ -22,8 +22,6 @@ LEFT_MIB = 1024
 OWN_MIB = 640
 # What drivers take beside that. Whoever has more needs the rest at any moment.
 BESIDE_MIB = 256
-# The attribute of a device whose memory is the host's, which has other uses for it.
-INTEGRATED = 18
 
 
 def fill(runtime, blas, found, most_mib):
@@ -68,9 +66,7 @@ def reason_not_to(runtime, gpu, held_mib):
 
     Others would fail for want of memory that they ask for while it is filled.
     """
-    integrated = ctypes.c_int()
-    runtime("cudaDeviceGetAttribute", ctypes.byref(integrated), INTEGRATED, gpu)
-    if integrated.value:
+    if runtime.integrated(gpu):
         return "integrated"
     others, own_mib = on_gpu(runtime.pci_address(gpu))
     if others:

@@ -2,10 +2,13 @@
 
 import array
 import ctypes
+import re
 
 from .library import Library, library_file
 
 MIB = 1 << 20
+# The attribute of a device whose memory is the host's.
+INTEGRATED = 18
 
 
 class Runtime(Library):
@@ -38,10 +41,21 @@ class Runtime(Library):
         return self.memory_mib()[0]
 
     def memory_mib(self):
-        """(free, total)"""
-        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        """(free, total) of the GPU that was entered.
+
+        Where its memory is the host's, CUDA counts the kernel's page cache as used.
+        """
+        free, total, gpu = ctypes.c_size_t(), ctypes.c_size_t(), ctypes.c_int()
         self("cudaMemGetInfo", ctypes.byref(free), ctypes.byref(total))
-        return free.value // MIB, total.value // MIB
+        self("cudaGetDevice", ctypes.byref(gpu))
+        available = available_mib() if self.integrated(gpu.value) else None
+        return (free.value // MIB if available is None else available), total.value // MIB
+
+    def integrated(self, gpu):
+        """Whether the memory of this GPU is the host's."""
+        value = ctypes.c_int()
+        self("cudaDeviceGetAttribute", ctypes.byref(value), INTEGRATED, gpu)
+        return bool(value.value)
 
     def allocate(self, length):
         pointer = ctypes.c_void_p()
@@ -86,6 +100,16 @@ class Runtime(Library):
     def wait_for_queue(self):
         """Wait for what was queued without a stream; other streams go on."""
         self("cudaStreamSynchronize", None)
+
+
+def available_mib(path="/proc/meminfo"):
+    """How much of the host's memory programs can have; None where the kernel does not say it."""
+    try:
+        with open(path) as stream:
+            found = re.search(r"^MemAvailable: *(\d+) kB$", stream.read(), re.MULTILINE)
+    except OSError:
+        return None
+    return int(found.group(1)) // 1024 if found else None
 
 
 def address_of(data, begin=0):

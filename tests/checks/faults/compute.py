@@ -664,6 +664,31 @@ def memory_that_forgets(plan: Document, snapshot: Document) -> None:
 
 
 @fault(
+    "gpu.bandwidth",
+    verdict="INCONCLUSIVE",
+    cause="GPU 1: its free memory was not filled with patterns: other programs compute on it",
+    remedy="when nobody else uses the GPU",
+)
+def memory_that_other_programs_need(plan: Document, snapshot: Document) -> None:
+    compute_run(snapshot)["bandwidth"][1].update(filled_mib=None, unfilled="programs")
+
+
+@fault(
+    "gpu.bandwidth",
+    verdict="INCONCLUSIVE",
+    cause="more of it is in use than this test's own, and NVML lists no program",
+    remedy="drop_caches",
+)
+def memory_with_the_page_cache_of_the_kernel(plan: Document, snapshot: Document) -> None:
+    compute_run(snapshot)["bandwidth"][0].update(filled_mib=None, unfilled="in-use")
+
+
+@harmless
+def memory_of_a_gpu_that_is_the_host_s(plan: Document, snapshot: Document) -> None:
+    compute_run(snapshot)["bandwidth"][0].update(filled_mib=None, unfilled="integrated")
+
+
+@fault(
     "gpu.peer",
     cause="Copies from GPU 0 to GPU 1 reach 0.2 GiB/s, the minimum is 2.9 (5% of the slower",
     remedy="gpu.pcie",

@@ -174,6 +174,7 @@ const char *cudaGetErrorName(int status)
 }
 int cudaGetLastError(void) { return 0; }
 int cudaSetDevice(int index) { return device = index, trouble("STAND_IN_CUDA"); }
+int cudaGetDevice(int *index) { return *index = device, 0; }
 int cudaFree(void *place) { return free(place), 0; }
 int cudaMalloc(void **place, size_t size) { return *place = malloc(size), 0; }
 int cudaMemGetInfo(size_t *free, size_t *total)

@@ -311,12 +311,37 @@ def bandwidth(
             )
         yield Evidence(f"GPU {each.gpu}: {each.rate} GiB/s")
     for entry in entries:
-        filled = entry.get("filled_mib")
-        yield Evidence(
-            f"GPU {entry['gpu']}: {filled} MiB of its memory keep what is written"
-            if filled
-            else f"GPU {entry['gpu']}: its free memory was not filled with patterns"
+        yield _filled(entry)
+
+
+# Why the free memory of a GPU was not filled with patterns, where others may need it.
+UNFILLED = {
+    "programs": (
+        "other programs compute on it",
+        "./gpufleet verify --deep when nobody else uses the GPU",
+    ),
+    "in-use": (
+        "more of it is in use than this test's own, and NVML lists no program that computes",
+        "end the programs of containers that use the GPU; on a Grace host free the page cache"
+        " (echo 1 >/proc/sys/vm/drop_caches); then ./gpufleet verify --deep",
+    ),
+}
+
+
+def _filled(entry: BandwidthResult) -> Finding | Evidence:
+    """How much memory keeps its content; the copies alone have 256 MiB of it."""
+    gpu, filled, unfilled = f"GPU {entry['gpu']}", entry.get("filled_mib"), entry.get("unfilled")
+    if filled:
+        return Evidence(f"{gpu}: {filled} MiB of its memory keep what is written")
+    if unfilled in UNFILLED:
+        reason, remedy = UNFILLED[unfilled]
+        return Finding(
+            f"{gpu}: its free memory was not filled with patterns: {reason}",
+            remedy,
+            verdict=Verdict.INCONCLUSIVE,
         )
+    because = ": it is the host's memory" if unfilled == "integrated" else ""
+    return Evidence(f"{gpu}: its free memory was not filled with patterns{because}")
 
 
 @check(
