@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from gpufleet.probe import payload
 from gpufleet.probe.host import Host
 from gpufleet.probe.sections.gpus import platform
 from gpufleet.probe.sections.kernel_log import kernel_events, syslog_time
-from gpufleet.probe.sections.smi import number_cards
+from gpufleet.probe.sections.smi import confidential_computing, number_cards
 from gpufleet.probe.smi_document import parse_smi
 from tests.support.planted_gpu_host import CARDS, GpuHost
 from tests.support.planted_host import interpreter, probe_tree, put
@@ -409,6 +410,20 @@ def test_nvml_and_nvidia_smi_are_asked(host: GpuHost) -> None:
     host.nvml(18)
     found = section(host, "smi")
     assert (found["program"], found["nvml"]["status"]) == (None, 18)
+
+
+@pytest.mark.parametrize(
+    ("feature", "status", "found"), [(1, 0, True), (0, 0, False), (1, 3, None)]
+)
+def test_nvml_says_whether_gpus_compute_confidentially(
+    feature: int, status: int, found: bool | None
+) -> None:
+    def state(place: Any) -> int:
+        place[0], place[1] = 2, feature
+        return status
+
+    assert confidential_computing(SimpleNamespace(nvmlSystemGetConfComputeState=state)) is found
+    assert confidential_computing(SimpleNamespace()) is None
 
 
 @pytest.mark.parametrize("minor", [6, 8, 13])

@@ -721,6 +721,24 @@ def no_access_between_gpus_that_nvlink_connects(plan: Document, snapshot: Docume
     compute_run(snapshot)["peer"][0].update(access=False, gib_s=30.0)
 
 
+@harmless
+def encrypted_copies_between_confidential_gpus(plan: Document, snapshot: Document) -> None:
+    nvlink_as_slow_as_pcie(plan, snapshot)
+    data(snapshot, "smi")["nvml"]["confidential"] = True
+    for entry in compute_run(snapshot)["peer"]:
+        entry.update(access=False, gib_s=1.9)
+
+
+@fault(
+    "gpu.peer",
+    cause="Copies from GPU 0 to GPU 1 reach 0 GiB/s, the minimum is 0.0 (through the host",
+    remedy="gpu.pcie",
+)
+def encrypted_copies_between_gpus_that_move_nothing(plan: Document, snapshot: Document) -> None:
+    encrypted_copies_between_confidential_gpus(plan, snapshot)
+    compute_run(snapshot)["peer"][0]["gib_s"] = 0
+
+
 @fault(
     "gpu.peer",
     verdict="INCONCLUSIVE",

@@ -414,7 +414,33 @@ def cards_that_are_declared_without_a_bridge(plan: Document, snapshot: Document)
     plan["expect"]["nvlinks"] = 0
 
 
+def confidentially(snapshot: Document) -> None:
+    """A virtual machine of whose GPUs nothing crosses the bus unencrypted."""
+    in_a_cloud(snapshot)
+    data(snapshot, "smi")["nvml"]["confidential"] = True
+
+
+@harmless
+def copies_that_are_encrypted(plan: Document, snapshot: Document) -> None:
+    confidentially(snapshot)
+    under_load(snapshot)
+    copies(snapshot, 3.7, 3.5)
+
+
+@fault("gpu.pcie", cause="reach 0 GiB/s, the minimum is None", remedy="IOMMU")
+def encrypted_copies_that_move_nothing(plan: Document, snapshot: Document) -> None:
+    confidentially(snapshot)
+    under_load(snapshot)
+    copies(snapshot, 3.7, 0)
+
+
 # -- peer access ------------------------------------------------------------------------------------
+
+
+@harmless
+def links_without_peer_access_between_confidential_gpus(plan: Document, snapshot: Document) -> None:
+    confidentially(snapshot)
+    data(snapshot, "smi")["nvlink"][0]["peers"] = peers(0, 2, read=5, write=5, nvlink=5)
 
 
 @fault(

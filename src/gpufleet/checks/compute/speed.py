@@ -21,6 +21,7 @@ from gpufleet.checks.base.registry import (
     visible_gpus,
 )
 from gpufleet.checks.base.sections import Sections
+from gpufleet.checks.gpu.confidential import BECAUSE, is_confidential
 from gpufleet.checks.gpu.rates import Measured, measured, too_slow
 from gpufleet.model.plan import Plan
 from gpufleet.model.sections.compute import (
@@ -398,8 +399,11 @@ def peer(
             )
         else:
             yield from _peer_rate(observed, _devices(run), entry)
+        apart = not entry["access"]
+        encrypted = f", encrypted: {BECAUSE}" if apart and is_confidential(observed) else ""
         yield Evidence(
-            f"{pair}: {entry['gib_s']} GiB/s, {'direct' if entry['access'] else 'through the host'}"
+            f"{pair}: {entry['gib_s']} GiB/s, {'through the host' if apart else 'direct'}"
+            f"{encrypted}"
         )
 
 
@@ -407,8 +411,12 @@ def peer(
 LEAST_PEER_GIB_S = 0.5
 
 
-def least_peer(devices: Mapping[int, ComputeDevice], entry: PeerResult) -> tuple[float, str]:
+def least_peer(
+    devices: Mapping[int, ComputeDevice], entry: PeerResult, *, confidential: bool
+) -> tuple[float, str]:
     """What copies between two GPUs reach at least in GiB/s, and where that comes from."""
+    if confidential and not entry["access"]:
+        return 0.0, f"through the host, encrypted: {BECAUSE}"
     ends = [devices.get(gpu) for gpu in (entry["from"], entry["to"])]
     if nvlink := _nvlink(ends):
         return nvlink.gib_s, f"of {nvlink.links} NVLinks"
@@ -430,15 +438,17 @@ def _peer_rate(
         for gpu in (entry["from"], entry["to"])
     ]
     pair = f"GPU {entry['from']} to GPU {entry['to']}"
-    if _nvlink([devices.get(end.gpu) for end in ends]) and not entry["access"]:
+    confidential = is_confidential(observed)
+    wired = _nvlink([devices.get(end.gpu) for end in ends])
+    if wired and not entry["access"] and not confidential:
         yield Finding(
             f"GPU {entry['from']} and GPU {entry['to']} cannot address each other's memory, though"
             " NVLink connects them",
             "see gpu.nvlink, driver.fabric and kernel.log; on the host: nvidia-smi topo -p2p r",
         )
         return
-    least, because = least_peer(devices, entry)
-    if ends[0].rate >= least:
+    least, because = least_peer(devices, entry, confidential=confidential)
+    if ends[0].rate >= least and ends[0].rate > 0:
         return
     cause = f"Copies from {pair} reach {ends[0].rate} GiB/s, the minimum is {least} ({because})"
     if others := next((end.others for end in ends if end.others), None):

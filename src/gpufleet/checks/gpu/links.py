@@ -20,6 +20,7 @@ from gpufleet.model.sections.gpu import GpuNvlinks, PciDevice, PcieLink, SmiDevi
 from gpufleet.model.text import is_number
 from gpufleet.model.verdict import Verdict
 
+from .confidential import BECAUSE, is_confidential
 from .identity import cards, missing_value, unknown_without_cards
 from .smi_elements import fields, label
 
@@ -36,6 +37,7 @@ class Link:
     loaded: PcieLink | None
     copies: HostCopies | None
     virtual: bool
+    confidential: bool
 
     @property
     def read(self) -> PcieLink:
@@ -53,6 +55,8 @@ class Link:
         """What copies with the host reach at least in GiB/s, and where that comes from."""
         generation, width = self.read["generation"], self.read["width"]
         carried = fabric.pcie_gib_s(generation, width)
+        if self.confidential:
+            return None, BECAUSE
         if not carried or not self.loaded:
             return None, ""
         share = fabric.share("virtual_host" if self.virtual else "host")
@@ -117,6 +121,7 @@ def pcie_links(observed: Sections) -> Iterator[Link]:
             PcieLink(**loaded) if loaded else None,
             copies[-1] if copies else None,
             virtual,
+            is_confidential(observed),
         )
 
 
@@ -242,6 +247,7 @@ def _copies(link: Link, observed: Sections) -> Iterator[Finding | Evidence]:
     yield Evidence(
         f"{label(link.card)}: {rates['to_device_gib_s']} GiB/s from the host,"
         f" {rates['from_device_gib_s']} to it"
+        f"{f', encrypted: {BECAUSE}' if link.confidential else ''}"
     )
 
 

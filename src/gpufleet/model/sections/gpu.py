@@ -289,6 +289,9 @@ class Nvml(TypedDict):
     ]
     version: Text | None
     count: Annotated[int | None, "the number of GPUs"]
+    confidential: NotRequired[
+        Annotated[bool, "the GPUs compute confidentially; absent where NVML does not say it"]
+    ]
 
 
 class Nvlink(TypedDict):

@@ -71,7 +71,7 @@ def number_cards(devices, known):
 def query_nvml(name):
     """({"status", "version", "count"}, (address, compute capability) of each card, their NVLinks).
 
-    Status 18: driver and library differ.
+    Status 18: driver and library differ. The first has "confidential" as well, where NVML knows it.
     """
     nvml = open_library(name)
     found = {"status": nvml.nvmlInit_v2(), "version": None, "count": None}
@@ -82,6 +82,9 @@ def query_nvml(name):
         found["version"] = text.value.decode("ascii", "replace")
     if nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)) == 0:
         found["count"] = count.value
+    confidential = confidential_computing(nvml)
+    if confidential is not None:
+        found["confidential"] = confidential
     for index in range(count.value):
         card, major, minor = ctypes.c_void_p(), ctypes.c_int(), ctypes.c_int()
         address = capability = None
@@ -105,3 +108,15 @@ def query_nvml(name):
             pass
         known.append((address, capability))
     return found, known, query_nvlink(nvml, count.value)
+
+
+def confidential_computing(nvml):
+    """Whether the GPUs compute confidentially; None where NVML does not say it (before 535)."""
+    # nvmlConfComputeSystemState_t: the environment, the feature, the mode for developers; and room
+    # for what a later driver may add.
+    state = (ctypes.c_uint * 16)()
+    try:
+        status = nvml.nvmlSystemGetConfComputeState(state)
+    except AttributeError:
+        return None
+    return bool(state[1]) if status == 0 else None
