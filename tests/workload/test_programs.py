@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import struct
 from types import SimpleNamespace
 from typing import Any
@@ -53,7 +54,14 @@ def test_programs_of_another_instance_have_their_own_memory() -> None:
     own, beside, with_us = (4711, 100 << 20, 1), (815, 1 << 30, 2), (816, 1 << 30, 1)
     assert shares([own, beside], 4711) == (False, 100)
     assert shares([own, beside, with_us], 4711) == (True, 100)
-    assert shares([beside], 4711) == (True, None)
+
+
+def test_a_container_s_own_process_may_have_its_number_on_the_host() -> None:
+    """Then the memory that is in use says whether there is another one."""
+    nobody = ((1 << 22) + 1, 527 << 20, NO_INSTANCE)  # no Linux has so many processes
+    assert shares([nobody], 4711) == (False, None)
+    assert shares([nobody, (nobody[0] + 1, *nobody[1:])], 4711) == (True, None)
+    assert shares([(os.getpid(), *nobody[1:])], 4711) == (True, None)
 
 
 def test_what_nvml_does_not_know_is_none() -> None:

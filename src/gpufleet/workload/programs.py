@@ -70,6 +70,14 @@ def shares(found, pid):
     if found is None:
         return True, None
     own = [each for each in found if each[0] == pid]
+    if not own and len(found) == 1 and not runs_here(found[0][0]):
+        # In a container NVML may list this process by its number on the host.
+        return False, None
     others = [each for each in found if each[0] != pid and (not own or each[2] == own[0][2])]
     held = own[0][1] if own else UNKNOWN
     return bool(others), None if held == UNKNOWN else held // MIB
+
+
+def runs_here(pid):
+    """Whether this container, or this host, has a process of that number."""
+    return os.path.exists("/proc/%d" % pid)
