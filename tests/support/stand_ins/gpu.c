@@ -550,7 +550,7 @@ int nvmlDeviceGetMaxPcieLinkWidth(void *device, unsigned *value)
 {
     return nvmlDeviceGetCurrPcieLinkWidth(device, value);
 }
-/* This process with what its context takes, and as many others as are told. */
+/* This process with what its context takes, and STAND_IN_OTHERS other ones. */
 struct program { unsigned pid; unsigned long long held; unsigned instance, part; };
 int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count, struct program *programs)
 {
