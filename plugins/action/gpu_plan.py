@@ -123,7 +123,7 @@ class ActionModule(ActionBase):
         declaration = declaration_of(variables)
         settings = probe_settings(declaration.spec)
         # The module runs no stack.
-        of_runs = {"compiles", "frameworks"}
+        of_runs = {"compiles", "frameworks", "toolkits"}
         args = {name: value for name, value in settings.items() if name not in of_runs}
         facts = self._execute_module(
             "gpufleet.gpu.gpu_facts", module_args=args, task_vars=task_vars

@@ -27,6 +27,10 @@ DEFAULTS = {
     # How much memory of a GPU a product may use beside other jobs; how long --deep loads a GPU.
     "budget_mib": 1024,
     "sustained_s": 120,
+    # How many toolkits are declared, and what a deep probe reserves for the newest one's load and
+    # for all of them, which the schedule decides.
+    "toolkits": 0,
+    "reserved": {"load_s": 0, "toolkits_s": 0},
     # The directory whose disk is loaded together with the GPUs; whether all links are.
     "disk_load": None,
     "fabric_load": False,
@@ -45,6 +49,8 @@ DEFAULTS = {
 }
 # What a section may take when no framework runs in it. A healthy one needs milliseconds.
 SECTION_DEADLINE_S = 20
+# The part of a section's time that its inner processes have.
+INNER_SHARE = 0.8
 
 
 class Host:
@@ -57,7 +63,7 @@ class Host:
         # What this account may not see, and root may: [{"what", "because"}].
         self.unseen = []
         # Inner processes end before the section does, so that none is left behind.
-        self.inner_s = deadline_s * 0.8
+        self.inner_s = deadline_s * INNER_SHARE
 
     def __getitem__(self, key):
         return self.config[key]

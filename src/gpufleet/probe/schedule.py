@@ -11,6 +11,7 @@ import os
 import signal
 import time
 
+from .deep_time import load_seconds, toolkits_seconds
 from .host import SECTION_DEADLINE_S, Host
 from .privileges import forbid_driver_changes
 from .processes import Child, StartAfter
@@ -33,7 +34,8 @@ CARD_S = {True: 3, False: 10}
 # A section may take this part of the deadline: more than its usual time only on a slow host, for
 # which somebody asks by a longer deadline than the default one.
 SHARES = 15
-# What a deadline leaves for all other work, where it is too short for that and to compile.
+# What a deadline leaves for all other work, where it is too short for that and to compile, or for
+# that and a deep probe's load.
 LEAST_WORK_S = 240
 PERSISTENCE = "/run/nvidia-persistenced/socket"
 
@@ -58,12 +60,25 @@ class Schedule:
             max(deadline_s / 2, deadline_s - LEAST_WORK_S),
             self.works and sum(stack["seconds"] for stack in settings["compiles"].values()),
         )
-        self.total_s = deadline_s - self.compile_s
+        # Nor is what the toolkits need for a deep probe's load.
+        self.load_s, self.toolkits_s = self.reserved(host, deadline_s - self.compile_s)
+        self.deep_s = self.load_s + self.toolkits_s
+        self.total_s = deadline_s - self.compile_s - self.deep_s
         self.section_s = max(SECTION_DEADLINE_S, self.total_s / SHARES)
         self.patient_s = (
             patience(host, self.total_s) if self.loaded else min(self.total_s, self.section_s)
         )
         self.holder = None
+
+    def reserved(self, host, left_s):
+        """What a deep probe reserves for the newest toolkit's load, and for all toolkits."""
+        settings = self.settings
+        if not (self.full and settings["deep"] and settings["expect_gpus"] != 0):
+            return 0, 0
+        gpus = settings["expect_gpus"] or max(1, len(pci_cards(host)))
+        most_s = max(left_s / 2, left_s - LEAST_WORK_S)
+        load_s = min(most_s, load_seconds(float(settings["sustained_s"]), gpus))
+        return load_s, min(most_s - load_s, toolkits_seconds(settings["toolkits"], gpus))
 
     def start(self):
         """Start what can start now, and have the others start in their turn."""
@@ -83,7 +98,9 @@ class Schedule:
         ]
         for name in self.sections:
             if name not in waiting:
-                self.children[name] = self.start_section(name, self.total_s + self.compile_s)
+                self.children[name] = self.start_section(
+                    name, self.total_s + self.compile_s + self.deep_s
+                )
         while waiting:
             for name in [name for name in waiting if after[name] in self.children]:
                 waiting.remove(name)
@@ -99,7 +116,11 @@ class Schedule:
             self.hold_cards()
         function = self.sections[SECOND_READINGS.get(name, name)]
         deadline_s = round(self.deadline_of(name, left_s), 1)
-        settings = dict(self.settings, capabilities=(self.driver() or {}).get("capabilities"))
+        settings = dict(
+            self.settings,
+            capabilities=(self.driver() or {}).get("capabilities"),
+            reserved={"load_s": self.load_s, "toolkits_s": self.toolkits_s},
+        )
         return Child(run_section, (function, Host(settings, deadline_s)), deadline_s)
 
     def driver(self):
@@ -113,18 +134,13 @@ class Schedule:
             left_s = min(left_s, self.total_s)
         elif name not in SECOND_READINGS:
             left_s -= self.compile_s
+        if name in ("smi", "compute") and self.works:
+            left_s -= self.deep_s
         if name in COMPUTING and self.works:
-            # The minutes of load, which are inner ones, come to the share of the toolkits.
-            more_s = (
-                2.5 * float(self.settings["sustained_s"])
-                if (name == "compute" and self.settings["deep"])
-                else 0
-            )
-            more_s = min(more_s, self.total_s / 2)
             if self.loaded:
                 left_s -= min(self.patient_s, self.total_s / 10)
-            share_s = max(1, left_s - more_s) * COMPUTING[name] + more_s
-            return share_s + (self.compile_s if name == "stacks" else 0)
+            beside_s = {"compute": self.deep_s, "stacks": self.compile_s}.get(name, 0)
+            return max(1, left_s) * COMPUTING[name] + beside_s
         if name in SECOND_READINGS:
             return max(1, min(self.patient_s, left_s))
         if name == "smi" and self.works:
@@ -137,7 +153,7 @@ class Schedule:
     def hold_cards(self):
         """Keep the cards awake, where the driver starts: else each process would start them."""
         if self.works and (self.driver() or {}).get("cuinit") == 0:
-            most_s = self.total_s + self.compile_s
+            most_s = self.total_s + self.compile_s + self.deep_s
             self.holder = Child(hold_nodes, (Host(self.settings), most_s), most_s)
 
     def release_cards(self):

@@ -33,6 +33,8 @@ def probe_settings(spec: Spec, *, warm: bool = False) -> dict[str, Any]:
         "containers": spec.containers and _containers(spec.containers),
         "service_user": spec.service_user,
         "compiles": _compiles(spec, warm=warm),
+        # A stack may need a toolkit that is not declared by itself.
+        "toolkits": len(spec.toolkits) + len(spec.stacks),
         "frameworks": {_venv(spec, stack): stack.framework for stack in spec.stacks},
     }
 

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from gpufleet.inventory import InventoryHost
+from gpufleet.probe.deep_time import UNDECLARED_GPUS, deep_seconds
+from gpufleet.probe.host import DEFAULTS
 
-# Added to a host's deadline for the sustained load and the time to cool down, in seconds.
+# What a deep probe's deadline is longer at least: it reads the contents of all files.
 DEEP_S = 360
-# A deep probe's deadline has room for so many times its load: for that in other number formats, and
-# for the shares of the probe's sections.
-LOADS = 3
 
 
 @dataclass(frozen=True)
@@ -41,19 +40,27 @@ class ProbeOptions:
     # Whether stacks and toolkits compute; without it a full probe reads alone.
     computes: bool = True
 
-    @property
-    def host_s(self) -> float:
-        """The deadline of a host with one GPU in seconds, the sustained load included."""
-        return self.deadline_s + (DEEP_S + LOADS * (self.load_s or 0) if self.deep else 0)
-
     def deadline_of(self, host: InventoryHost) -> float:
-        """The deadline of a host: its stacks have more time on more GPUs, and to compile."""
+        """The deadline of a host: more GPUs have more time, and stacks have it to compile."""
         from gpufleet.spec.probe_settings import probe_settings  # noqa: PLC0415
 
         return self.deadline_with(host, probe_settings(host.spec, warm=self.warm))
 
     def deadline_with(self, host: InventoryHost, settings: Mapping[str, Any]) -> float:
         """The same by the settings of the host's probe."""
-        from gpufleet.spec.probe_settings import more_seconds  # noqa: PLC0415
+        from gpufleet.spec.probe_settings import more_seconds, visible_gpus  # noqa: PLC0415
 
-        return self.host_s + more_seconds(host.spec, settings)
+        gpus = visible_gpus(host.spec)
+        return (
+            self.deadline_s
+            + more_seconds(host.spec, settings)
+            + (self.deep_s(UNDECLARED_GPUS if gpus is None else gpus, settings) if self.deep else 0)
+        )
+
+    def deep_s(self, gpus: int, settings: Mapping[str, Any]) -> float:
+        """What a deep probe of so many GPUs may take beyond the deadline of one that is not."""
+        if not gpus:
+            return DEEP_S
+        load_s: float = DEFAULTS["sustained_s"] if self.load_s is None else self.load_s
+        longer_s: float = deep_seconds(load_s, gpus, settings["toolkits"])
+        return max(DEEP_S, longer_s)

@@ -6,6 +6,8 @@ import sys
 import time
 
 from ..constants import COMPUTE_MARK
+from ..deep_time import SETTLE_S
+from ..host import INNER_SHARE
 from ..processes import run_command
 from ..receipts import receipts_of_kind
 from ..trees import library_directories, toolkit_trees, with_unfit_libraries
@@ -36,29 +38,38 @@ def section_compute(host):
     found = {"deep": deep, "runs": []}
     if host["mode"] != "full" or not host["matmul"]:
         return found
-    ends = time.monotonic() + host.inner_s
-    # The minutes of load are for the newest, which comes last: they would disturb the others.
-    if deep:
-        ends -= 2 * host["sustained_s"]
     trees = toolkit_trees(host)
     # Where CUDA comes from wheels alone, those with the newest cuBLAS load the GPUs.
     ours = {receipt["path"] for receipt in receipts_of_kind(host, "toolkit")}
     wheels = newest_wheels(host) if host["expect_gpus"] != 0 and not ours & set(trees) else None
     if wheels:
         trees = [*trees, wheels]
-    for at, tree in enumerate(trees):
-        share_s = max(1, (ends - time.monotonic()) / (len(trees) - at))
+    for at, (tree, (share_s, load_s)) in enumerate(zip(trees, shares(host, len(trees)))):  # noqa: B905 (no `strict` before Python 3.10)
         more = [] if at < len(trees) - 1 else ["--once"] + ["--deep"] * deep
-        found["runs"].append(
-            run_toolkit(
-                host, tree, share_s + (2 * host["sustained_s"] if "--deep" in more else 0), more
-            )
-        )
+        found["runs"].append(run_toolkit(host, tree, share_s, load_s, more))
     return found
 
 
-def run_toolkit(host, tree, deadline_s, more):
-    """Run the workload for one toolkit (or stack), with an empty environment; its document."""
+def shares(host, count):
+    """What each of so many toolkits may take, and what the load adds to it, in their order.
+
+    The load is reserved outside of the share in which the inner processes end: hours of it left
+    nothing to the other toolkits. It is for the newest one, which comes last: it would disturb the
+    others.
+    """
+    reserved = host["reserved"]
+    reserved_s = reserved["load_s"] + reserved["toolkits_s"]
+    ends = time.monotonic() + host.inner_s - INNER_SHARE * reserved_s + reserved["toolkits_s"]
+    for left in range(count, 0, -1):
+        share_s = max(1, (ends - time.monotonic()) / left)
+        yield share_s, reserved["load_s"] if left == 1 else 0
+
+
+def run_toolkit(host, tree, share_s, load_s, more):
+    """Run the workload for one toolkit (or stack), with an empty environment; its document.
+
+    `load_s`: what the load of a deep run has beside the toolkit's share.
+    """
     silent = dict(COMPUTE_SILENT, toolkit=tree)
     expect = "any" if host["expect_gpus"] is None else str(host["expect_gpus"])
     code = [
@@ -83,9 +94,11 @@ def run_toolkit(host, tree, deadline_s, more):
         "--budget",
         str(host["budget_mib"]),
         "--deadline",
-        str(deadline_s * 0.9),
+        str(share_s * 0.9 + load_s),
         "--sustained",
         str(host["sustained_s"]),
+        "--settle",
+        str(SETTLE_S),
     ]
     if host["disk_load"] and "--deep" in more:
         args += ["--disk", host.path(host["disk_load"])]
@@ -98,7 +111,7 @@ def run_toolkit(host, tree, deadline_s, more):
         )
         ended = run_command(
             [python, "-I", "-S", script, "--toolkit", host.path(tree), *args, *more],
-            deadline_s,
+            share_s + load_s,
             env=dict(gpu_variables(host), PATH="/usr/bin:/bin", HOME=home),
             cwd="/",
             partial=True,
