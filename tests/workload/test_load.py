@@ -9,7 +9,9 @@ from typing import Any, ClassVar
 
 import pytest
 
-from gpufleet.workload import sustained, timing
+from gpufleet.probe import deep_time
+from gpufleet.probe.deep_time import SETTLE_S, toolkits_seconds
+from gpufleet.workload import memory, sustained, timing, toolkit_run
 from gpufleet.workload.copies import enable_access
 from gpufleet.workload.library import Refused
 from gpufleet.workload.runtime import available_mib
@@ -252,7 +254,7 @@ class TestDeep:
         sustain(
             SimpleNamespace(
                 **{"toolkit": "", "size": 8, "gpus": 1, "gpu": None, "budget": 1, "places": "0"},
-                **{"sustained": 1.1, "settle": 5, "disk": None, "fabric": False},
+                **{"sustained": 1.1, "settle": 5, "deadline": 60, "disk": None, "fabric": False},
             ),
             found.update,
         )
@@ -313,6 +315,7 @@ class TestDeep:
         found: Document = {}
         options = {"toolkit": "", "size": 8, "gpus": 1, "gpu": None, "budget": 1, "places": "0"}
         options |= {"sustained": 4 * 3600, "settle": 5, "disk": None, "fabric": False}
+        options |= {"deadline": 5 * 3600}
         sustain(SimpleNamespace(**options), found.update)
         [row] = found["sustained"]
         assert sustained.MOST_SAMPLES * 0.9 < len(row["samples"]) <= sustained.MOST_SAMPLES
@@ -324,6 +327,83 @@ class TestDeep:
         (row,) = run_stage(libraries, "sustained", *self.WORDS, "--settle", "1", heat=30, gpus=1)
         assert (row["wrong"], row["settled_s"], row["error"]) == (0, None, None)
         assert row["samples"][-1]["temperature_c"] == 70
+
+    def test_a_gpu_that_is_still_hot_at_the_deadline_is_reported(
+        self, libraries: tuple[Path, Path]
+    ) -> None:
+        """The stage waited on, and was hung: all of its results were lost."""
+        words = (*self.WORDS, "--settle", "100", "--deadline", "9")
+        (row,) = run_stage(libraries, "sustained", *words, heat=30, gpus=1)
+        assert (row["wrong"], row["settled_s"], row["error"]) == (0, None, None)
+
+
+@pytest.mark.parametrize("gpus", [1, 8, 16])
+@pytest.mark.parametrize("load_s", [120, 14400])
+def test_each_stage_of_a_deep_run_has_its_time(
+    monkeypatch: pytest.MonkeyPatch, gpus: int, load_s: float
+) -> None:
+    """The copies of eight GPUs had a fifth of what was left, which they need; sixteen need more."""
+    now, given = [0.0], {}
+    took = {"formats": 7 / 24 * load_s, "consensus": 8 / 24 * load_s}
+    pairs = gpus * (gpus - 1)
+    took |= {"bandwidth": 4.0 * gpus, "peer": 0.3 * pairs}
+
+    def in_process(options: Any, stage: str, deadline_s: float, more: list[str]) -> Any:
+        if more[-2:-1] != ["--gpu"] or more[-1] == "0":
+            given[stage] = deadline_s
+            now[0] += took.get(stage, 2)
+        return {"devices": [{"address": ""}] * gpus} if stage == "driver" else {}, None, False
+
+    monkeypatch.setattr(toolkit_run, "time", SimpleNamespace(time=lambda: now[0]))
+    monkeypatch.setattr(toolkit_run, "in_process", in_process)
+    monkeypatch.setattr(toolkit_run, "emit", lambda *_: None)
+    monkeypatch.setattr(toolkit_run, "NODES", "/nowhere/*")
+    deadline_s = 0.9 * toolkits_seconds(0, gpus) / 3 + deep_time.load_seconds(load_s, gpus)
+    toolkit_run.through_toolkit(
+        SimpleNamespace(
+            **{"toolkit": "/nowhere", "expect_gpus": str(gpus), "deadline": deadline_s},
+            **{"once": True, "deep": True, "disk": None, "size": None},
+            **{"sustained": load_s, "settle": SETTLE_S},
+        )
+    )
+    for stage, seconds in took.items():
+        if stage in given:
+            assert given[stage] > 1.05 * seconds, stage
+    assert given["sustained"] >= load_s + SETTLE_S + 20 + 5 * gpus
+
+
+def test_a_stage_that_hangs_leaves_the_load_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, given = [0.0], {}
+
+    def in_process(options: Any, stage: str, deadline_s: float, more: list[str]) -> Any:
+        given[stage] = deadline_s
+        now[0] += 2 if stage == "driver" else deadline_s
+        return {"devices": [{"address": ""}]} if stage == "driver" else {}, None, stage != "driver"
+
+    monkeypatch.setattr(toolkit_run, "time", SimpleNamespace(time=lambda: now[0]))
+    monkeypatch.setattr(toolkit_run, "in_process", in_process)
+    monkeypatch.setattr(toolkit_run, "emit", lambda *_: None)
+    toolkit_run.through_toolkit(
+        SimpleNamespace(
+            **{"toolkit": "/nowhere", "expect_gpus": "1", "deadline": 600, "once": True},
+            **{"deep": True, "disk": None, "size": None, "sustained": 120, "settle": 120},
+        )
+    )
+    assert given["sustained"] >= 120 + 120 + 25 - 1
+
+
+def test_the_patterns_are_made_once_for_all_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight GPUs took two seconds each for them."""
+    asked: list[int] = []
+
+    def made(length: int) -> Any:
+        asked.append(length)
+        return iter([bytearray(length), bytearray(length)])
+
+    monkeypatch.setattr(memory, "patterns", made)
+    patterns = memory.Patterns()
+    assert [len(patterns.of(length)[1]) for length in (64, 64, 48, 96, 64)] == [64, 64, 64, 96, 96]
+    assert asked == [64, 96]
 
 
 def test_a_rate_is_that_of_risen_clocks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import os
 from .cublas import Blas
 from .entries import RUNNING, WAITING, for_each_gpu, new_entries
 from .library import Refused
-from .memory import fill
+from .memory import Patterns, fill
 from .runtime import MIB, Runtime, address_of
 from .timing import best_rate
 
@@ -24,7 +24,7 @@ def copy_on_device(options, report):
     entries = new_entries(options, gib_s=None, filled_mib=None, unfilled=None)
     report(bandwidth=entries)
     runtime, blas = Runtime(options.toolkit), Blas(options.toolkit)
-    length = 256 * MIB
+    length, made = 256 * MIB, Patterns()
     sample = bytearray(os.urandom(PART + SHIFT * (length // PART)))
     parts = [(at * PART, at * SHIFT) for at in range(length // PART)]
 
@@ -48,7 +48,7 @@ def copy_on_device(options, report):
         )
         for pointer in (source, target):
             runtime("cudaFree", pointer)
-        found["wrong"] += fill(runtime, blas, found, options.fill)
+        found["wrong"] += fill(runtime, blas, found, options.fill, made)
 
     for_each_gpu("bandwidth", entries, report, runtime, compute)
 

@@ -24,8 +24,11 @@ OWN_MIB = 640
 BESIDE_MIB = 256
 
 
-def fill(runtime, blas, found, most_mib):
-    """Record in a GPU's entry how much was filled, or why nothing was; how many blocks changed."""
+def fill(runtime, blas, found, most_mib, made):
+    """Record in a GPU's entry how much was filled, or why nothing was; how many blocks changed.
+
+    `made`: the patterns, which all GPUs share.
+    """
     free, total = runtime.memory_mib()
     found["unfilled"] = reason_not_to(runtime, found["gpu"], total - free)
     if found["unfilled"]:
@@ -37,7 +40,7 @@ def fill(runtime, blas, found, most_mib):
     blas("cublasSetPointerMode_v2", handle, 1)
     minus = runtime.allocate(FLOAT)
     runtime.copy(minus, ctypes.byref(ctypes.c_float(-1)), FLOAT, runtime.TO_DEVICE)
-    for numbers in patterns(length):
+    for numbers in made.of(length):
         runtime.copy(pattern, address_of(numbers), length, runtime.TO_DEVICE)
         runtime.poison(sums, FLOAT * (len(blocks) + 1))
         begins = [ctypes.c_void_p(pattern.value + SHIFT * at) for at in range(len(blocks))]
@@ -83,6 +86,19 @@ def allocated(runtime, wanted):
     except Refused:  # what is free is in smaller pieces
         runtime.library.cudaGetLastError()
     return blocks
+
+
+class Patterns:
+    """Both patterns, for one GPU after the other: to make them takes two seconds."""
+
+    def __init__(self):
+        self.made = []
+
+    def of(self, length):
+        """The patterns, of this length or longer."""
+        if not self.made or len(self.made[0]) < length:
+            self.made = list(patterns(length))
+        return self.made
 
 
 def patterns(length):

@@ -23,6 +23,8 @@ from .timing import SIZE_DEEP
 SETTLED_C = 10
 # The most samples of a GPU: hours of load have them further apart than a second.
 MOST_SAMPLES = 240
+# How long before its deadline the stage reports the GPUs that are not cool yet.
+REPORT_S = 5
 
 
 class Load:
@@ -90,7 +92,7 @@ class Load:
 
 def sustain(options, report):
     """All GPUs at once, as a real load has them, for a while; then until they are cool again."""
-    n = options.size or SIZE_DEEP
+    n, ends = options.size or SIZE_DEEP, time.time() + options.deadline - REPORT_S
     entries = new_entries(options, n=n, seconds=None, samples=[], settled_s=None, checked=0)
     runtime, blas, exact = Runtime(options.toolkit), Blas(options.toolkit), ExactProduct(n)
     addresses, loads = options.places.split(","), []
@@ -146,7 +148,7 @@ def sustain(options, report):
     report(sustained=entries, **more)
     release(runtime, entries)
     begin = time.time()
-    while loads and time.time() - begin < options.settle:
+    while loads and time.time() < min(begin + options.settle, ends):
         for load in [load for load in loads if load.settled()]:
             load.found["settled_s"] = round(time.time() - begin, 1)
             loads.remove(load)

@@ -24,6 +24,8 @@ class Run:
 
     def __init__(self, options):
         self.options, self.begin, self.ended, self.mapped = options, time.time(), "ok", set()
+        # What the stages before the load leave to it.
+        self.load_s = 0
         self.document = {
             "toolkit": options.toolkit,
             "state": "failed",
@@ -74,6 +76,8 @@ class Run:
     def done(self, name, otherwise, share, more):
         args = [word for key, value in more.items() for word in ("--" + key, str(value))]
         left_s = self.begin + self.options.deadline - time.time()
+        if name != "sustained":
+            left_s -= self.load_s
         reported, ended, hung = in_process(self.options, name, max(2, left_s * share), args)
         self.mapped |= set(reported.pop("mapped", []))
         if ended and self.ended != "hung":
@@ -101,6 +105,11 @@ def cudnn_libraries(toolkit):
 FORMAT_SHARE = 1 / 24
 # How long it computes sums in each, otherwise.
 CONSENSUS_S = 0.2
+# What a load takes beside its own seconds and those to cool down: operands and their product on the
+# processor, and for each GPU its context, its copy of them and its proof of the comparison.
+PREPARE_S, PREPARE_GPU_S = 20, 5
+# The load leaves this part of the time to the other stages, where there is too little for all.
+OTHER_STAGES = 0.25
 # The GPUs' own files.
 NODES = "/dev/nvidia[0-9]*"
 
@@ -117,6 +126,11 @@ def open_gpu_nodes():
     return held
 
 
+def load_seconds(options, gpus):
+    """How long the stage of the load takes on so many GPUs, until they are cool again."""
+    return options.sustained + options.settle + PREPARE_S + PREPARE_GPU_S * gpus
+
+
 def through_toolkit(options):
     run, wanted = Run(options), options.expect_gpus
     if wanted != "0":
@@ -127,6 +141,8 @@ def through_toolkit(options):
     # Not of a driver that hung: this process is to go on.
     held = open_gpu_nodes() if gpu_count and run.ended == "ok" else []
     gpus = max(gpu_count, 0 if wanted == "any" else int(wanted))
+    if options.deep and gpu_count:
+        run.load_s = min(load_seconds(options, gpu_count), (1 - OTHER_STAGES) * options.deadline)
 
     def entries(numbers, **more):
         return [dict(more, gpu=gpu, wrong=None, busy=None, error=RUNNING) for gpu in numbers]
@@ -217,7 +233,7 @@ def through_toolkit(options):
             bandwidth=run.stage(
                 "bandwidth",
                 entries(range(gpu_count), gib_s=None, filled_mib=None, unfilled=None),
-                0.2,
+                0.5,
                 **everywhere,
             )
         )
@@ -227,7 +243,7 @@ def through_toolkit(options):
             for b in range(gpu_count)
             if a != b
         ]
-        run.report(peer=run.stage("peer", pairs, 0.3, gpus=gpu_count) if pairs else [])
+        run.report(peer=run.stage("peer", pairs, 0.8, gpus=gpu_count) if pairs else [])
         run.report(
             sustained=run.stage(
                 "sustained",

@@ -90,6 +90,8 @@ def in_process(options, stage, deadline_s, more):
         str(options.fill),
         "--block",
         str(options.block),
+        "--deadline",
+        str(deadline_s),
     ]
     args += ["--size", str(options.size)] if options.size else []
     args += ["--fabric"] if options.fabric else []
