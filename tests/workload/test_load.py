@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -11,7 +12,7 @@ import pytest
 
 from gpufleet.probe import deep_time
 from gpufleet.probe.deep_time import SETTLE_S, toolkits_seconds
-from gpufleet.workload import memory, sustained, timing, toolkit_run
+from gpufleet.workload import copies, memory, sustained, timing, toolkit_run
 from gpufleet.workload.copies import enable_access
 from gpufleet.workload.library import Refused
 from gpufleet.workload.runtime import available_mib
@@ -59,6 +60,36 @@ class TestCopies:
         (row,) = self.rows(libraries, link=3)
         assert row["link"] == dict.fromkeys(self.LINK)
         assert row["copies"]["to_device_gib_s"] > 0
+
+
+class Cuda:
+    """A runtime that keeps which GPU addresses which, and counts what was called."""
+
+    def __init__(self, can: int = 1) -> None:
+        self.can, self.current = can, 0
+        self.enabled: set[tuple[int, int]] = set()
+        self.calls: Counter[str] = Counter()
+        self.library = SimpleNamespace(
+            cudaDeviceEnablePeerAccess=self.enable, cudaGetLastError=lambda: 0
+        )
+
+    def __call__(self, name: str, *arguments: Any) -> None:
+        self.calls[name] += 1
+        if name == "cudaDeviceCanAccessPeer":
+            arguments[0]._obj.value = self.can
+        if name == "cudaSetDevice":
+            self.current = arguments[0]
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_: None
+
+    def enter(self, gpu: int) -> None:
+        self.current = gpu
+
+    def enable(self, peer: int, _: int) -> int:
+        status = 704 if (self.current, peer) in self.enabled else 0
+        self.enabled.add((self.current, peer))
+        return status
 
 
 class TestDeep:
@@ -198,6 +229,35 @@ class TestDeep:
         else:
             with pytest.raises(Refused, match=error):
                 enable_access(runtime, 1)
+
+    def test_both_gpus_of_a_pair_address_each_other(self) -> None:
+        """Access is enabled in one direction only, and either GPU may make the copy."""
+        cuda = Cuda()
+        assert copies.connect(cuda, 3, 5) is True
+        assert cuda.enabled == {(3, 5), (5, 3)}
+        assert cuda.current == 5
+        # Both were enabled for the copies in the other direction.
+        assert copies.connect(cuda, 5, 3) is True
+        apart = Cuda(can=0)
+        assert (copies.connect(apart, 3, 5), apart.enabled) == (False, set())
+
+    def test_a_rate_between_gpus_is_that_of_a_series(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """One copy for each wait: NVLink's copy takes as long as the processor to start it."""
+        cuda, rates = Cuda(), []
+
+        def best_rate(runtime: Cuda, move: Any, length: int, least_s: float) -> float:
+            before = cuda.calls["cudaMemcpyPeerAsync"]
+            move()
+            rates.append((cuda.calls["cudaMemcpyPeerAsync"] - before, length))
+            return 1.0
+
+        monkeypatch.setattr(copies, "best_rate", best_rate)
+        monkeypatch.setattr(copies, "wrong_words", lambda *_: 0)
+        found: Document = {"from": 0, "to": 1}
+        copies.copy_pair(cuda, found, 1 << 20)
+        assert rates == [(copies.SERIES, copies.SERIES << 20)]
+        assert copies.SERIES >= 8
+        assert (found["access"], found["wrong"], found["gib_s"]) == (True, 0, 1.0)
 
     def test_reasons_that_nvml_does_not_tell_are_none(self, libraries: tuple[Path, Path]) -> None:
         (row,) = run_stage(libraries, "sustained", *self.WORDS, reasons=3, gpus=1)

@@ -11,7 +11,7 @@ import itertools
 import threading
 import time
 
-from .copies import enable_access
+from .copies import connect
 from .entries import RUNNING
 from .library import Refused
 from .memory import patterns
@@ -186,10 +186,8 @@ class FabricLoad(threading.Thread):
 
     def between(self, found, a, b):
         """From a GPU to another one, if that can address its memory; else None."""
-        runtime, card, can = self.runtime, self.cards[b], ctypes.c_int()
-        runtime("cudaSetDevice", b)
-        runtime("cudaDeviceCanAccessPeer", ctypes.byref(can), b, a)
-        found["access"] = bool(can.value) and enable_access(runtime, a)
+        runtime, card = self.runtime, self.cards[b]
+        found["access"] = connect(runtime, a, b)
         if not found["access"]:
             return None
         source, place, length = (
