@@ -9,8 +9,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from gpufleet.checks.base.sections import Sections
-from gpufleet.checks.compute.speed import kept_tflops, least_peer
-from gpufleet.checks.gpu.confidential import is_confidential
+from gpufleet.checks.compute.peer_rates import least_peer
+from gpufleet.checks.compute.speed import kept_tflops
 from gpufleet.checks.gpu.links import pcie_links
 from gpufleet.checks.gpu.rates import measured
 from gpufleet.model.collectives import FabricTest
@@ -39,7 +39,7 @@ def figures_of(plan: Plan, snapshot: Snapshot | None) -> list[Figure]:
         *_products(plan, observed, runs),
         *_of_run(plan, observed, runs[-1]),
         *_host_copies(snapshot, runs[-1]),
-        *_peer_copies(snapshot, runs[-1]),
+        *_peer_copies(observed, runs[-1]),
         *_loaded_links(runs[-1]),
     ]
 
@@ -110,14 +110,13 @@ def _host_copies(snapshot: Snapshot, run: ComputeRun) -> Iterator[Figure]:
                 yield at_least(device["index"], what, rate, GIB_S, bound)
 
 
-def _peer_copies(snapshot: Snapshot, run: ComputeRun) -> Iterator[Figure]:
+def _peer_copies(observed: Sections, run: ComputeRun) -> Iterator[Figure]:
     """For each GPU its slowest copies to another one, by what their connection allows."""
     devices = {device["index"]: device for device in run["devices"]}
     found: dict[int, list[tuple[float, float, str]]] = defaultdict(list)
-    confidential = is_confidential(Sections(snapshot, ()))
     for entry in run["peer"] or ():
         if entry["gib_s"] is not None:
-            least, because = least_peer(devices, entry, confidential=confidential)
+            least, because = least_peer(observed, devices, entry)
             why = f"{because}, to GPU {entry['to']}"
             found[entry["from"]].append((entry["gib_s"], least, why))
     for gpu, rates in sorted(found.items()):

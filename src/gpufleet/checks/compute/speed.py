@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
-from gpufleet.catalog import fabric
 from gpufleet.checks.base import subjects
 from gpufleet.checks.base.holders import busy_finding
 from gpufleet.checks.base.items import for_each
@@ -34,6 +33,7 @@ from gpufleet.model.sections.compute import (
 from gpufleet.model.text import brief
 from gpufleet.model.verdict import Verdict
 
+from .peer_rates import least_peer, wired
 from .toolkits import about_runs, checked_products, gpu_results, no_gpus, run_error, runs
 
 T = TypeVar("T")
@@ -407,28 +407,6 @@ def peer(
         )
 
 
-# Copies between two GPUs whose links were not read; slower than any PCIe slot of theirs.
-LEAST_PEER_GIB_S = 0.5
-
-
-def least_peer(
-    devices: Mapping[int, ComputeDevice], entry: PeerResult, *, confidential: bool
-) -> tuple[float, str]:
-    """What copies between two GPUs reach at least in GiB/s, and where that comes from."""
-    if confidential and not entry["access"]:
-        return 0.0, f"through the host, encrypted: {BECAUSE}"
-    ends = [devices.get(gpu) for gpu in (entry["from"], entry["to"])]
-    if nvlink := _nvlink(ends):
-        return nvlink.gib_s, f"of {nvlink.links} NVLinks"
-    return _pcie_rate(ends, direct=bool(entry["access"]))
-
-
-def _nvlink(ends: Sequence[ComputeDevice | None]) -> fabric.Nvlinks | None:
-    """The NVLinks that two GPUs of one model are wired with; else None."""
-    models = [fabric.nvlinks((end and end["name"]) or "") for end in ends]
-    return models[0] if models[0] and models[0].wired and models[0] == models[1] else None
-
-
 def _peer_rate(
     observed: Sections, devices: Mapping[int, ComputeDevice], entry: PeerResult
 ) -> Iterator[Finding]:
@@ -438,16 +416,15 @@ def _peer_rate(
         for gpu in (entry["from"], entry["to"])
     ]
     pair = f"GPU {entry['from']} to GPU {entry['to']}"
-    confidential = is_confidential(observed)
-    wired = _nvlink([devices.get(end.gpu) for end in ends])
-    if wired and not entry["access"] and not confidential:
+    joined = wired([devices.get(end.gpu) for end in ends])
+    if joined and not entry["access"] and not is_confidential(observed):
         yield Finding(
             f"GPU {entry['from']} and GPU {entry['to']} cannot address each other's memory, though"
             " NVLink connects them",
             "see gpu.nvlink, driver.fabric and kernel.log; on the host: nvidia-smi topo -p2p r",
         )
         return
-    least, because = least_peer(devices, entry, confidential=confidential)
+    least, because = least_peer(observed, devices, entry)
     if ends[0].rate >= least and ends[0].rate > 0:
         return
     cause = f"Copies from {pair} reach {ends[0].rate} GiB/s, the minimum is {least} ({because})"
@@ -463,17 +440,3 @@ def _peer_rate(
             "see gpu.pcie, gpu.nvlink and kernel.log; disable ACS and IOMMU"
             " translation for the PCI bridges between them",
         )
-
-
-def _pcie_rate(ends: Sequence[ComputeDevice | None], *, direct: bool) -> tuple[float, str]:
-    """The minimum of copies over the PCIe links of two GPUs, by the slower one."""
-    links = [link for end in ends if end and (link := end.get("link"))]
-    carried = [
-        rate for link in links if (rate := fabric.pcie_gib_s(link["generation"], link["width"]))
-    ]
-    if len(carried) < len(ends):
-        return LEAST_PEER_GIB_S, "of any PCIe slot"
-    share = fabric.share("peer_pcie" if direct else "peer_host")
-    return round(share * min(carried), 1), (
-        f"{share:.0%} of the slower PCIe link{'' if direct else ', through the host'}"
-    )
