@@ -207,7 +207,7 @@ def test_the_sums_and_their_repetition_take_about_the_time_that_they_may(
     monkeypatch: pytest.MonkeyPatch, round_s: float, seconds: float, sums: int
 ) -> None:
     clock = [100.0]
-    monkeypatch.setattr(consensus.time, "time", lambda: clock[0])
+    monkeypatch.setattr(consensus, "now", lambda: clock[0])
     found, again = consensus.sums_of(Kernel(clock, round_s), seconds)
     assert again
     assert len(found) == sums

@@ -332,9 +332,8 @@ class TestDeep:
     ) -> None:
         """Hours of load: a sample a second of each GPU would be more than a snapshot holds."""
         clock = [0.0]
-        monkeypatch.setattr(
-            sustained, "time", SimpleNamespace(time=lambda: clock[0], sleep=lambda _: None)
-        )
+        monkeypatch.setattr(sustained, "now", lambda: clock[0])
+        monkeypatch.setattr(sustained, "time", SimpleNamespace(sleep=lambda _: None))
 
         class Slow:
             """A GPU of which each helping takes 30 s, and a product is wrong after an hour."""
@@ -414,7 +413,7 @@ def test_each_stage_of_a_deep_run_has_its_time(
             now[0] += took.get(stage, 2)
         return {"devices": [{"address": ""}] * gpus} if stage == "driver" else {}, None, False
 
-    monkeypatch.setattr(toolkit_run, "time", SimpleNamespace(time=lambda: now[0]))
+    monkeypatch.setattr(toolkit_run, "now", lambda: now[0])
     monkeypatch.setattr(toolkit_run, "in_process", in_process)
     monkeypatch.setattr(toolkit_run, "emit", lambda *_: None)
     monkeypatch.setattr(toolkit_run, "NODES", "/nowhere/*")
@@ -440,7 +439,7 @@ def test_a_stage_that_hangs_leaves_the_load_its_time(monkeypatch: pytest.MonkeyP
         now[0] += 2 if stage == "driver" else deadline_s
         return {"devices": [{"address": ""}]} if stage == "driver" else {}, None, stage != "driver"
 
-    monkeypatch.setattr(toolkit_run, "time", SimpleNamespace(time=lambda: now[0]))
+    monkeypatch.setattr(toolkit_run, "now", lambda: now[0])
     monkeypatch.setattr(toolkit_run, "in_process", in_process)
     monkeypatch.setattr(toolkit_run, "emit", lambda *_: None)
     toolkit_run.through_toolkit(
@@ -468,7 +467,7 @@ def test_the_patterns_are_made_once_for_all_gpus(monkeypatch: pytest.MonkeyPatch
 
 def test_a_rate_is_that_of_risen_clocks(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr(timing, "time", SimpleNamespace(time=lambda: now[0]))
+    monkeypatch.setattr(timing, "now", lambda: now[0])
 
     def move() -> None:
         now[0] += 0.01 if now[0] < 0.3 else 0.001

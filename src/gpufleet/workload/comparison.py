@@ -6,10 +6,10 @@ element that is no number makes a sum that is none.
 """
 
 import ctypes
-import time
 
 from .library import Refused
 from .runtime import address
+from .timing import now
 
 # The most products of one series: a GPU's queue takes about 1024 launches, a product three.
 SERIES = 300
@@ -69,11 +69,11 @@ class Comparison:
         """What one comparison takes, at best."""
         took = []
         for _ in range(3):
-            begin = time.time()
+            begin = now()
             for at in range(times):
                 self.compare(product, at)
             self.runtime.wait()
-            took.append((time.time() - begin) / times)
+            took.append((now() - begin) / times)
         return min(took)
 
     def release(self):

@@ -20,6 +20,7 @@ from .entries import for_each_gpu, new_entries
 from .library import has_wheels, library_names
 from .nvrtc import Compiler
 from .runtime import Runtime
+from .timing import now
 
 KERNEL_NAME = b"gpufleet_agree"
 KERNEL = """
@@ -201,10 +202,10 @@ class Sums:
         """Add those rounds; the sum so far, as hexadecimal digits."""
         while rounds:
             count = min(rounds, self.most)
-            begin = time.time()
+            begin = now()
             self.launch(first, count)
             self.runtime.wait()
-            took_s = max(time.time() - begin, 1e-5)
+            took_s = max(now() - begin, 1e-5)
             self.most = max(1, min(2 * self.most, int(count * LAUNCH_S / took_s)))
             first, rounds = first + count, rounds - count
         read = self.runtime.read(self.sum, 8)
@@ -240,9 +241,9 @@ def sums_of(kernel, seconds):
     They take about so many seconds, the repetition included.
     """
     kernel.clear()
-    begin, sums, rounds = time.time(), [], 0
+    begin, sums, rounds = now(), [], 0
     # The next sum takes as long as all before it, and their repetition as long as all of them.
-    while len(sums) < LEAST_SUMS or (4 * (time.time() - begin) < seconds and len(sums) < MOST_SUMS):
+    while len(sums) < LEAST_SUMS or (4 * (now() - begin) < seconds and len(sums) < MOST_SUMS):
         wanted = 1 << len(sums)
         sums.append(kernel.add(rounds, wanted - rounds))
         rounds = wanted

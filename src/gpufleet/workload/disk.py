@@ -7,7 +7,8 @@ hours of load are to prove a drive, not to wear it out.
 import os
 import tempfile
 import threading
-import time
+
+from .timing import now
 
 MIB = 1 << 20
 BLOCK = 4 * MIB
@@ -52,14 +53,14 @@ class DiskLoad(threading.Thread):
         A round that is under way when the load ends does not count, but what it found does.
         """
         pattern = os.urandom(BLOCK)
-        begin = time.time()
+        begin = now()
         stream.seek(0)
         for number in range(blocks):
             write(stream, block(pattern, number))
             if self.ended.is_set():
                 return
         os.fsync(stream.fileno())
-        written = time.time()
+        written = now()
         # What is read next comes from the disk, and not from memory.
         os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         stream.seek(0)
@@ -67,7 +68,7 @@ class DiskLoad(threading.Thread):
             self.found["wrong"] += read(stream) != block(pattern, number)
             if self.ended.is_set():
                 return
-        ended = time.time()
+        ended = now()
         self.found["rounds"] += 1
         for name, seconds in (("write_mib_s", written - begin), ("read_mib_s", ended - written)):
             self.found[name] = round(self.found["mib"] / max(seconds, 1e-6))

@@ -9,13 +9,13 @@ import concurrent.futures
 import ctypes
 import itertools
 import threading
-import time
 
 from .copies import connect
 from .entries import RUNNING
 from .library import Refused
 from .memory import patterns
 from .runtime import MIB, address_of
+from .timing import now
 
 # A sender begins at its own place in the pattern, so that no two send the same block.
 BLOCK_MIB, SHIFT, FLOAT = 64, 256, 4
@@ -96,15 +96,15 @@ class Link:
         """Copy without a pause, in a thread of its own, and compare what arrived last."""
         try:
             self.runtime("cudaSetDevice", self.gpu)
-            begin = time.time()
+            begin = now()
             while True:
                 for _ in range(SERIES):
                     self.copy(self.stream)
                 self.runtime("cudaStreamSynchronize", self.stream)
                 self.blocks += SERIES
-                if ended.is_set() or time.time() >= until:
+                if ended.is_set() or now() >= until:
                     break
-            self.seconds += max(time.time() - begin, 1e-6)
+            self.seconds += max(now() - begin, 1e-6)
             self.found["wrong"] += self.differs()
             self.found["checked"] += 1
             gib = self.blocks * self.block / 2**30
@@ -239,7 +239,7 @@ class FabricLoad(threading.Thread):
         with concurrent.futures.ThreadPoolExecutor(max(1, len(self.links))) as pool:
             for links in itertools.cycle(self.rounds):
                 due = [link for link in links if link.found["error"] == RUNNING]
-                until = time.time() + self.round_s
+                until = now() + self.round_s
                 list(pool.map(lambda link, until=until: link.round(until, self.ended), due))
                 if self.ended.wait(0 if due else self.round_s):
                     return

@@ -13,7 +13,6 @@ import ctypes
 import math
 import operator
 import struct
-import time
 from collections import namedtuple
 
 from .cublas import Blas
@@ -23,7 +22,7 @@ from .entries import for_each_gpu, new_entries
 from .exactness import ExactProduct
 from .library import Refused
 from .runtime import Runtime
-from .timing import REPEATS, SIZE_FORMATS
+from .timing import REPEATS, SIZE_FORMATS, now
 
 # cudaDataType_t
 R_32F, R_64F, R_16F, R_8I, R_32I, R_16BF, R_E4M3, R_E5M2 = 0, 1, 2, 3, 10, 14, 28, 29
@@ -149,8 +148,8 @@ class Products:
         second = self.runtime.upload(encoded(self.second, wanted.second))
         product = self.runtime.allocate(length)
         multiply = self.multiplication(wanted, capability, first, second, product)
-        raw, wrong, begin = right.tobytes(), 0, time.time()
-        while found["checked"] < REPEATS or time.time() - begin < least_s:
+        raw, wrong, begin = right.tobytes(), 0, now()
+        while found["checked"] < REPEATS or now() - begin < least_s:
             self.runtime.poison(product, length)
             multiply()
             self.runtime.wait()

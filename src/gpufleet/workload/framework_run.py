@@ -11,12 +11,11 @@ import os
 import re
 import shutil
 import tempfile
-import time
 
 from .exactness import operand, small_operand, wrong_rows
 from .loaded import foreign_libraries, mapped_files
 from .output import emit, plain
-from .timing import SIZE_CPU, SIZE_FORMATS, SIZE_GPU, entry
+from .timing import SIZE_CPU, SIZE_FORMATS, SIZE_GPU, entry, now
 
 # What a framework says where it has no product of a precision on a device.
 LACKING = re.compile(r"not implemented|not supported|unsupported", re.IGNORECASE)
@@ -27,7 +26,7 @@ DRIVER_SAYS = re.compile(r"CUDA error|CUDA_ERROR|\bPTX\b")
 def run_stages(framework, options):
     """Run all stages; the document is printed before each of them and at the end."""
     os.environ.update(framework.variables)
-    begin, mapped, scratch = time.time(), set(), scratch_directory()
+    begin, mapped, scratch = now(), set(), scratch_directory()
     document = {
         "framework": framework.name,
         "state": "failed",
@@ -51,7 +50,7 @@ def run_stages(framework, options):
             document.update(stage())
             mapped |= mapped_files()
             if document["seconds"]["import"] is None:
-                document["seconds"]["import"] = round(time.time() - begin, 2)
+                document["seconds"]["import"] = round(now() - begin, 2)
         document.update(state="ok", error=None)
     except Exception as error:
         document["error"] = plain(error)
@@ -59,7 +58,7 @@ def run_stages(framework, options):
     document["strangers"] = foreign_libraries(scratch)
     shutil.rmtree(scratch, ignore_errors=True)
     tempfile.tempdir = None
-    document["seconds"]["total"] = round(time.time() - begin, 2)
+    document["seconds"]["total"] = round(now() - begin, 2)
     emit(document)
 
 

@@ -6,7 +6,8 @@ import shutil
 import signal
 import sysconfig
 import tempfile
-import time
+
+from .timing import now
 
 ROWS = 64
 # Floats in an item, items, and items in a batch: a batch is 1 MiB, and goes through /dev/shm.
@@ -77,7 +78,7 @@ def compiled(numpy, torch, device, prevented, seconds):
     }
     if found["lacks"]:
         return found
-    begin, directory = time.time(), tempfile.mkdtemp()
+    begin, directory = now(), tempfile.mkdtemp()
     # Nothing is left in the account's caches, and no pool of compiling processes is started.
     os.environ.update(
         TORCHINDUCTOR_CACHE_DIR=directory,
@@ -102,7 +103,7 @@ def compiled(numpy, torch, device, prevented, seconds):
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-    found["seconds"] = round(time.time() - begin, 2)
+    found["seconds"] = round(now() - begin, 2)
     return found
 
 

@@ -4,13 +4,11 @@ A tensor names its device, and nothing of PyTorch's moves it: what was requested
 computed there or fails.
 """
 
-import time
-
 from .framework_run import convolutions, first_device, number_of, products, tried
 from .output import plain
 from .own_libraries import open_own_libraries
 from .pytorch_programs import compiled, workers
-from .timing import timed
+from .timing import now, timed
 
 # ruff: noqa: B905 (zip has no `strict` before Python 3.10)
 
@@ -27,7 +25,7 @@ class PyTorch:
     variables = ()
 
     def stages(self, options):
-        begin = time.time()
+        begin = now()
         return (
             ("importing PyTorch", self.load),
             ("looking for devices", self.start),
@@ -45,7 +43,7 @@ class PyTorch:
                         self.torch,
                         "cuda:0" if self.gpus else None,
                         options.no_compile,
-                        begin + COMPILE_SHARE * options.deadline - time.time(),
+                        begin + COMPILE_SHARE * options.deadline - now(),
                     )
                 },
             ),

@@ -28,6 +28,7 @@ from queue import Queue
 
 from .exactness import operand as square
 from .output import plain
+from .timing import now
 
 MARK = "gpufleet-pair: "
 # Below the range of outgoing connections, where a port that is free now stays free.
@@ -71,7 +72,7 @@ class Side:
 
     def __init__(self, config):
         self.config, self.me = config, config["index"]
-        self.begin = time.time()
+        self.begin = now()
         self.answers, self.lock = Queue(), threading.Lock()
         # At which the other host reached this one.
         self.address = None
@@ -121,9 +122,7 @@ class Side:
         """Send the last message, once, and exit with every server and thread."""
         self.lock.acquire()
         try:
-            self.document.update(
-                state=state, error=error, seconds=round(time.time() - self.begin, 2)
-            )
+            self.document.update(state=state, error=error, seconds=round(now() - self.begin, 2))
             self.emit()  # the other end may be closed
         finally:
             os._exit(0)

@@ -15,7 +15,7 @@ from .fabric_load import FabricLoad, sleep_while_waiting
 from .library import Refused
 from .runtime import Runtime
 from .sensors import sensors
-from .timing import SIZE_DEEP
+from .timing import SIZE_DEEP, now
 
 # ruff: noqa: B905 (zip has no `strict` before Python 3.10)
 
@@ -68,11 +68,11 @@ class Load:
         Its time is its own, and its sensors are read under load: the queue is still full.
         """
         try:
-            started = time.time()
+            started = now()
             self.begin(self.products)
             self.reading = self.sense() if due else None
             self.end()
-            self.took = max(time.time() - started, 1e-6)
+            self.took = max(now() - started, 1e-6)
             if self.comparison:
                 self.wrong += self.comparison.wrong(self.products)
                 self.checked += self.products
@@ -86,13 +86,13 @@ class Load:
         return round(2.0 * self.n**3 * self.products / multiplied_s / 1e12, 6)
 
     def settled(self):
-        now = self.sense()["temperature_c"]
-        return now is None or self.cool_c is None or now <= self.cool_c + SETTLED_C
+        is_c = self.sense()["temperature_c"]
+        return is_c is None or self.cool_c is None or is_c <= self.cool_c + SETTLED_C
 
 
 def sustain(options, report):
     """All GPUs at once, as a real load has them, for a while; then until they are cool again."""
-    n, ends = options.size or SIZE_DEEP, time.time() + options.deadline - REPORT_S
+    n, ends = options.size or SIZE_DEEP, now() + options.deadline - REPORT_S
     entries = new_entries(options, n=n, seconds=None, samples=[], settled_s=None, checked=0)
     runtime, blas, exact = Runtime(options.toolkit), Blas(options.toolkit), ExactProduct(n)
     addresses, loads = options.places.split(","), []
@@ -116,12 +116,12 @@ def sustain(options, report):
     more = {name: load.found for name, load in beside.items()}
     for load in beside.values():
         load.start()
-    begin = sampled = time.time()
+    begin = sampled = now()
     pause_s = max(1, options.sustained / MOST_SAMPLES)
     with concurrent.futures.ThreadPoolExecutor(max(1, len(loads))) as pool:
-        while loads and time.time() - begin < options.sustained:
-            due = time.time() - sampled >= pause_s
-            sampled = time.time() if due else sampled
+        while loads and now() - begin < options.sustained:
+            due = now() - sampled >= pause_s
+            sampled = now() if due else sampled
             for load, error in list(zip(loads, pool.map(Load.round, loads, [due] * len(loads)))):
                 if error:
                     load.found["error"] = error
@@ -131,7 +131,7 @@ def sustain(options, report):
                     load.found["samples"].append(
                         dict(
                             load.reading,
-                            at_s=round(time.time() - begin, 1),
+                            at_s=round(now() - begin, 1),
                             tflops=load.tflops(),
                             wrong=load.wrong,
                         )
@@ -140,17 +140,17 @@ def sustain(options, report):
                 load.products = max(1, min(SERIES, int(load.products * 0.5 / load.took)))
             if due:
                 report(sustained=entries, **more)
-    took = round(time.time() - begin, 1)
+    took = round(now() - begin, 1)
     for load in beside.values():
         load.end()
     for load in loads:
         load.found.update(seconds=took, wrong=load.wrong, checked=load.checked, error=None)
     report(sustained=entries, **more)
     release(runtime, entries)
-    begin = time.time()
-    while loads and time.time() < min(begin + options.settle, ends):
+    begin = now()
+    while loads and now() < min(begin + options.settle, ends):
         for load in [load for load in loads if load.settled()]:
-            load.found["settled_s"] = round(time.time() - begin, 1)
+            load.found["settled_s"] = round(now() - begin, 1)
             loads.remove(load)
         if loads:
             time.sleep(1)

@@ -4,7 +4,6 @@ import concurrent.futures
 import glob
 import os
 import re
-import time
 
 from gpufleet.probe.constants import COMPUTE_MARK
 
@@ -13,7 +12,7 @@ from .entries import RUNNING
 from .formats import FORMATS
 from .library import has_wheels, library_directories
 from .output import emit
-from .timing import SIZE_DEEP, SIZE_GPU
+from .timing import SIZE_DEEP, SIZE_GPU, now
 from .toolkit_stages import in_process, with_reason
 
 # ruff: noqa: B905 (zip has no `strict` before Python 3.10)
@@ -23,7 +22,7 @@ class Run:
     """A toolkit's document, stage by stage."""
 
     def __init__(self, options):
-        self.options, self.begin, self.ended, self.mapped = options, time.time(), "ok", set()
+        self.options, self.begin, self.ended, self.mapped = options, now(), "ok", set()
         # What the stages before the load leave to it.
         self.load_s = 0
         self.document = {
@@ -48,9 +47,7 @@ class Run:
         }
 
     def report(self, **more):
-        self.document.update(
-            more, mapped=sorted(self.mapped), seconds=round(time.time() - self.begin, 2)
-        )
+        self.document.update(more, mapped=sorted(self.mapped), seconds=round(now() - self.begin, 2))
         emit(self.document, COMPUTE_MARK)
 
     def stage(self, name, otherwise, share=0.5, **more):
@@ -75,7 +72,7 @@ class Run:
 
     def done(self, name, otherwise, share, more):
         args = [word for key, value in more.items() for word in ("--" + key, str(value))]
-        left_s = self.begin + self.options.deadline - time.time()
+        left_s = self.begin + self.options.deadline - now()
         if name != "sustained":
             left_s -= self.load_s
         reported, ended, hung = in_process(self.options, name, max(2, left_s * share), args)

@@ -26,6 +26,7 @@ from .loaded import mapped_files
 from .nvrtc import compile_and_run
 from .output import emit, plain
 from .sustained import sustain
+from .timing import now
 
 STAGES = {
     "driver": query_devices,
@@ -106,8 +107,8 @@ def in_process(options, stage, deadline_s, more):
             process = subprocess.Popen(
                 [*args, *more], stdin=null, stdout=out, stderr=err, env=environment
             )
-        deadline = time.time() + deadline_s
-        while process.poll() is None and time.time() < deadline:
+        deadline = now() + deadline_s
+        while process.poll() is None and now() < deadline:
             time.sleep(0.005)
         status = process.returncode
         if status is None:
