@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import array
+import threading
+import time
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
@@ -381,6 +383,63 @@ class TestDeep:
         assert (row["seconds"], row["wrong"]) == (4 * 3600, 1)
         first = next(sample["at_s"] for sample in row["samples"] if sample["wrong"])
         assert 3600 < first <= 3600 + 60
+
+    def test_a_gpu_that_hangs_under_load_hangs_alone(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """All GPUs waited for it, and none had a result when the stage was ended."""
+        released: list[int] = []
+        never = threading.Event()
+
+        class Steady:
+            """A GPU that computes; the first one hangs after its second helping."""
+
+            def __init__(self, *given: Any) -> None:
+                self.found, self.products, self.took = given[3], 1, 0.1
+                self.wrong, self.checked, self.reading = 0, 0, {"temperature_c": 40}
+
+            def round(self, due: bool) -> None:
+                self.checked += 1
+                if self.found["gpu"] == 0 and self.checked > 2:
+                    never.wait()
+                time.sleep(0.05)
+
+            def tflops(self) -> float:
+                return 40.0
+
+            def settled(self) -> bool:
+                return True
+
+        class Stand:
+            """A runtime that keeps which GPU is entered at the end."""
+
+            def __init__(self, *_: object) -> None:
+                self.right = None
+
+            def __call__(self, name: str, *arguments: Any) -> None:
+                if name == "cudaSetDevice":
+                    released.append(arguments[0])
+
+        def each(name: str, entries: list[Document], report: Any, runtime: Any, work: Any) -> None:
+            for entry in entries:
+                work(entry)
+
+        for name in ("Runtime", "Blas", "ExactProduct"):
+            monkeypatch.setattr(sustained, name, Stand)
+        monkeypatch.setattr(sustained, "for_each_gpu", each)
+        monkeypatch.setattr(sustained, "Load", Steady)
+        monkeypatch.setattr(sustained, "ANSWER_S", 0.5)
+        found: Document = {}
+        options = {"toolkit": "", "size": 8, "gpus": 3, "gpu": None, "budget": 1, "places": "0,1,2"}
+        options |= {"sustained": 2, "settle": 5, "deadline": 60, "disk": None, "fabric": False}
+        try:
+            sustain(SimpleNamespace(**options), found.update)
+        finally:
+            never.set()
+        hung, *others = found["sustained"]
+        assert hung["error"] == "no answer within 60 s under load"
+        assert [(row["error"], row["wrong"]) for row in others] == [(None, 0)] * 2
+        assert all(row["samples"] and row["checked"] > 10 for row in others)
+        # A reset of the one that hangs would hang as well.
+        assert released == [1, 2]
 
     def test_a_gpu_that_stays_hot_is_not_settled(self, libraries: tuple[Path, Path]) -> None:
         (row,) = run_stage(libraries, "sustained", *self.WORDS, "--settle", "1", heat=30, gpus=1)

@@ -17,12 +17,13 @@ from .runtime import Runtime
 from .sensors import sensors
 from .timing import SIZE_DEEP, now
 
-# ruff: noqa: B905 (zip has no `strict` before Python 3.10)
-
 # After a stress a GPU has settled when it is at most this much warmer than before it.
 SETTLED_C = 10
 # The most samples of a GPU: hours of load have them further apart than a second.
 MOST_SAMPLES = 240
+# A GPU that takes longer for half a second of products gives no answer any more.
+ANSWER_S = 60
+SILENT = "no answer within %d s under load" % ANSWER_S
 # How long before its deadline the stage reports the GPUs that are not cool yet.
 REPORT_S = 5
 
@@ -118,35 +119,37 @@ def sustain(options, report):
         load.start()
     begin = sampled = now()
     pause_s = max(1, options.sustained / MOST_SAMPLES)
-    with concurrent.futures.ThreadPoolExecutor(max(1, len(loads))) as pool:
-        while loads and now() - begin < options.sustained:
-            due = now() - sampled >= pause_s
-            sampled = now() if due else sampled
-            for load, error in list(zip(loads, pool.map(Load.round, loads, [due] * len(loads)))):
-                if error:
-                    load.found["error"] = error
-                    loads.remove(load)
-                    continue
-                if due:
-                    load.found["samples"].append(
-                        dict(
-                            load.reading,
-                            at_s=round(now() - begin, 1),
-                            tflops=load.tflops(),
-                            wrong=load.wrong,
-                        )
-                    )
-                # About half a second at a time.
-                load.products = max(1, min(SERIES, int(load.products * 0.5 / load.took)))
+    pool = concurrent.futures.ThreadPoolExecutor(max(1, len(loads)))
+    while loads and now() - begin < options.sustained:
+        due = now() - sampled >= pause_s
+        sampled = now() if due else sampled
+        for load, error in helpings(pool, loads, due):
+            if error:
+                load.found["error"] = error
+                loads.remove(load)
+                continue
             if due:
-                report(sustained=entries, **more)
+                load.found["samples"].append(
+                    dict(
+                        load.reading,
+                        at_s=round(now() - begin, 1),
+                        tflops=load.tflops(),
+                        wrong=load.wrong,
+                    )
+                )
+            # About half a second at a time.
+            load.products = max(1, min(SERIES, int(load.products * 0.5 / load.took)))
+        if due:
+            report(sustained=entries, **more)
+    # The thread of a GPU that gives no answer does not end.
+    pool.shutdown(wait=False)
     took = round(now() - begin, 1)
     for load in beside.values():
         load.end()
     for load in loads:
         load.found.update(seconds=took, wrong=load.wrong, checked=load.checked, error=None)
     report(sustained=entries, **more)
-    release(runtime, entries)
+    release(runtime, [found for found in entries if found["error"] != SILENT])
     begin = now()
     while loads and now() < min(begin + options.settle, ends):
         for load in [load for load in loads if load.settled()]:
@@ -155,6 +158,20 @@ def sustain(options, report):
         if loads:
             time.sleep(1)
     report(sustained=entries)
+
+
+def helpings(pool, loads, due):
+    """Each GPU's load, and why its helping failed, None if it did not.
+
+    A GPU that gives no answer fails alone: the others do not wait for it again.
+    """
+    started = [(load, pool.submit(load.round, due)) for load in loads]
+    ends = now() + ANSWER_S
+    for load, helping in started:
+        try:
+            yield load, helping.result(max(0, ends - now()))
+        except concurrent.futures.TimeoutError:
+            yield load, SILENT
 
 
 def release(runtime, entries):
