@@ -267,6 +267,10 @@ class TestDeep:
         assert all(sample["throttle"] is None for sample in row["samples"])
         assert sensors("no NVML here")()["throttle"] is None
 
+    def test_clocks_that_somebody_has_set_are_a_reason(self, libraries: tuple[Path, Path]) -> None:
+        (row,) = run_stage(libraries, "sustained", *self.WORDS, gpus=1, throttle=0x13)
+        assert row["samples"][0]["throttle"] == ["application-clocks", "sync-boost"]
+
     def test_a_slow_gpu_does_not_make_the_next_look_slow(
         self, libraries: tuple[Path, Path]
     ) -> None:

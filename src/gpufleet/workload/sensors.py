@@ -5,8 +5,10 @@ import ctypes
 from .library import Library, Refused
 
 HOLDS_BACK = {
+    0x2: "application-clocks",
     0x4: "sw-power-cap",
     0x8: "hw-slowdown",
+    0x10: "sync-boost",
     0x20: "sw-thermal",
     0x40: "hw-thermal",
     0x80: "hw-power-brake",
