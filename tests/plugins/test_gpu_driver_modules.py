@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpufleet.host_state import driver_running
+from gpufleet.host_state import cards as cards_of
 from gpufleet.probe.host import Host
 from tests.support.ansible_modules import load
 from tests.support.planted_host import put
@@ -27,5 +27,5 @@ def test_cards_given_to_virtual_machines_are_not_counted(
         if driver:
             (tmp_path / place / "driver").symlink_to(f"/sys/bus/pci/drivers/{driver}")
     module = load("gpu_driver_modules")
-    assert module.GIVEN_AWAY == driver_running.GIVEN_AWAY
+    assert module.GIVEN_AWAY == cards_of.GIVEN_AWAY
     assert module.own_cards(Host({"root": str(tmp_path), "mode": "full"})) == cards
