@@ -51,7 +51,7 @@ def section_compute(host):
 
 
 def shares(host, count):
-    """What each of so many toolkits may take, and what the load adds to it, in their order.
+    """The seconds of each of so many toolkits, and what the load adds to them, in their order.
 
     The load is reserved outside of the share in which the inner processes end: hours of it left
     nothing to the other toolkits. It is for the newest one, which comes last: it would disturb the
