@@ -9,7 +9,7 @@ section that computes: they are in no other section's share.
 LOADS = 2
 # How long a GPU may take to become cool again.
 SETTLE_S = 120
-# Each further GPU takes so many seconds: its memory is filled, written and compared, its load is prepared.
+# Each further GPU takes so many seconds: its memory is filled and compared, its load prepared.
 GPU_S = 10
 # The copies from one GPU to another one.
 PAIR_S = 0.4
