@@ -181,6 +181,8 @@ def test_of_cards_in_parts_cuda_shows_a_program_one(plan: Document, snapshot: Do
     boot.update(
         unit="gpufleet-mig.service", enabled=True, layout={"0": ["7g.80gb"], "1": ["7g.80gb"]}
     )
+    for spec in data(snapshot, "containers")["cdi"]:
+        spec["devices"] = ["0:0", "1:0", "all"]
     found, in_container = compute_run(snapshot), data(snapshot, "containers")["run"]["framework"]
     found.update(
         peer=[],
