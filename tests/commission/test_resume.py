@@ -53,7 +53,7 @@ def test_a_state_that_a_person_set_takes_all_stages_with_it(
     assert site.hosts.probes("gpu01") == WHOLE[:3]
     assert site.states(capsys)["gpu01"]["state"] == "quarantined"
     assert not (site.state / "certificates/gpu01.json").exists()
-    # What it sets itself voids nothing.
+    # A state that `commission` sets by itself voids no stage.
     site.hosts.forget()
     assert site.run() == 1
     assert site.hosts.probes("gpu01") == ["read", "full"]

@@ -43,7 +43,7 @@ def config_of(root: Path, load_s: float | None, variables: dict[str, Any]) -> di
 def shares_of(
     monkeypatch: pytest.MonkeyPatch, config: dict[str, Any], count: int
 ) -> tuple[list[tuple[float, float]], float]:
-    """What each toolkit has, where each takes all of it, and the section's deadline."""
+    """The seconds of each toolkit, of which each takes all, and the deadline of the section."""
     now = [0.0]
     plan = Schedule(config, SECTIONS)
     deadline_s = plan.deadline_of("compute", config["deadline_s"] - BEFORE_S)
