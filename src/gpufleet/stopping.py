@@ -10,6 +10,7 @@ Works on Linux's /proc. Signals processes; writes to the terminal alone.
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import re
 import secrets
@@ -29,12 +30,18 @@ STOPPING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 GRACE_S, KILLED_S = 6.0, 2.0
 # A stopped command that has not ended by then hangs.
 END_S = 8
+# Nothing is left once so many looks in a row find nothing: what starts during one is in the next.
+LOOKS = 2
+# How often an empty environment is read before it counts as one.
+TRIES = 3
 # How long ssh may take to tell the process of a shared connection that no more sessions follow.
 SHARED_S = 3.0
 # How ssh names the process of a shared connection, which overwrites its own environment.
 SHARED = re.compile(rb"ssh: (.+) \[mux\]")
 SHOW_CURSOR = b"\x1b[?25h"
 PR_SET_PDEATHSIG = 1
+# The flag of a kernel thread in /proc/PID/stat.
+PF_KTHREAD = 0x00200000
 
 
 class Stopped(KeyboardInterrupt):
@@ -91,18 +98,40 @@ def end_started(*, interrupt: Callable[[int], bool] = lambda pid: True) -> None:
 
 def marked(mark: str) -> set[int]:
     """The processes that carry a mark, and all that these have started."""
-    wanted, parents, found = mark.encode(), {}, set[int]()
+    return _look(mark)[0]
+
+
+def _look(mark: str) -> tuple[set[int], bool]:
+    """The marked processes, and whether there are some whose mark cannot be read at this moment."""
+    wanted, parents, found, unreadable = mark.encode(), {}, set[int](), False
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError, ValueError):
             # The command's name may contain blanks and brackets.
-            state, parent = (entry / "stat").read_bytes().rpartition(b")")[2].split()[:2]
-            if state != b"Z":
-                parents[int(entry.name)] = int(parent)
-                if _has_mark((entry / "environ").read_bytes(), wanted):
-                    found.add(int(entry.name))
+            fields = (entry / "stat").read_bytes().rpartition(b")")[2].split()
+            state, parent, flags = fields[0], int(fields[1]), int(fields[6])
+            if state == b"Z" or flags & PF_KTHREAD:
+                continue
+            parents[int(entry.name)] = parent
+            environment = _environment(entry)
+            if environment is None:
+                unreadable = True
+            elif _has_mark(environment, wanted):
+                found.add(int(entry.name))
     while more := {pid for pid, parent in parents.items() if parent in found} - found:
         found |= more
-    return found
+    return found, unreadable
+
+
+def _environment(process: Path) -> bytes | None:
+    """The environment of a process; None of one that begins a program at this moment."""
+    for _ in range(TRIES):
+        if environment := (process / "environ").read_bytes():
+            return environment
+        # Both are empty until the new program has them. Only the first is where it got them, or
+        # left its former memory, between the two reads, and where a process has none.
+        if not (process / "cmdline").read_bytes():
+            return None
+    return b""
 
 
 def _has_mark(environment: bytes, mark: bytes) -> bool:
@@ -143,12 +172,16 @@ def _group(pid: int) -> int | None:
 
 
 def _end(mark: str, grace_s: float, interrupt: Callable[[int], bool]) -> None:
-    begin, interrupted = time.monotonic(), set[int]()
-    while (found := marked(mark)) and (spent := time.monotonic() - begin) < grace_s + KILLED_S:
-        if spent < grace_s:
+    begin, interrupted, empty, end = time.monotonic(), set[int](), 0, math.inf
+    while empty < LOOKS and time.monotonic() < end:
+        found, unreadable = _look(mark)
+        empty = 0 if found or unreadable else empty + 1
+        if time.monotonic() - begin < grace_s:
             _signal(filter(interrupt, found - interrupted), signal.SIGINT)
             interrupted |= found
         else:
+            # From the first kill on, however late that is on a machine that was paused.
+            end = min(end, time.monotonic() + KILLED_S)
             _signal(found, signal.SIGKILL)
         time.sleep(0.02)
 

@@ -204,6 +204,18 @@ def test_what_ignores_signals_is_killed(tmp_path: Path, number: signal.Signals) 
     stopped(site, process, number)
 
 
+def test_a_process_that_begins_a_program_is_not_taken_for_ended(site: Site) -> None:
+    """/proc shows no environment of it at that moment, and this one is often in it."""
+    mark = secrets.token_hex(8)
+    again = 'test $1 -gt 0 && exec sh -c "$0" "$0" $(($1 - 1)); exec sleep 600'
+    process = subprocess.Popen(
+        ["sh", "-c", f"trap '' INT; {again}", again, "20000"],
+        env={**os.environ, "THIS_TEST": site.mark, stopping.MARK: mark},
+    )
+    stopping._end(mark, 1, lambda pid: True)
+    assert process.wait(0) == -signal.SIGKILL
+
+
 def test_a_second_signal_ends_the_patience(tmp_path: Path) -> None:
     site = site_of(tmp_path, STUBBORN)
     process = site.start("provision")
