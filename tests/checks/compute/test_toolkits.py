@@ -228,6 +228,24 @@ def test_one_sample_that_is_held_back_or_not_read_is_no_fault(
     assert verdicts(plan, snapshot)["gpu.sustained"] == "PASS"
 
 
+@pytest.mark.parametrize(
+    ("model", "kept", "verdict"),
+    [("H100", 0.9, "FAIL"), ("GeForce RTX 3090", 0.9, "PASS"), ("GeForce RTX 3090", 0.7, "FAIL")],
+)
+def test_a_card_for_desktops_may_hold_its_temperature_and_keeps_its_speed(
+    plan: Document, snapshot: Document, model: str, kept: float, verdict: str
+) -> None:
+    with_gpus(plan, snapshot)
+    plan["expect"]["model"] = None
+    for device in [*data(snapshot, "smi")["devices"], *compute_run(snapshot)["devices"]]:
+        device["name"] = f"NVIDIA {model}"
+    for entry in compute_run(snapshot)["sustained"]:
+        for at, sample in enumerate(entry["samples"]):
+            best = 100 * sample["tflops"]
+            sample.update(tflops=best if at < 60 else kept * best, throttle=["sw-thermal"])
+    assert verdicts(plan, snapshot)["gpu.sustained"] == verdict
+
+
 def test_where_nothing_is_declared_any_placement_will_do(
     plan: Document, snapshot: Document
 ) -> None:

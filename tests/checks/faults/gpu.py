@@ -403,6 +403,14 @@ def cards_at_work_within_their_power(plan: Document, snapshot: Document) -> None
     printed(snapshot, WORKING, {**WORKING, "temperature/gpu_temp_slow_threshold": "N/A"})
 
 
+@harmless
+def a_desktop_card_at_its_target_temperature(plan: Document, snapshot: Document) -> None:
+    plan["expect"]["model"] = None
+    name = "clocks_event_reasons/clocks_event_reason_sw_thermal_slowdown"
+    model = "NVIDIA GeForce RTX 3090"
+    printed(snapshot, {**WORKING, name: "Active", "product_name": model}, {})
+
+
 @fault("gpu.throttle", cause="throttled by heat at 90 °C", remedy="fans")
 def a_card_too_hot(plan: Document, snapshot: Document) -> None:
     card(snapshot)["temperature_c"] = 90

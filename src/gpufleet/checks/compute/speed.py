@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
+from gpufleet.catalog import model_names
 from gpufleet.checks.base import subjects
 from gpufleet.checks.base.holders import busy_finding
 from gpufleet.checks.base.items import for_each
@@ -41,7 +42,7 @@ T = TypeVar("T")
 # Throttle reasons by which the hardware itself slows a GPU down.
 FORCED = {"hw-slowdown", "hw-thermal", "hw-power-brake"}
 # The driver slows a GPU down because it, or its memory, is hot: in more than this share of the
-# samples its cooling does not do.
+# samples its cooling does not do. A card for desktops may, as long as it keeps its speed.
 THERMAL, OFTEN = "sw-thermal", 0.1
 # A GPU that keeps less than this share of its best throughput cannot sustain load; one that keeps
 # less than the usual share needs a reason: its power limit or its clocks' settings, in more than
@@ -224,7 +225,9 @@ def _under_load(
             "check fans, airflow, dust and the power cables; see gpu.throttle",
             about=slow,
         )
-    elif slowed > max(1, OFTEN * len(samples)):
+    elif slowed > max(1, OFTEN * len(samples)) and (
+        kept < USUALLY_KEPT * max(speeds) or not model_names.is_desktop(each.name or "")
+    ):
         yield Finding(
             f"{gpu} is slowed by heat ({THERMAL}) in {slowed} of {len(samples)} samples under load,"
             f" at {hottest} degrees, to {kept} of {max(speeds)} TFLOP/s",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from gpufleet.catalog import model_names
 from gpufleet.catalog.smi import no_value, remedy
 from gpufleet.checks.base import subjects
 from gpufleet.checks.base.registry import (
@@ -189,6 +190,9 @@ def throttle(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     yield from fields("gpu.throttle", observed)
     for card in cards(observed):
         reasons = [] if portable(card) else card["throttle"] or []
+        if model_names.is_desktop(card["name"] or ""):
+            # It holds its target temperature with that.
+            reasons = [reason for reason in reasons if reason != "sw-thermal"]
         degrees, most = card["temperature_c"], card["temperature_slowdown_c"]
         at = f" at {degrees} °C" if degrees is not None else ""
         if {"hw-thermal", "sw-thermal"} & {*reasons} or (
