@@ -190,3 +190,15 @@ def test_pci_ids_are_reported_once_and_by_their_chip_s_range() -> None:
     for branch, members in table["listed_from"].items():
         assert branch in facts.branches()
         assert set(members) <= set(numbers)
+
+
+def test_an_old_display_card_beside_other_gpus_has_a_way_out() -> None:
+    """A GT 710 (Kepler) shows the console of a host with an H100, which it does not compute in."""
+    declared = {"gpu_toolkits": [{"cuda": "12.8"}], "gpu_accept_nvidia_eula": True}
+    host = gpu_host("debian-12", "0x128b", "0x2330")
+    (problem,) = resolve(declared, host)["problems"]
+    assert problem["code"] == "gpu-too-old"
+    assert "declare gpu_expect.model" in problem["remedy"]
+    assert codes(resolve({**declared, "gpu_expect": {"model": "H100"}}, host)) == []
+    (alone,) = resolve(declared, gpu_host("debian-12", "0x128b"))["problems"]
+    assert "gpu_expect" not in alone["remedy"]

@@ -35,6 +35,9 @@ class ResolveContext:
         """Add a problem; a remedy that takes a search is looked for where someone reads it."""
         if callable(remedy):
             remedy = "" if self.trial else remedy()
+        if code == Code.GPU_TOO_OLD and len(self.gpus) > 1 and not self.spec.gpus:
+            # Servers have old cards for their display.
+            remedy += ", or declare gpu_expect.model: other cards in the host then do not count"
         self.problems.add(code, message, where, remedy)
 
     def note(self, text: str) -> None:
