@@ -52,23 +52,54 @@ def test_ssh_gets_the_inventorys_settings_and_never_prompts() -> None:
     assert "python3 -I -S -" in args[-1]
 
 
-def test_the_sessions_own_libraries_and_gpus_are_not_those_of_the_probe() -> None:
-    """A session may have a libcuda that no other program has."""
-    environment = {
-        "PATH": "/usr/bin:/bin",
-        "LD_LIBRARY_PATH": "/home/ann/lib",
-        "CUDA_VISIBLE_DEVICES": "0",
-        "LANG": "C",
-    }
+def kept(programs: Path, **environment: str) -> dict[str, str]:
+    """The variables of the session that the probe has, of the local host."""
+    environment = {"LANG": "C", "PATH": f"{programs}:/usr/bin:/bin", **environment}
     ended = subprocess.run(
-        command(Connection("localhost", "local", python="sh", become=Become(False)), "env"),
+        command(Connection("localhost", "local", become=Become(False)), "env"),
         env=environment,
         capture_output=True,
         text=True,
         check=True,
     )
-    kept = {line.partition("=")[0] for line in ended.stdout.splitlines() if "=" in line}
-    assert kept & set(environment) == {"PATH", "LANG"}
+    found = dict(line.partition("=")[::2] for line in ended.stdout.splitlines() if "=" in line)
+    return {key: value for key, value in found.items() if key in environment}
+
+
+def program(programs: Path, name: str, text: str) -> None:
+    """A stand-in for a program."""
+    (programs / name).write_text(f"#!/bin/sh\n{text}\n")
+    (programs / name).chmod(0o755)
+
+
+SESSION = {"LD_LIBRARY_PATH": "/home/ann/lib", "CUDA_VISIBLE_DEVICES": "0"}
+
+
+def test_the_sessions_own_libraries_and_gpus_are_not_those_of_the_probe(tmp_path: Path) -> None:
+    """A session may have a libcuda that no other program has."""
+    assert kept(tmp_path, **SESSION).keys() == {"PATH", "LANG"}
+
+
+def test_a_python_that_needs_the_sessions_libraries_has_them(tmp_path: Path) -> None:
+    """That of an environment module, whose libpython only LD_LIBRARY_PATH names."""
+    program(tmp_path, "python3", '[ -n "$LD_LIBRARY_PATH" ]')
+    assert kept(tmp_path, **SESSION).keys() == {"PATH", "LANG", "LD_LIBRARY_PATH"}
+
+
+@pytest.mark.parametrize(
+    ("space", "cached", "stays"),
+    [
+        ("pid:[4026532000]", "", True),
+        ("pid:[4026532000]", "libcuda.so.1 (libc6,x86-64) => /usr/lib64/libcuda.so.1", False),
+        ("pid:[4026531836]", "", False),
+    ],
+)
+def test_a_container_keeps_the_only_way_to_its_driver(
+    tmp_path: Path, space: str, cached: str, stays: bool
+) -> None:
+    program(tmp_path, "readlink", f'echo "{space}"')
+    program(tmp_path, "ldconfig", f'echo "{cached}"')
+    assert ("LD_LIBRARY_PATH" in kept(tmp_path, **SESSION)) == stays
 
 
 def test_a_password_is_in_no_argument_and_no_repr() -> None:
