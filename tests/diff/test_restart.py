@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -14,13 +15,18 @@ from gpufleet.resolver import resolve
 from tests.support.host_documents import section
 from tests.support.restart_hosts import BEFORE, HELD, NEW, NOW, OLD, OURS, Row, host, marker, plan
 
-ENGINE = [{"pid": 5, "user": "root", "command": "nv-hostengine", "nodes": ["ctl"]}]
+DCGM = [{"pid": 5, "user": "root", "command": "nv-hostengine", "unit": "nvidia-dcgm.service"}]
 MIG: Row = {**plan(), "driver": {**plan()["driver"], "mig": {"all": ["3g.40gb"]}}}
 
 
-def mig_host(mode: str, pending: str | None, **driver: Any) -> Host:
+def mig_plan(reboot: str) -> Row:
+    """The plan of a host with MIG and one value of gpu_driver_reboot."""
+    return {**MIG, "driver": {**MIG["driver"], "reboot": reboot}}
+
+
+def mig_host(mode: str, pending: str | None, holders: Sequence[Row] = DCGM, **driver: Any) -> Host:
     """A host whose GPU has one MIG mode, and another one from its next reset on."""
-    document: Any = host(holders=ENGINE, **driver).snapshot
+    document: Any = host(holders=list(holders), **driver).snapshot
     row = {"gpu": 0, "mode": mode, "pending": pending, "instances": []}
     document["sections"]["gpus"]["data"]["mig"] = [row]
     return Host(document)
@@ -89,8 +95,16 @@ CASES: dict[str, tuple[Row, Host, str, str]] = {
         MIG, mig_host("off", "on"), "reboot",
         "MIG mode of GPU 0 is pending until the GPU is reset; the GPU is held by nv-hostengine"),
     "a declared MIG mode is pending, and never": (
-        {**MIG, "driver": {**MIG["driver"], "reboot": "never"}}, mig_host("off", "on"), "wait",
-        "gpu_driver_reboot: never"),
+        mig_plan("never"), mig_host("off", "on"), "wait", "gpu_driver_reboot: never"),
+    "a declared MIG mode is pending, and somebody uses a GPU": (
+        MIG, mig_host("off", "on", DCGM + HELD), "wait",
+        "a reboot would end python (pid 77 of ada)"),
+    "a declared MIG mode is pending, and DCGM runs in a container": (
+        MIG, mig_host("off", "on", ENGINE), "wait", "a reboot would end nv-hostengine (pid 9"),
+    "a declared MIG mode is pending, somebody uses a GPU, always": (
+        mig_plan("always"), mig_host("off", "on", HELD), "reboot", "python (pid 77 of ada)"),
+    "a declared MIG mode is pending, somebody uses a GPU, and the driver was upgraded": (
+        MIG, mig_host("off", "on", HELD, loaded=OLD), "reboot", OLD),
     "MIG is to be off, and that is pending": (
         {**MIG, "driver": {**MIG["driver"], "mig": {"0": []}}}, mig_host("on", "off"), "reboot",
         "MIG mode of GPU 0 is pending"),
@@ -126,6 +140,12 @@ def test_a_mig_mode_that_a_reboot_did_not_apply_is_left_to_a_person_with_the_com
     decision = decide(MIG, mig_host("off", "on", reboot_pending=marker(True, BEFORE)))
     assert "nvidia-smi --gpu-reset -i 0" in decision["remedy"]
     assert "modprobe" not in decision["remedy"]
+
+
+def test_a_mig_mode_that_waits_for_a_job_is_left_to_a_person_with_both_ways() -> None:
+    remedy = decide(MIG, mig_host("off", "on", HELD))["remedy"]
+    assert remedy.startswith("end them, then ")
+    assert remedy.endswith("; or reboot gpu01 at a suitable time")
 
 
 def test_a_driver_that_does_not_run_comes_before_a_pending_mig_mode() -> None:

@@ -66,6 +66,11 @@ def decide(plan: Plan, host: Host, control_node: bool = False, held: Sequence[st
     if driver["reboot"] == "never":
         because += "; gpu_driver_reboot: never"
         return _decision("wait", because, f"reboot {name} at a suitable time")
+    # CUDA works while only a MIG mode is pending, so nothing justifies ending what people run.
+    if state.only_mig and state.holders and driver["reboot"] != "always":
+        because += f"; a reboot would end {', '.join(state.holders)}"
+        remedy = f"end them, then {gpufleet('provision', '--limit', name)}"
+        return _decision("wait", because, f"{remedy}; or reboot {name} at a suitable time")
     return _decision("reboot", because, f"{gpufleet('provision', '--limit', name)} (it reboots)")
 
 
@@ -176,6 +181,11 @@ class _State:
             f" reset; the GPU is held by {', '.join(_named(self.all_holders)) or 'no process'}"
         )
 
+    @property
+    def only_mig(self) -> bool:
+        """Whether the driver runs as it is installed, and only a MIG mode is pending."""
+        return self.driver_off is None and bool(self.mig_waits)
+
     @cached_property
     def mig_waits(self) -> list[str]:
         """The GPUs whose declared MIG mode is set, and applied only by a reset of the GPU."""
@@ -192,7 +202,7 @@ class _State:
     @property
     def mig_by_hand(self) -> str:
         """What a person does where a reboot did not apply the MIG mode; empty for other reasons."""
-        if self.driver_off or not self.mig_waits:
+        if not self.only_mig:
             return ""
         name = self.plan["host"]
         return (
