@@ -39,16 +39,22 @@ class ActionModule(ActionBase):
         require_package(IMPORT_ERROR)
         result = super().run(tmp, task_vars)
         self.task_vars, plan = task_vars, self._task.args["plan"]
-        decision, host = self.decide(plan)
+        host = self.probe(plan)
+        decision = self.decide(plan, host)
         reloaded, marked = None, {}
-        if decision["action"] == "reload":
+        # What held the GPU when the host was probed may end within a second: the module waits.
+        without = self.decide(plan, host, ())
+        if without["action"] == "reload":
             on_disk = (host.section("driver") or {}).get("on_disk")
             reloaded = self.module(
                 "gpu_driver_reload", version=on_disk, services=list(restart.SERVICES)
             )
-            held = reloaded.get("held") or []
-            if held or not self._task.check_mode:
-                decision, host = self.decide(plan, held)
+            held = reloaded.get("held")
+            if held or self._task.check_mode:
+                decision = self.decide(plan, host, held) if held else without
+            else:
+                host = self.probe(plan)
+                decision = self.decide(plan, host)
                 if reloaded.get("failed") and decision["action"] == "none":
                     return dict(result, **reloaded)
         if decision["action"] in ("none", "reboot"):
@@ -62,21 +68,21 @@ class ActionModule(ActionBase):
             result.update({key: reloaded[key] for key in ("diff", "msg") if key in reloaded})
         return result
 
-    def decide(self, plan, held=()):
-        """Return the decision, and the host that it was made for.
-
-        ``held``: the processes for which a reload was refused.
-        """
+    def probe(self, plan):
+        """Return the host as it is now."""
         # A MIG mode that waits for a reset is a reason to reboot.
         declared = (plan["driver"] or {}).get("mig") is not None
         facts = self.module("gpu_facts", mig=declared)
         if facts.get("failed") or "snapshot" not in facts:
             raise AnsibleError("The host could not be probed: {}".format(facts.get("msg")))
-        host = Host(facts["snapshot"])
+        return Host(facts["snapshot"])
+
+    def decide(self, plan, host, held=None):
+        """Return the decision. ``held``: the processes for which a reload was refused."""
         local = self._connection.transport == "local" or (
             (host.section("kernel") or {}).get("boot_id") == BOOT_ID.read_text().strip()
         )
-        return restart.decide(plan, host, control_node=local, held=held), host
+        return restart.decide(plan, host, control_node=local, held=held)
 
     def module(self, name, **arguments):
         """Run a module of the collection; returns its result."""

@@ -11,8 +11,9 @@ description:
   - Unloads the NVIDIA kernel modules in the order of their dependencies, loads those on disk, and
     checks their version. Does nothing where that version is loaded. Where a module cannot be
     unloaded, loads those again that were.
-  - Stops the driver's own daemons (O(services)) and starts them again. Fails before any change
-    where another process holds a GPU, and reports its name, pid and user.
+  - Stops the driver's own daemons (O(services)) and starts them again. Where another process holds
+    a GPU, waits up to 20 seconds for its end, then fails before any change and reports its name,
+    pid and user.
   - Where reloading fails, records the error in the marker of a pending restart.
 options:
   version:
@@ -51,6 +52,8 @@ held:
   returned: failure
 """
 
+import time
+
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpufleet.gpu.plugins.module_utils import pending
 from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.holders import holders_of
@@ -61,6 +64,9 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import State
 HOST = Host({})
 # How long udev may take for the events of the modules.
 SETTLE_S = 30
+# How long a program that uses a GPU may take to end: nvidia-smi of a monitor, or nvidia-ctk.
+PATIENCE_S = 20
+PAUSE_S = 0.5
 VERSION = r"Kernel Module[^\n]*?\s(\d+\.\d+(?:\.\d+)?)\s"
 
 
@@ -96,15 +102,33 @@ def modules():
     return order
 
 
-def refuse_holders(services):
-    """Raise ``HeldError`` that names who holds a GPU, the units that may be stopped left out."""
-    named = []
+def refuse_holders(services, stopped=False):
+    """Raise ``HeldError`` that names who holds a GPU, the units that may be stopped left out.
+
+    Raises ``StateError`` for processes of these units where they are stopped: a job is over some
+    day, but these stay until the host is rebooted.
+    """
     units = ["{}.service".format(name) for name in services]
+    own, others = [], []
     for row in holders_of(HOST):
-        if row["unit"] not in units:
-            named.append("{command} (pid {pid} of {user})".format(**row))
-    if named:
-        raise HeldError(named)
+        found = own if row["unit"] in units else others
+        found.append("{command} (pid {pid} of {user})".format(**row))
+    if others:
+        raise HeldError(others)
+    if own and stopped:
+        raise StateError("their units are stopped, and they run on: {}".format(", ".join(own)))
+
+
+def patiently(attempt, *arguments, **options):
+    """Repeat until it raises no ``StateError``; raises the last one when the time is over."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return attempt(*arguments, **options)
+        except StateError:
+            if time.monotonic() >= deadline:
+                raise
+        time.sleep(PAUSE_S)
 
 
 class Reload:
@@ -137,6 +161,14 @@ class Reload:
         except StateError as error:
             self.module.warn("udev still handles events of the kernel modules: {}".format(error))
 
+    def unload(self, name):
+        """Unload a module; a program that ends shortly may still use it."""
+        try:
+            patiently(self.run, "rmmod", name)
+        except StateError:
+            refuse_holders(self.module.params["services"])
+            raise
+
     def put_back(self, removed):
         """Load the removed modules again while nvidia stays loaded; returns what was said."""
         if not removed or "nvidia" in removed:
@@ -159,9 +191,9 @@ class Reload:
             for unit in reversed(active):
                 self.run("systemctl", "stop", unit)
             # Somebody may have come meanwhile.
-            refuse_holders([])
+            patiently(refuse_holders, self.module.params["services"], stopped=True)
             for name in before:
-                self.run("rmmod", name)
+                self.unload(name)
                 removed.append(name)
             # Rules for removed devices may unload nvidia-uvm, also after it was loaded again.
             self.settle()
@@ -219,7 +251,7 @@ def main():
         module.exit_json(**answer)
     folder = module.params["state_dir"]
     try:
-        refuse_holders(module.params["services"])
+        patiently(refuse_holders, module.params["services"])
         modules()
         if not module.check_mode:
             with host_lock(folder):

@@ -173,12 +173,30 @@ def test_the_host_that_ansible_runs_on_is_reloaded_and_never_rebooted() -> None:
         assert "Ansible itself runs on this host" in decision["because"]
 
 
-def test_processes_for_which_a_reload_was_refused_are_holders() -> None:
-    held = ["python (pid 77 of ada)", "nv-hostengine (pid 9 of root)"]
-    decision = decide(plan(), host(OLD, holders=HELD), held=held)
-    assert decision["action"] == "reboot"
-    assert decision["because"].endswith(f"; the GPU is held by {', '.join(held)}")
-    assert decide(plan(reboot="never"), host(OLD), held=held)["action"] == "wait"
+LATE, JOB = "nvidia-smi (pid 99 of root)", "python (pid 77 of ada)"
+
+
+@pytest.mark.parametrize("reboot", ["auto", "never", "always"])
+@pytest.mark.parametrize("holders", [(), HELD])
+def test_a_holder_that_began_after_the_probe_is_named_and_no_reason_to_reboot(
+    reboot: str, holders: Sequence[Row]
+) -> None:
+    decision = decide(plan(reboot=reboot), host(OLD, holders=list(holders)), held=[LATE])
+    assert decision["action"] == "reload"
+    assert decision["because"].endswith(f"; since the probe of this run the GPU is held by {LATE}")
+    assert decision["remedy"].endswith("provision --limit gpu01")
+
+
+@pytest.mark.parametrize(("reboot", "action"), [("auto", "reboot"), ("never", "wait")])
+def test_a_holder_that_stays_is_one_for_which_a_reboot_is_needed(reboot: str, action: str) -> None:
+    decision = decide(plan(reboot=reboot), host(OLD, holders=HELD + ENGINE), held=[LATE, JOB])
+    assert decision["action"] == action
+    assert f"; the GPU is held by {JOB}" in decision["because"]
+    assert "pid 9 " not in decision["because"]
+
+
+def test_a_holder_that_is_gone_leaves_a_reload() -> None:
+    assert decide(plan(), host(OLD, holders=HELD), held=())["action"] == "reload"
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -38,6 +39,7 @@ class Machine:
         self.udevadm: str | None = "/usr/bin/udevadm"
         self.refused: dict[str, str] = {}
         self.ran: list[str] = []
+        self.waits = 0
 
     def load(self, version: str | None, used: dict[str, str]) -> None:
         """What is loaded."""
@@ -55,13 +57,17 @@ class Machine:
         (home / "comm").write_text(f"{command}\n")
         (home / "cgroup").write_text(f"0::/system.slice/{unit}\n")
 
+    def end(self, pid: int) -> None:
+        """The end of a process."""
+        shutil.rmtree(self.proc / str(pid), ignore_errors=True)
+
     def command(self, words: list[str]) -> tuple[int, str, str]:
         """What the programs do."""
         if words[0] == "systemctl":
             if words[1] == "--quiet":
                 return int(self.units.get(words[3]) != words[2]), "", ""
             if words[1] == "stop":
-                shutil.rmtree(self.proc / "5", ignore_errors=True)
+                self.end(5)
             if words[1] == "start" and words[2] in self.dead:
                 return 1, "", "control process exited"
         elif " ".join(words) in self.refused:
@@ -98,8 +104,24 @@ def machine(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> Machin
         module.AnsibleModule, "run_command", lambda _self, words: made.command(words)
     )
     monkeypatch.setattr(module.AnsibleModule, "get_bin_path", lambda _self, _name: made.udevadm)
+    monkeypatch.setattr(module, "PATIENCE_S", 0)
     made.load(OLD, LOADED)
     return made
+
+
+@pytest.fixture
+def patient(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    """A machine on which the module waits, and on which a wait ends process 77."""
+
+    def wait(_seconds: float) -> None:
+        machine.waits += 1
+        machine.end(77)
+        machine.refused.pop("rmmod nvidia", None)
+
+    monkeypatch.setattr(machine.module, "PATIENCE_S", 60)
+    clock = SimpleNamespace(monotonic=time.monotonic, sleep=wait)
+    monkeypatch.setattr(machine.module, "time", clock)
+    return machine
 
 
 def test_modules_go_before_those_that_they_use_and_come_back(machine: Machine) -> None:
@@ -145,6 +167,48 @@ def test_a_holder_is_named_and_nothing_is_touched(machine: Machine, check: bool)
     assert [name.partition(" of ")[0] for name in answer["held"]] == ["python (pid 77"]
     assert machine.ran == []
     assert machine.marker is None
+
+
+@pytest.mark.parametrize("check", [False, True])
+def test_a_program_that_ends_shortly_is_awaited(patient: Machine, check: bool) -> None:
+    patient.hold(77, "nvidia-smi")
+    answer = patient.reload(check)
+    assert answer["changed"]
+    assert not answer.get("failed")
+    assert patient.waits == 1
+
+
+def test_a_program_that_uses_a_module_for_a_moment_is_awaited(patient: Machine) -> None:
+    patient.refused = {"rmmod nvidia": "Module nvidia is in use"}
+    assert patient.reload()["changed"]
+    assert patient.waits == 1
+    assert patient.module.loaded() == NEW
+
+
+def test_a_job_that_begins_while_the_modules_go_is_a_holder_and_no_fault_of_theirs(
+    machine: Machine,
+) -> None:
+    machine.refused = {"rmmod nvidia": "Module nvidia is in use"}
+    command = machine.command
+
+    def begin(words: list[str]) -> tuple[int, str, str]:
+        if words == ["rmmod", "nvidia"]:
+            machine.hold(77, "python")
+        return command(words)
+
+    machine.command = begin  # type: ignore[method-assign]
+    answer = machine.reload()
+    assert [name.partition(" of ")[0] for name in answer["held"]] == ["python (pid 77"]
+    assert machine.marker is None
+
+
+def test_a_daemon_that_outlives_the_stop_of_its_unit_is_a_fault(machine: Machine) -> None:
+    machine.hold(6, "nv-hostengine", "nvidia-dcgm.service")
+    answer = machine.reload()
+    assert answer["held"] == []
+    assert "their units are stopped, and they run on: nv-hostengine (pid 6 of " in answer["msg"]
+    assert not any(words.startswith("rmmod") for words in machine.ran)
+    assert "run on" in machine.marker["failed"]["said"]
 
 
 @pytest.mark.parametrize(

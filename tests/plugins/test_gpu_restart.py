@@ -78,17 +78,37 @@ def test_a_reload_that_fails_and_leaves_a_driver_that_runs_is_a_failure() -> Non
 
 
 @pytest.mark.parametrize("check", [False, True])
+@pytest.mark.parametrize("reboot", ["auto", "always"])
+def test_a_holder_that_the_probe_did_not_see_leaves_the_reload_to_the_next_run(
+    reboot: str, check: bool
+) -> None:
+    """It may be a monitor's nvidia-smi, or a job that somebody has just begun."""
+    held = {**FAILED, "held": ["nvidia-smi (pid 9 of root)"]}
+    played = Played(host(OLD), given=plan(reboot=reboot), reload=held, check=check)
+    answer = played.run()
+    assert answer["action"] == "reload"
+    assert "the GPU is held by nvidia-smi (pid 9 of root)" in answer["because"]
+    assert played.asked == [("gpu_driver_reload", NEW)]
+
+
+@pytest.mark.parametrize("check", [False, True])
 @pytest.mark.parametrize(("reboot", "action"), [("auto", "reboot"), ("never", "wait")])
-def test_a_reload_that_a_holder_prevents_is_not_asked_for_again(
+def test_a_holder_that_the_probe_saw_and_that_stays_needs_a_reboot(
     reboot: str, action: str, check: bool
 ) -> None:
-    """The probe did not see the holder: no run after this one would see it either."""
-    held = {**FAILED, "held": ["nv-hostengine (pid 9 of root)"]}
-    played = Played(host(OLD), host(OLD), given=plan(reboot=reboot), reload=held, check=check)
-    answer = played.run()
+    held = {**FAILED, "held": ["python (pid 77 of ada)"]}
+    seen = host(OLD, holders=HELD)
+    answer = Played(seen, given=plan(reboot=reboot), reload=held, check=check).run()
     assert answer["action"] == action
-    assert "the GPU is held by nv-hostengine (pid 9 of root)" in answer["because"]
+    assert "the GPU is held by python (pid 77 of ada)" in answer["because"]
     assert not answer.get("failed")
+
+
+@pytest.mark.parametrize(("check", "action"), [(False, "none"), (True, "reload")])
+def test_a_holder_that_ends_after_the_probe_leaves_a_reload(check: bool, action: str) -> None:
+    played = Played(host(OLD, holders=HELD), host(), check=check)
+    assert played.run()["action"] == action
+    assert played.asked[0] == ("gpu_driver_reload", NEW)
 
 
 def test_check_mode_probes_once_and_promises_the_reload() -> None:
@@ -106,7 +126,7 @@ def test_a_marker_that_is_taken_away_is_a_change() -> None:
     ("seen", "given", "runs"),
     [
         (host(), plan(), True),
-        (host(OLD, holders=HELD), plan(reboot="never"), False),
+        (host(OLD, OLD), plan(reboot="never"), False),
         (host(None, cards=("nouveau",)), plan(reboot="never"), False),
         (host(OLD), plan(0), False),
     ],
@@ -119,10 +139,12 @@ def test_the_answer_says_whether_the_installed_driver_runs(
 
 @pytest.mark.parametrize("reboot", ["auto", "always"])
 def test_this_machine_itself_is_not_rebooted(reboot: str) -> None:
-    held = host(OLD, holders=HELD)
-    played = Played(held, given=plan(reboot=reboot), transport="local")
+    held = {**FAILED, "held": ["python (pid 77 of ada)"]}
+    played = Played(
+        host(OLD, holders=HELD), given=plan(reboot=reboot), reload=held, transport="local"
+    )
     assert played.run()["action"] == "wait"
-    assert played.asked == []
+    assert played.asked == [("gpu_driver_reload", NEW)]
 
 
 @pytest.mark.parametrize(("mig", "asked"), [(None, False), ({"all": []}, True)])

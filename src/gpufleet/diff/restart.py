@@ -27,13 +27,16 @@ SERVICES = ("nvidia-fabricmanager", "nvidia-persistenced", "nvidia-dcgm", "dcgm"
 BESIDE = ("uvm", "drm", "modeset", "peermem")
 
 
-def decide(plan: Plan, host: Host, control_node: bool = False, held: Sequence[str] = ()) -> Restart:
+def decide(
+    plan: Plan, host: Host, control_node: bool = False, held: Sequence[str] | None = None
+) -> Restart:
     """`action`, `because` and `remedy`.
 
     `none`: nothing to do, a marker can be removed; `reload`: the modules can be exchanged while the
     host runs; `reboot`; `wait`: a reboot is needed, and a person must do it; `stuck`: neither
     helps, or a reboot did not. `control_node`: Ansible itself runs on this host. `held`: the
-    processes for which a reload was refused in this run, which are holders like any other.
+    processes for which a reload was refused after this probe. One that the probe did not find began
+    meanwhile, so it may be a job of somebody, or end within a second: it is no reason to reboot.
     """
     driver, name = mapping(plan["driver"]), plan["host"]
     if not driver.get("managed"):
@@ -43,7 +46,7 @@ def decide(plan: Plan, host: Host, control_node: bool = False, held: Sequence[st
     if missing := host.unobserved(("kernel", "gpus", "driver")):
         because = f"the host's {' and '.join(missing)} could not be probed"
         return _decision("wait", because, f"see why: {gpufleet('verify', '--limit', name)}")
-    state = _State(plan, host, tuple(held))
+    state = _State(plan, host, None if held is None else tuple(held))
     off = state.off
     if off is None:
         changed = state.marker.get("boot_id") == state.boot_id
@@ -51,7 +54,8 @@ def decide(plan: Plan, host: Host, control_node: bool = False, held: Sequence[st
             return _decision("none", state.idle or f"driver {state.loaded} runs as it is installed")
         off = str(state.marker.get("because"))
     elif state.reload_fixes and not state.holders and not state.load_error:
-        return _decision("reload", off, gpufleet("provision", "--limit", name))
+        because = f"{off}{state.meanwhile}"
+        return _decision("reload", because, gpufleet("provision", "--limit", name))
     elif state.rebooted:
         because = f"{off}, after the reboot that should have fixed it{state.also}"
         return _decision("stuck", because, state.mig_by_hand or _by_hand(name))
@@ -102,7 +106,7 @@ class _State:
 
     plan: Plan
     host: Host
-    held: tuple[str, ...] = ()
+    held: tuple[str, ...] | None = None
 
     @cached_property
     def driver(self) -> Row:
@@ -261,13 +265,24 @@ class _State:
 
     @property
     def holders(self) -> list[str]:
-        """The processes that hold a GPU, without the driver's own daemons."""
+        """The processes that hold a GPU, without the driver's own daemons.
+
+        After a refused reload, those for which it was refused and which the probe found too.
+        """
         others = [
             row
             for row in self.all_holders
             if str(row.get("unit")).removesuffix(".service") not in SERVICES
         ]
-        return list(dict.fromkeys([*self.held, *_named(others)]))
+        found = _named(others)
+        return found if self.held is None else [name for name in self.held if name in found]
+
+    @property
+    def meanwhile(self) -> str:
+        """The processes that hold a GPU since the probe, and for which a reload was refused."""
+        if not self.held:
+            return ""
+        return f"; since the probe of this run the GPU is held by {', '.join(self.held)}"
 
     @property
     def all_holders(self) -> list[Row]:
