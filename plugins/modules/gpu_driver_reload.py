@@ -9,8 +9,8 @@ module: gpu_driver_reload
 short_description: Reload the NVIDIA kernel modules
 description:
   - Unloads the NVIDIA kernel modules in the order of their dependencies, loads those on disk, and
-    checks their version. Does nothing where that version is loaded. Where a module cannot be
-    unloaded, loads those again that were.
+    checks their version. Does nothing where that version is loaded. Fails before the first module
+    is unloaded where one is in use, by a display for example.
   - Stops the driver's own daemons (O(services)) and starts them again. Where another process holds
     a GPU, waits up to 20 seconds for its end, then fails before any change and reports its name,
     pid and user.
@@ -53,6 +53,7 @@ held:
 """
 
 import time
+from collections import namedtuple
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpufleet.gpu.plugins.module_utils import pending
@@ -68,6 +69,8 @@ SETTLE_S = 30
 PATIENCE_S = 20
 PAUSE_S = 0.5
 VERSION = r"Kernel Module[^\n]*?\s(\d+\.\d+(?:\.\d+)?)\s"
+# A loaded module, how often it is used, and the modules that use it.
+Loaded = namedtuple("Loaded", "name count users")
 
 
 class HeldError(StateError):
@@ -83,16 +86,24 @@ def loaded():
     return first_match(VERSION, HOST.text_or_none("/proc/driver/nvidia/version"))
 
 
+def listed():
+    """The loaded NVIDIA modules, as the kernel lists them."""
+    found = []
+    for line in (HOST.text_or_none("/proc/modules") or "").splitlines():
+        name, _, count, used_by = line.split()[:4]
+        if name == "nvidia" or name.startswith("nvidia_"):
+            users = {each for each in used_by.split(",") if each not in ("", "-")}
+            found.append(Loaded(name, count, users))
+    return found
+
+
 def modules():
     """The loaded NVIDIA modules in the order in which they can go, those that use others first.
 
     Raises ``StateError`` for a module of somebody else's that uses them.
     """
-    users = {}
-    for line in (HOST.text_or_none("/proc/modules") or "").splitlines():
-        name, _, _, used_by = line.split()[:4]
-        users[name] = {each for each in used_by.split(",") if each not in ("", "-")}
-    ours = {name for name in users if name == "nvidia" or name.startswith("nvidia_")}
+    users = {row.name: row.users for row in listed()}
+    ours = set(users)
     foreign = sorted({user for name in ours for user in users[name]} - ours)
     if foreign:
         raise StateError("other kernel modules use them: {}".format(", ".join(foreign)))
@@ -119,6 +130,20 @@ def refuse_holders(services, stopped=False):
         raise StateError("their units are stopped, and they run on: {}".format(", ".join(own)))
 
 
+def refuse_use(services):
+    """Raise ``StateError`` where the modules cannot be unloaded: all of them stay then.
+
+    The counts of modules that other modules use are no evidence: those may let go of them.
+    """
+    refuse_holders(services, stopped=True)
+    used = sorted(row.name for row in listed() if not row.users and row.count not in ("0", "-"))
+    if used:
+        raise StateError(
+            "in use is {}, by a display or the console for example: no process has /dev/nvidia* "
+            "open".format(", ".join(used))
+        )
+
+
 def patiently(attempt, *arguments, **options):
     """Repeat until it raises no ``StateError``; raises the last one when the time is over."""
     deadline = time.monotonic() + PATIENCE_S
@@ -137,6 +162,7 @@ class Reload:
     def __init__(self, module):
         self.module, self.version = module, module.params["version"]
         self.udevadm = module.get_bin_path("udevadm")
+        self.removed = []
 
     def run(self, *words):
         """Run a command; raises ``StateError`` with what it said."""
@@ -169,32 +195,27 @@ class Reload:
             refuse_holders(self.module.params["services"])
             raise
 
-    def put_back(self, removed):
-        """Load the removed modules again while nvidia stays loaded; returns what was said."""
-        if not removed or "nvidia" in removed:
-            return []
-        said = []
-        self.settle()
-        for name in reversed(removed):
-            try:
-                self.run("modprobe", name)
-            except StateError as error:
-                said.append("{} is unloaded now: {}".format(name, error))
-        return said
+    def unloaded(self):
+        """Say which modules are unloaded while nvidia of the former version stays."""
+        if not self.removed or "nvidia" in self.removed:
+            return ""
+        return (
+            "; unloaded now: {}. Those on disk do not fit the loaded nvidia: the next reload or "
+            "boot loads all of them".format(", ".join(self.removed))
+        )
 
     def carry_out(self):
         """Exchange the modules; whatever comes of it, the daemons are started afterwards."""
         # Those that are enabled and do not run may have been stopped by a run that was killed.
         active, enabled, before = self.are("is-active"), self.are("is-enabled"), modules()
-        removed = []
         try:
             for unit in reversed(active):
                 self.run("systemctl", "stop", unit)
             # Somebody may have come meanwhile.
-            patiently(refuse_holders, self.module.params["services"], stopped=True)
+            patiently(refuse_use, self.module.params["services"])
             for name in before:
                 self.unload(name)
-                removed.append(name)
+                self.removed.append(name)
             # Rules for removed devices may unload nvidia-uvm, also after it was loaded again.
             self.settle()
             for name in ["nvidia", "nvidia_uvm", *reversed(before)]:
@@ -206,11 +227,6 @@ class Reload:
                     "modprobe loaded {}, wanted is {}: another module of that name comes first in "
                     "/lib/modules".format(loaded() or "nothing", self.version)
                 )
-        except StateError as error:
-            said = self.put_back(removed)
-            if not said:
-                raise
-            raise StateError("{}; {}".format(error, "; ".join(said))) from error
         finally:
             dead = [
                 unit
@@ -249,19 +265,20 @@ def main():
     }
     if before == version:
         module.exit_json(**answer)
-    folder = module.params["state_dir"]
+    folder, reload = module.params["state_dir"], Reload(module)
     try:
         patiently(refuse_holders, module.params["services"])
         modules()
         if not module.check_mode:
             with host_lock(folder):
-                Reload(module).carry_out()
+                reload.carry_out()
     except StateError as error:
+        said = "{}{}".format(error, reload.unloaded())
         if not module.check_mode and not isinstance(error, HeldError):
             because = "driver {} is installed".format(version)
-            pending.write(pending.failed(pending.read(folder), because, str(error)), folder)
+            pending.write(pending.failed(pending.read(folder), because, said), folder)
         module.fail_json(
-            msg="The kernel modules were not reloaded: {}".format(error),
+            msg="The kernel modules were not reloaded: {}".format(said),
             loaded=before,
             held=getattr(error, "holders", []),
         )

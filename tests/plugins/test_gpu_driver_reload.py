@@ -33,6 +33,7 @@ class Machine:
         (root / "dev").mkdir()
         (root / "dev/nvidia0").touch()
         self.used: dict[str, str] = {}
+        self.counts: dict[str, int] = {}
         self.units = {"nvidia-persistenced": "is-active", "nvidia-fabricmanager": "is-enabled"}
         self.dead: set[str] = set()
         self.on_disk, self.output = NEW, ""
@@ -44,7 +45,7 @@ class Machine:
     def load(self, version: str | None, used: dict[str, str]) -> None:
         """What is loaded."""
         self.used = used
-        rows = [f"{name} 1 0 {by} Live 0x0\n" for name, by in used.items()]
+        rows = [f"{name} 1 {self.counts.get(name, 0)} {by} Live 0x0\n" for name, by in used.items()]
         (self.proc / "modules").write_text("".join(rows))
         file = self.proc / "driver/nvidia/version"
         file.write_text(VERSION.format(version)) if version else file.unlink(missing_ok=True)
@@ -271,30 +272,34 @@ def test_check_mode_changes_nothing_and_shows_both_versions(machine: Machine) ->
     assert tree(machine.root) == before
 
 
-def test_modules_that_went_before_one_that_stays_are_loaded_again(machine: Machine) -> None:
+def test_a_module_in_use_is_named_before_another_one_is_unloaded(machine: Machine) -> None:
+    machine.counts["nvidia_drm"] = 1
+    machine.load(OLD, LOADED)
+    answer = machine.reload()
+    assert "in use is nvidia_drm, by a display" in answer["msg"]
+    assert set(machine.used) == set(LOADED)
+    assert machine.ran == [
+        "systemctl stop nvidia-persistenced",
+        "systemctl start nvidia-fabricmanager",
+        "systemctl start nvidia-persistenced",
+    ]
+    assert machine.marker["failed"]["said"] in answer["msg"]
+
+
+def test_the_count_of_a_module_that_others_use_is_no_obstacle(machine: Machine) -> None:
+    machine.counts["nvidia"] = 12
+    machine.load(OLD, LOADED)
+    assert machine.reload()["changed"]
+    assert machine.module.loaded() == NEW
+
+
+def test_modules_on_disk_are_not_loaded_beside_the_former_nvidia(machine: Machine) -> None:
     machine.refused = {"rmmod nvidia_modeset": "Module nvidia_modeset is in use"}
     answer = machine.reload()
     assert "rmmod nvidia_modeset: Module nvidia_modeset is in use" in answer["msg"]
-    assert set(machine.used) == set(LOADED)
-    assert [words for words in machine.ran if words.startswith("modprobe")] == [
-        "modprobe nvidia_uvm", "modprobe nvidia_drm",
-    ]  # fmt: skip
+    assert "; unloaded now: nvidia_drm, nvidia_uvm. Those on disk do not fit" in answer["msg"]
+    assert not any(words.startswith("modprobe") for words in machine.ran)
     assert machine.ran[-1] == "systemctl start nvidia-persistenced"
-
-
-def test_a_module_that_cannot_be_loaded_again_is_named_beside_the_first_error(
-    machine: Machine,
-) -> None:
-    machine.refused = {
-        "rmmod nvidia_modeset": "Module nvidia_modeset is in use",
-        "modprobe nvidia_uvm": "Invalid argument",
-    }
-    answer = machine.reload()
-    assert (
-        "rmmod nvidia_modeset: Module nvidia_modeset is in use;"
-        " nvidia_uvm is unloaded now: modprobe nvidia_uvm: Invalid argument"
-    ) in answer["msg"]
-    assert "nvidia_drm" in machine.used
     assert machine.marker["failed"]["said"] in answer["msg"]
 
 
@@ -317,12 +322,6 @@ def test_udev_handles_its_events_between_unloading_and_loading_and_before_the_da
         *["rmmod"] * 4, "/usr/bin/udevadm", *["modprobe"] * 6, "/usr/bin/udevadm",
     ]  # fmt: skip
     assert ran.index("systemctl start nvidia-persistenced") > ran.index(SETTLE, 8)
-
-
-def test_udev_handles_its_events_before_modules_are_loaded_again(machine: Machine) -> None:
-    machine.refused = {"rmmod nvidia_modeset": "Module nvidia_modeset is in use"}
-    assert machine.reload()["failed"]
-    assert machine.ran.index(SETTLE) < machine.ran.index("modprobe nvidia_uvm")
 
 
 @pytest.mark.parametrize("there", [True, False])
