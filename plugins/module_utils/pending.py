@@ -41,8 +41,12 @@ def read(state_dir=STATE_DIR):
         ) from error
 
 
-def required(because):
-    """Return a new marker: the driver is about to change, and nothing was tried yet."""
+def required(because, marker=None):
+    """Return a new marker: the driver is about to change, and nothing was tried yet.
+
+    It keeps what a killed reload left, which no reboot has restored.
+    """
+    reload = interrupted(marker)
     return {
         "schema": SCHEMA,
         "boot_id": boot_id(),
@@ -50,6 +54,7 @@ def required(because):
         "since": utc_now(),
         "tried": False,
         "failed": None,
+        **({"reload": reload} if reload else {}),
     }
 
 
@@ -61,6 +66,23 @@ def tried(marker, because):
 def failed(marker, because, said):
     """Return the marker after reloading the modules failed in this boot."""
     return dict(marker or required(because), failed={"boot_id": boot_id(), "said": said})
+
+
+def reloading(marker, because, modules, services):
+    """Return the marker for the time of a reload, with what it unloads and stops."""
+    reload = {"boot_id": boot_id(), "modules": modules, "services": services}
+    return dict(marker or required(because), reload=reload)
+
+
+def reloaded(marker):
+    """Return the marker after a reload has ended."""
+    return marker and {name: value for name, value in marker.items() if name != "reload"}
+
+
+def interrupted(marker):
+    """Return what a reload that was killed in this boot had unloaded and stopped; else None."""
+    reload = (marker or {}).get("reload")
+    return reload if reload and reload["boot_id"] == boot_id() else None
 
 
 def write(marker, state_dir=STATE_DIR):
@@ -78,4 +100,4 @@ def text(marker):
 
 def require(because, state_dir=STATE_DIR):
     """Mark a restart as pending. Call it before the change that makes the restart necessary."""
-    write(required(because), state_dir)
+    write(required(because, read(state_dir)), state_dir)

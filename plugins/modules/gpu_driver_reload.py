@@ -9,7 +9,8 @@ module: gpu_driver_reload
 short_description: Reload the NVIDIA kernel modules
 description:
   - Unloads the NVIDIA kernel modules in the order of their dependencies, loads those on disk, and
-    checks their version. Does nothing where that version is loaded. Fails before the first module
+    checks their version. Does nothing where that version is loaded, but finishes a reload that was
+    killed. Fails before the first module
     is unloaded where one is in use, by a display for example.
   - Stops the driver's own daemons (O(services)) and starts them again. Where another process holds
     a GPU, waits up to 20 seconds for its end, then fails before any change and reports its name,
@@ -205,41 +206,69 @@ class Reload:
         )
 
     def carry_out(self):
-        """Exchange the modules; whatever comes of it, the daemons are started afterwards."""
-        # Those that are enabled and do not run may have been stopped by a run that was killed.
-        active, enabled, before = self.are("is-active"), self.are("is-enabled"), modules()
+        """Exchange the modules, or finish what a killed run has begun.
+
+        Whatever comes of it, the daemons are started afterwards. The marker records what has to
+        run and to be loaded in the end, since a killed run leaves no other trace of it.
+        """
+        folder = self.module.params["state_dir"]
+        former = pending.read(folder)
+        begun = pending.interrupted(former)
+        if loaded() == self.version and not begun:
+            return
+        begun, before = begun or {"modules": [], "services": []}, modules()
+        # Those that are enabled and do not run wait for the driver that is loaded now.
+        active, enabled = self.are("is-active"), self.are("is-enabled")
+        names = [name for name in begun["modules"] if name not in before] + before
+        ran = [
+            unit for unit in self.module.params["services"] if unit in active + begun["services"]
+        ]
+        because = "driver {} is installed".format(self.version)
+        pending.write(pending.reloading(former, because, names, ran), folder)
         try:
-            for unit in reversed(active):
-                self.run("systemctl", "stop", unit)
-            # Somebody may have come meanwhile.
-            patiently(refuse_use, self.module.params["services"])
-            for name in before:
-                self.unload(name)
-                self.removed.append(name)
-            # Rules for removed devices may unload nvidia-uvm, also after it was loaded again.
-            self.settle()
-            for name in ["nvidia", "nvidia_uvm", *reversed(before)]:
-                self.run("modprobe", name)
-            # The daemons need the device files that rules create.
-            self.settle()
             if loaded() != self.version:
-                raise StateError(
-                    "modprobe loaded {}, wanted is {}: another module of that name comes first in "
-                    "/lib/modules".format(loaded() or "nothing", self.version)
-                )
+                self.remove(before, active)
+            self.load(names)
         finally:
             dead = [
                 unit
                 for unit in self.module.params["services"]
-                if unit in active + enabled
+                if unit in ran + enabled
                 and self.module.run_command(["systemctl", "start", unit])[0]
             ]
-        lost = sorted(set(dead) & set(active))
+            # Where modules are unloaded, the next run needs their names.
+            if {row.name for row in listed()} >= set(names):
+                pending.write(pending.reloaded(former), folder)
+        lost = sorted(set(dead) & set(ran))
         if lost:
             raise StateError(
                 "{} ran before and cannot be started now: see systemctl status".format(
                     ", ".join(lost)
                 )
+            )
+
+    def remove(self, names, active):
+        """Stop the daemons, and unload the modules."""
+        for unit in reversed(active):
+            self.run("systemctl", "stop", unit)
+        # Somebody may have come meanwhile.
+        patiently(refuse_use, self.module.params["services"])
+        for name in names:
+            self.unload(name)
+            self.removed.append(name)
+        # Rules for removed devices may unload nvidia-uvm, also after it was loaded again.
+        self.settle()
+
+    def load(self, names):
+        """Load the modules on disk, and check their version."""
+        for name in ["nvidia", "nvidia_uvm", *reversed(names)]:
+            self.run("modprobe", name)
+        # The daemons need the device files that rules create.
+        self.settle()
+        if loaded() != self.version:
+            raise StateError(
+                "modprobe loaded {}, wanted is {}: another module of that name comes first in "
+                "/lib/modules".format(loaded() or "nothing", self.version)
             )
 
 
@@ -263,12 +292,20 @@ def main():
         "changed": before != version,
         "diff": {"before": state.format(before or "not loaded"), "after": state.format(version)},
     }
-    if before == version:
-        module.exit_json(**answer)
     folder, reload = module.params["state_dir"], Reload(module)
     try:
-        patiently(refuse_holders, module.params["services"])
-        modules()
+        begun = pending.interrupted(pending.read(folder))
+    except StateError as error:
+        module.fail_json(msg=str(error), loaded=before, held=[])
+    if begun:
+        answer["changed"] = True
+        answer["diff"]["before"] += "a reload that was killed is not finished\n"
+    if not answer["changed"]:
+        module.exit_json(**answer)
+    try:
+        if before != version:
+            patiently(refuse_holders, module.params["services"])
+            modules()
         if not module.check_mode:
             with host_lock(folder):
                 reload.carry_out()

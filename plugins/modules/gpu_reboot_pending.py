@@ -69,7 +69,7 @@ def main():
         elif state == "tried":
             after = pending.tried(before, because)
         else:
-            after = pending.required(because)
+            after = pending.required(because, before)
         changed = before != after
         if changed and not module.check_mode:
             pending.write(after, folder)

@@ -32,6 +32,7 @@ def mig_host(mode: str, pending: str | None, holders: Sequence[Row] = DCGM, **dr
     return Host(document)
 
 
+CUT = {"modules": ["nvidia_peermem"], "services": ["nvidia-dcgm"]}
 REFUSED = {"boot_id": NOW, "said": "No such device"}
 ENGINE = [{"pid": 9, "user": "root", "command": "nv-hostengine", "unit": "docker-1.scope"}]
 # {what it is: (plan, host, action, words of because)}
@@ -88,6 +89,19 @@ CASES: dict[str, tuple[Row, Host, str, str]] = {
         "after the reboot that should have fixed it; loading it reports: No such device"),
     "rebooted by hand since": (
         plan(), host(None, reboot_pending=marker(False, BEFORE, REFUSED)), "reboot", "No such"),
+    "a reload was killed": (
+        plan(), host(reboot_pending={**marker(), "reload": {**CUT, "boot_id": NOW}}), "reload",
+        "a reload of the kernel modules was interrupted"),
+    "a reload was killed, and what it left cannot be loaded": (
+        plan(),
+        host(reboot_pending={**marker(failed=REFUSED), "reload": {**CUT, "boot_id": NOW}}),
+        "reload", "loading it reports: No such device"),
+    "a reload was killed in another boot": (
+        plan(), host(reboot_pending={**marker(), "reload": {**CUT, "boot_id": BEFORE}}), "none",
+        NEW),
+    "a reload was killed while the modules went": (
+        plan(), host(None, reboot_pending={**marker(), "reload": {**CUT, "boot_id": NOW}}),
+        "reload", "not loaded"),
     "never, a reload would do": (plan(reboot="never"), host(OLD), "reload", OLD),
     "never, somebody holds": (
         plan(reboot="never"), host(OLD, holders=HELD), "wait", "gpu_driver_reboot: never"),
@@ -208,6 +222,7 @@ def test_a_holder_that_is_gone_leaves_a_reload() -> None:
         ("upgraded, nothing holds", True),
         ("somebody holds", True),
         ("never, somebody holds", False),
+        ("a reload was killed", True),
         ("rebooted, cannot be loaded", False),
         ("no kernel has it", False),
     ],

@@ -23,6 +23,10 @@ LOADED = {"nvidia_drm": "-", "nvidia_uvm": "-", "nvidia_modeset": "nvidia_drm,",
           "nvidia": "nvidia_uvm,nvidia_modeset,", "ext4": "-"}  # fmt: skip
 
 
+class KilledError(BaseException):
+    """The module's process is killed: it runs no other command, not even in a finally."""
+
+
 class Machine:
     """A host's /proc, and the programs that change it."""
 
@@ -41,6 +45,7 @@ class Machine:
         self.refused: dict[str, str] = {}
         self.ran: list[str] = []
         self.waits = 0
+        self.killed_at: str | None = None
 
     def load(self, version: str | None, used: dict[str, str]) -> None:
         """What is loaded."""
@@ -64,13 +69,19 @@ class Machine:
 
     def command(self, words: list[str]) -> tuple[int, str, str]:
         """What the programs do."""
+        if self.killed_at in {" ".join(words), "dead"}:
+            self.killed_at = "dead"
+            raise KilledError
         if words[0] == "systemctl":
             if words[1] == "--quiet":
                 return int(self.units.get(words[3]) != words[2]), "", ""
             if words[1] == "stop":
                 self.end(5)
+                self.units[words[2]] = "stopped"
             if words[1] == "start" and words[2] in self.dead:
                 return 1, "", "control process exited"
+            if words[1] == "start":
+                self.units[words[2]] = "is-active"
         elif " ".join(words) in self.refused:
             return 1, "", self.refused[" ".join(words)]
         elif self.output:
@@ -88,6 +99,13 @@ class Machine:
     def reload(self, check: bool = False) -> dict[str, Any]:
         """Run the module."""
         return self.answer(self.module, check, version=NEW, state_dir=self.state)
+
+    def killed(self, command: str) -> None:
+        """Run the module until it is killed in place of a command; leaves what ran before it."""
+        self.killed_at = command
+        with pytest.raises(KilledError):
+            self.reload()
+        self.killed_at, self.ran = None, []
 
     @property
     def marker(self) -> Any:
@@ -200,7 +218,7 @@ def test_a_job_that_begins_while_the_modules_go_is_a_holder_and_no_fault_of_thei
     machine.command = begin  # type: ignore[method-assign]
     answer = machine.reload()
     assert [name.partition(" of ")[0] for name in answer["held"]] == ["python (pid 77"]
-    assert machine.marker is None
+    assert machine.marker["failed"] is None
 
 
 def test_a_daemon_that_outlives_the_stop_of_its_unit_is_a_fault(machine: Machine) -> None:
@@ -337,3 +355,91 @@ def test_udev_that_is_slow_or_absent_does_not_stop_the_reload(
     assert machine.reload()["changed"]
     assert machine.module.loaded() == NEW
     assert [("Timed out" in text) for text in warned] == [True, True] * there
+
+
+# A module that only a person has loaded, and a daemon that only a person has started.
+PEER = {"nvidia_peermem": "-", **LOADED, "nvidia": "nvidia_uvm,nvidia_modeset,nvidia_peermem,"}
+
+
+@pytest.fixture
+def peer(machine: Machine) -> Machine:
+    """A machine with a module and a daemon that no boot and no enabled unit starts."""
+    machine.load(OLD, PEER)
+    machine.units["nvidia-dcgm"] = "is-active"
+    return machine
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "systemctl stop nvidia-persistenced",
+        "rmmod nvidia_peermem",
+        "rmmod nvidia_modeset",
+        "rmmod nvidia",
+        "modprobe nvidia",
+        "modprobe nvidia_uvm",
+        "modprobe nvidia_peermem",
+        "systemctl start nvidia-dcgm",
+    ],
+)
+def test_the_run_after_a_killed_one_loads_and_starts_all_that_was_there(
+    peer: Machine, command: str
+) -> None:
+    peer.killed(command)
+    assert peer.reload()["changed"]
+    assert peer.module.loaded() == NEW
+    assert set(peer.used) == set(PEER)
+    assert peer.units["nvidia-dcgm"] == peer.units["nvidia-persistenced"] == "is-active"
+    assert "reload" not in peer.marker
+    assert not peer.reload()["changed"]
+
+
+def test_a_killed_reload_is_finished_without_stopping_what_runs(peer: Machine) -> None:
+    peer.killed("systemctl start nvidia-dcgm")
+    peer.reload()
+    assert not any(words.startswith(("rmmod", "systemctl stop")) for words in peer.ran)
+
+
+def test_check_mode_announces_the_rest_of_a_killed_reload_and_changes_nothing(
+    peer: Machine,
+) -> None:
+    peer.killed("modprobe nvidia_peermem")
+    before = tree(peer.root)
+    answer = peer.reload(check=True)
+    assert answer["changed"]
+    assert "a reload that was killed is not finished" in answer["diff"]["before"]
+    assert tree(peer.root) == before
+    assert peer.ran == []
+
+
+def test_a_reload_that_was_killed_in_another_boot_is_over(peer: Machine) -> None:
+    peer.killed("systemctl start nvidia-dcgm")
+    marker = peer.marker
+    marker["reload"]["boot_id"] = "another"
+    (peer.state / "reboot-pending.json").write_text(json.dumps(marker))
+    assert not peer.reload()["changed"]
+    assert peer.ran == []
+
+
+def test_modules_that_a_failed_reload_unloaded_are_loaded_by_the_next_one(peer: Machine) -> None:
+    peer.refused = {"rmmod nvidia_modeset": "Module nvidia_modeset is in use"}
+    assert peer.reload()["failed"]
+    assert peer.marker["reload"]["modules"][0] == "nvidia_drm"
+    peer.refused = {}
+    assert peer.reload()["changed"]
+    assert set(peer.used) == set(PEER)
+
+
+def test_a_marker_that_was_there_before_stays_as_it_was(peer: Machine) -> None:
+    marker = {"boot_id": "b", "because": "an upgrade", "tried": False, "failed": None}
+    peer.state.mkdir()
+    (peer.state / "reboot-pending.json").write_text(json.dumps(marker))
+    assert peer.reload()["changed"]
+    assert peer.marker == marker
+
+
+def test_a_marker_that_cannot_be_read_is_named_before_anything_is_stopped(peer: Machine) -> None:
+    peer.state.mkdir()
+    (peer.state / "reboot-pending.json").write_text("{")
+    assert "reboot-pending.json cannot be read" in peer.reload()["msg"]
+    assert peer.ran == []

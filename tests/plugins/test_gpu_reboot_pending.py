@@ -47,6 +47,18 @@ def test_a_marker_goes_its_way(module: ModuleType, run: Run, tmp_path: Path) -> 
     assert not run(module, state="absent", state_dir=state)["changed"]
 
 
+@pytest.mark.parametrize(("name", "kept"), [("boot-1", True), ("boot-2", False)])
+def test_a_killed_reload_of_this_boot_outlasts_the_next_change_of_the_driver(
+    module: ModuleType, run: Run, tmp_path: Path, name: str, kept: bool
+) -> None:
+    reload = {"boot_id": "boot-1", "modules": ["nvidia_peermem", "nvidia"], "services": ["dcgm"]}
+    noted = run(module, because="550 over 535", state_dir=tmp_path)["marker"]
+    (tmp_path / "reboot-pending.json").write_text(json.dumps({**noted, "reload": reload}))
+    boot(tmp_path, name)
+    marker = run(module, because="560 over 550", state_dir=tmp_path)["marker"]
+    assert marker.get("reload") == (reload if kept else None)
+
+
 def test_a_reboot_that_nobody_had_noted_before_is_noted(
     module: ModuleType, run: Run, tmp_path: Path
 ) -> None:

@@ -118,6 +118,13 @@ def test_check_mode_probes_once_and_promises_the_reload() -> None:
     assert played.asked == [("gpu_driver_reload", NEW)]
 
 
+def test_a_reload_that_was_killed_is_finished_where_the_driver_runs() -> None:
+    cut = {**marker(), "reload": {"boot_id": "boot-2", "modules": [], "services": ["dcgm"]}}
+    played = Played(host(reboot_pending=cut), host(reboot_pending=marker()))
+    assert played.run()["action"] == "none"
+    assert played.asked == [("gpu_driver_reload", NEW), ("gpu_reboot_pending", "absent")]
+
+
 def test_a_marker_that_is_taken_away_is_a_change() -> None:
     assert Played(host(reboot_pending=marker())).run()["changed"]
 

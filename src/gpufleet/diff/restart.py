@@ -49,6 +49,9 @@ def decide(
     state = _State(plan, host, None if held is None else tuple(held))
     off = state.off
     if off is None:
+        if state.interrupted and not state.idle:
+            because = f"a reload of the kernel modules was interrupted{state.also}"
+            return _decision("reload", because, gpufleet("provision", "--limit", name))
         changed = state.marker.get("boot_id") == state.boot_id
         if not (changed and driver["reboot"] == "always"):
             return _decision("none", state.idle or f"driver {state.loaded} runs as it is installed")
@@ -256,6 +259,13 @@ class _State:
     def rebooted(self) -> bool:
         """Whether the host was rebooted for this before."""
         return bool(self.marker.get("tried")) and self.marker.get("boot_id") != self.boot_id
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether a reload was killed in this boot after it had loaded the installed module."""
+        reload = mapping(self.marker.get("reload"))
+        loaded = self.loaded is not None and self.driver.get("on_disk") == self.loaded
+        return loaded and reload.get("boot_id") == self.boot_id
 
     @property
     def load_error(self) -> str | None:

@@ -176,6 +176,14 @@ class FailedReload(TypedDict):
     said: Annotated[str, "what the kernel or modprobe printed"]
 
 
+class StartedReload(TypedDict):
+    """A reload of the driver's modules that has begun; it stays where the run is killed."""
+
+    boot_id: Text | None
+    modules: Annotated[list[str], "the loaded modules before it, those that use others first"]
+    services: Annotated[list[str], "the units of the driver that ran before it"]
+
+
 class RestartMarker(TypedDict, total=False):
     """`reboot-pending.json`: what is installed is not what runs.
 
@@ -194,3 +202,4 @@ class RestartMarker(TypedDict, total=False):
     failed: Annotated[
         FailedReload | None, "the last time that the modules could not be loaded", UNCHECKED
     ]
+    reload: Annotated[StartedReload | None, "a reload that has not ended", UNCHECKED]
