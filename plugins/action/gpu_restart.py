@@ -10,6 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ansible.errors import AnsibleError
+from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 from ansible_collections.gpufleet.gpu.plugins.plugin_utils.control import require_package
 
@@ -29,11 +30,12 @@ class ActionModule(ActionBase):
 
     Takes the plan; returns what remains to be done as ``action``, ``because``, ``remedy``, and
     whether the installed driver runs as ``runs``.
-    Sets the marker of a pending restart before a reboot; removes it when nothing is pending.
+    Sets the marker of a pending restart before a reboot; removes it when nothing is pending, unless
+    ``keep_marker`` leaves that to a later task.
     """
 
     TRANSFERS_FILES = False
-    _VALID_ARGS = frozenset(["plan"])
+    _VALID_ARGS = frozenset(["plan", "keep_marker"])
 
     def run(self, tmp=None, task_vars=None):
         require_package(IMPORT_ERROR)
@@ -57,7 +59,8 @@ class ActionModule(ActionBase):
                 decision = self.decide(plan, host)
                 if reloaded.get("failed") and decision["action"] == "none":
                     return dict(result, **reloaded)
-        if decision["action"] in ("none", "reboot"):
+        settled = decision["action"] == "none" and not self.keeps_marker()
+        if settled or decision["action"] == "reboot":
             state = "tried" if decision["action"] == "reboot" else "absent"
             marked = self.module("gpu_reboot_pending", state=state, because=decision["because"])
             if marked.get("failed"):
@@ -83,6 +86,10 @@ class ActionModule(ActionBase):
             (host.section("kernel") or {}).get("boot_id") == BOOT_ID.read_text().strip()
         )
         return restart.decide(plan, host, control_node=local, held=held)
+
+    def keeps_marker(self):
+        """Whether a later task removes the marker."""
+        return boolean(self._task.args.get("keep_marker", False))
 
     def module(self, name, **arguments):
         """Run a module of the collection; returns its result."""

@@ -18,6 +18,11 @@ options:
     description: The host's plan, as M(gpufleet.gpu.gpu_plan) returns it.
     type: dict
     required: true
+  keep_marker:
+    description: Whether to leave the marker of a pending restart where nothing is pending. A later
+      task finds out whether the reboot has helped, and removes the marker then.
+    type: bool
+    default: false
 attributes:
   check_mode: {support: full}
   diff_mode: {support: full}

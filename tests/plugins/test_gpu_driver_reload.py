@@ -215,7 +215,7 @@ def test_a_job_that_begins_while_the_modules_go_is_a_holder_and_no_fault_of_thei
             machine.hold(77, "python")
         return command(words)
 
-    machine.command = begin  # type: ignore[method-assign]
+    machine.command = begin
     answer = machine.reload()
     assert [name.partition(" of ")[0] for name in answer["held"]] == ["python (pid 77"]
     assert machine.marker["failed"] is None

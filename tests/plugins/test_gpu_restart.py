@@ -27,13 +27,13 @@ class Played:
 
     def __init__(
         self, *looks: Any, given: Any = None, reload: Any = None, check: bool = False,
-        transport: str = "ssh",
+        transport: str = "ssh", keep: bool = False,
     ) -> None:  # fmt: skip
         self.looks, self.asked = list(looks), []  # type: ignore[var-annotated]
         self.mig: list[bool] = []
         self.reload = reload or {"changed": True}
         task = SimpleNamespace(
-            args={"plan": given or plan()}, check_mode=check, async_val=0, environment=None,
+            args={"plan": given or plan(), "keep_marker": keep}, check_mode=check, async_val=0, environment=None,
             _parent=None, diff=False,
         )  # fmt: skip
         connection = SimpleNamespace(transport=transport, _shell=SimpleNamespace(tmpdir="/tmp"))
@@ -127,6 +127,19 @@ def test_a_reload_that_was_killed_is_finished_where_the_driver_runs() -> None:
 
 def test_a_marker_that_is_taken_away_is_a_change() -> None:
     assert Played(host(reboot_pending=marker())).run()["changed"]
+
+
+def test_a_marker_that_a_later_task_removes_is_kept() -> None:
+    played = Played(host(reboot_pending=marker(True, "boot-1")), keep=True)
+    assert played.run()["action"] == "none"
+    assert played.asked == []
+
+
+def test_a_reboot_is_noted_also_where_a_later_task_removes_the_marker() -> None:
+    held = {**FAILED, "held": ["python (pid 77 of ada)"]}
+    played = Played(host(OLD, holders=HELD), reload=held, keep=True)
+    assert played.run()["action"] == "reboot"
+    assert played.asked[-1] == ("gpu_reboot_pending", "tried")
 
 
 @pytest.mark.parametrize(

@@ -19,13 +19,16 @@ import json
 from pathlib import Path
 from ansible.module_utils.basic import AnsibleModule
 place = Path({place!r})
-names = ("plan", "layout", "msg", "reboot_timeout")
+names = ("plan", "layout", "msg", "reboot_timeout", "keep_marker", "state")
 module = AnsibleModule(argument_spec={{name: {{"type": "raw"}} for name in names}})
 first, *rest = json.loads(place.read_text())
 place.write_text(json.dumps(rest or [first]))
+with place.with_name("ran").open("a") as ran:
+    said = [str(module.params[name]) for name in ("keep_marker", "state") if module.params[name]]
+    ran.write(" ".join([place.stem, *said]) + chr(10))
 module.exit_json(**first)
 """
-PLAY = {
+PLAY: dict[str, Any] = {
     "hosts": "localhost",
     "connection": "local",
     "gather_facts": False,
@@ -45,6 +48,12 @@ PLAY = {
     ],
 }
 WAITS = {"pending": [0], "because": "The MIG mode of GPU 0 is pending", "changed": True}
+REBOOTED = [{"rebooted": True, "changed": True}]
+# The unit that creates the instances at boot is a job for a moment.
+SYSTEMCTL = """#!/bin/sh
+echo systemctl >> {root}/ran
+rm {root}/job 2> /dev/null && echo Job=7 || echo Job=
+"""
 DONE = {"pending": [], "because": "", "changed": True}
 
 
@@ -53,14 +62,18 @@ def decided(*actions: str) -> list[dict[str, Any]]:
     return [{"action": each, "because": "the reason", "remedy": "the remedy"} for each in actions]
 
 
-def carry_out(root: Path, **answers: list[dict[str, Any]]) -> tuple[int, str]:
+def carry_out(
+    root: Path, play: dict[str, Any] | None = None, **answers: list[dict[str, Any]]
+) -> tuple[int, str]:
     """The status and output of a run of the role's tasks."""
     collection = root / "ansible_collections/gpufleet/gpu"
     shutil.copytree(ROOT / "roles/nvidia_driver", collection / "roles/nvidia_driver")
     shutil.copy(ROOT / "galaxy.yml", collection)
     restart = collection / "roles/nvidia_driver/tasks/restart.yml"
     restart.write_text(
-        restart.read_text().replace("ansible.builtin.reboot:", "gpufleet.gpu.reboot:")
+        restart.read_text()
+        .replace("ansible.builtin.reboot:", "gpufleet.gpu.reboot:")
+        .replace("delay: 5", "delay: 0")
     )
     modules = collection / "plugins/modules"
     modules.mkdir(parents=True)
@@ -70,9 +83,10 @@ def carry_out(root: Path, **answers: list[dict[str, Any]]) -> tuple[int, str]:
         (modules / f"{name}.py").write_text(STAND_IN.format(place=str(place)))
     systemctl = root / "bin/systemctl"
     systemctl.parent.mkdir()
-    systemctl.write_text("#!/bin/sh\necho Job=\n")
+    (root / "job").touch()
+    systemctl.write_text(SYSTEMCTL.format(root=root))
     systemctl.chmod(0o755)
-    (root / "play.json").write_text(json.dumps([PLAY]))
+    (root / "play.json").write_text(json.dumps([play or PLAY]))
     program = Path(sys.executable).with_name("ansible-playbook")
     interpreter = f"ansible_python_interpreter={sys.executable}"
     done = subprocess.run(
@@ -103,9 +117,53 @@ def test_a_pending_mig_mode_ends_in_instances_a_message_or_a_failure(
     status: int,
     says: str,
 ) -> None:
-    reboots = [{"rebooted": True, "changed": True}]
     found, output = carry_out(
-        tmp_path, gpu_restart=decided(*decisions), gpu_mig_layout=layouts, reboot=reboots
+        tmp_path,
+        gpu_restart=decided(*decisions),
+        gpu_mig_layout=layouts,
+        reboot=REBOOTED,
+        gpu_reboot_pending=[{"changed": True}],
     )
     assert found == status, output
     assert says in output
+
+
+@pytest.mark.parametrize(
+    ("second", "marker"), [(DONE, ["gpu_reboot_pending absent"]), (WAITS, [])], ids=["ok", "vain"]
+)
+def test_the_marker_outlasts_a_reboot_that_did_not_apply_the_mig_mode(
+    tmp_path: Path, second: dict[str, Any], marker: list[str]
+) -> None:
+    """The next run then fails with the reason, and does not reboot once more."""
+    carry_out(
+        tmp_path,
+        gpu_restart=decided("reboot", "none"),
+        gpu_mig_layout=[WAITS, second],
+        reboot=REBOOTED,
+        gpu_reboot_pending=[{"changed": True}],
+    )
+    assert (tmp_path / "ran").read_text().splitlines() == [
+        "gpu_mig_layout",
+        "gpu_restart",
+        "reboot",
+        # The driver is probed when the unit's job has ended.
+        "systemctl",
+        "systemctl",
+        "gpu_restart True",
+        "gpu_mig_layout",
+        *marker,
+    ]
+
+
+def test_a_rollback_whose_plan_does_not_name_mig_waits_for_no_unit(tmp_path: Path) -> None:
+    role = {"name": "gpufleet.gpu.nvidia_driver", "tasks_from": "restart"}
+    plan = {**PLAY["vars"]["gpu_plan"], "driver": {"managed": True}}
+    play = {
+        **PLAY,
+        "vars": {**PLAY["vars"], "gpu_plan": plan},
+        "tasks": [{"ansible.builtin.include_role": role}],
+    }
+    answers = decided("reboot", "none")
+    found, output = carry_out(tmp_path, play, gpu_restart=answers, reboot=REBOOTED)
+    assert found == 0, output
+    assert (tmp_path / "ran").read_text().splitlines() == ["gpu_restart", "reboot", "gpu_restart"]
