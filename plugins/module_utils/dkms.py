@@ -1,5 +1,5 @@
 # Apache-2.0, see LICENSE
-"""DKMS: why a build failed, half of an addition that was killed, and free disk space."""
+"""DKMS: why a build failed, what a killed or damaged one leaves, and free disk space."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import os
 import re
 
 from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.filesystems import free_space
+from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.module_files import damage
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import remove_tree
 
 TREE = "/var/lib/dkms"
@@ -42,6 +43,34 @@ def remove_half_added(tree=TREE):
     for path in glob.glob(os.path.join(tree, "nvidia*", "[0-9]*")):
         if not os.path.islink(path) and set(os.listdir(path)) <= {"build"}:
             remove_tree(path)
+
+
+def has_whole_build(module, version, kernel, tree=TREE):
+    """Whether DKMS keeps modules that it built for a kernel, and none of them is damaged."""
+    place = built_place(module, version, kernel, tree)
+    files = glob.glob(os.path.join(glob.escape(place), "*/module/*.ko*"))
+    return bool(files) and not any(damage(path) for path in files)
+
+
+def forget_build(module, version, kernel, tree=TREE):
+    """Remove what DKMS keeps of its build for a kernel, and the link that marks it as installed.
+
+    No command of DKMS does this in every release. Before 3.0.7 `dkms build --force` keeps a build
+    that is there. Ubuntu 20.04 (2.8.1) has no `dkms unbuild`. `dkms remove` forgets the whole
+    version with the last kernel, so a run that is killed there leaves nothing to build from. And
+    where a file of the build is missing, 2.8 refuses both.
+    """
+    for link in glob.glob(
+        os.path.join(glob.escape(os.path.join(tree, module)), "kernel-%s-*" % glob.escape(kernel))
+    ):
+        if os.path.islink(link) and os.readlink(link).split("/")[-3:-1] == [version, kernel]:
+            os.unlink(link)
+    remove_tree(built_place(module, version, kernel, tree))
+
+
+def built_place(module, version, kernel, tree):
+    """The directory of DKMS with what it built for a kernel."""
+    return os.path.join(tree, module, version, kernel)
 
 
 def nearest(path):

@@ -9,7 +9,8 @@ module: gpu_driver_modules
 short_description: Build the driver's kernel modules for every installed kernel
 description:
   - Checks that every kernel with an image, and the running one, has the modules of the declared
-    version and kind, and builds missing or wrong ones with DKMS.
+    version and kind, and builds missing or wrong ones with DKMS. Where a module is damaged, it is
+    built from its source, and not installed from what DKMS keeps of an earlier build.
   - Rebuilds an initramfs that would load nouveau or another version of the driver, and checks its
     contents afterwards.
   - In a container the running kernel belongs to the machine and is ignored.
@@ -69,7 +70,13 @@ import os
 import re
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpufleet.gpu.plugins.module_utils.dkms import end_of_log, free_mib
+from ansible_collections.gpufleet.gpu.plugins.module_utils.dkms import (
+    TREE,
+    end_of_log,
+    forget_build,
+    free_mib,
+    has_whole_build,
+)
 from ansible_collections.gpufleet.gpu.plugins.module_utils.driver_rules import (
     DEBIAN_HEADERS,
     REDHAT_HEADERS,
@@ -155,7 +162,8 @@ class Modules:
         if not row["headers"]:
             names = REDHAT_HEADERS if self.dnf else DEBIAN_HEADERS
             raise StateError(without_headers(kernel, names))
-        trees = sorted({r["module"] for r in dkms_of(self.host) if r["version"] == version})
+        known = [row for row in dkms_of(self.host) if row["version"] == version]
+        trees = sorted({entry["module"] for entry in known})
         if not trees:
             raise StateError(
                 "kernel {}: DKMS does not know the driver {}, so its package with the modules is "
@@ -166,10 +174,21 @@ class Modules:
                 )
             )
         dkms = self.module.get_bin_path("dkms", True)
-        # What DKMS keeps of a build may be as damaged as what it installed.
-        verbs = ("build", "install") if damaged(row) else ("install",)
-        for tree, verb in ((tree, verb) for tree in trees for verb in verbs):
-            words = [dkms, verb, "--force", "{}/{}".format(tree, version), "-k", kernel]
+        installed = {
+            entry["module"]
+            for entry in known
+            if entry["kernel"] == kernel and entry["state"] == "installed"
+        }
+        for tree in trees:
+            named = "{}/{}".format(tree, version)
+            # DKMS does not install what it takes for installed: before 3.0.7 not with --force.
+            if tree in installed:
+                self.module.run_command([dkms, "uninstall", named, "-k", kernel])
+            place = (tree, version, kernel, self.host.path(TREE))
+            # What DKMS keeps of a build may be as damaged as what it installed.
+            if damaged(row) or not has_whole_build(*place):
+                forget_build(*place)
+            words = [dkms, "install", "--force", named, "-k", kernel]
             status, out, err = self.module.run_command(words)
             if status:
                 raise StateError(self.build_error(kernel, tree, out + err))

@@ -31,6 +31,9 @@ def modules(plan: Plan, host: Host) -> Iterator[Fault]:
         remedy = f"{provision(plan)} (on the host: {_repair(host, version, lacks_headers)})"
         if not module:
             why = f", and no headers ({headers(host, version)}) to build it with" * lacks_headers
+            # What DKMS takes for installed, dkms autoinstall leaves as it is.
+            if not lacks_headers and _is_marked(host, version, have):
+                remedy = f"{provision(plan)} (on the host: {_rebuild(host, version)})"
             yield Fault(
                 f"{name} has no NVIDIA module{why}: a host that boots it has no GPU", remedy
             )
@@ -122,10 +125,21 @@ def _rebuild(host: Host, kernel: str) -> str:
     if not trees:
         again = "reinstall the package that has the module, then depmod"
         return shell(again, kernel, instead=f"{again} {quoted(kernel)}")
-    by_hand = f"build and install it again for {quoted(kernel)}: dkms build, dkms install --force"
-    build = shell("dkms build --force -k", kernel, trees[0], instead=by_hand)
+    by_hand = f"remove and install it again for {quoted(kernel)}: dkms remove, dkms install"
+    # Before DKMS 3.0.7 neither build nor install changes with --force what is there already.
+    remove = shell("dkms remove -k", kernel, trees[0], instead=by_hand)
     install = shell("dkms install --force -k", kernel, trees[0], instead=by_hand)
-    return by_hand if build == install else f"{build} && {install}"
+    return by_hand if remove == install else f"{remove} && {install}"
+
+
+def _is_marked(host: Host, kernel: str, driver: str | None) -> bool:
+    """Whether DKMS takes the modules of this driver for installed."""
+    return any(
+        row.get("kernel") == kernel
+        and row.get("version") == driver
+        and row.get("state") == "installed"
+        for row in mappings(part(host, "driver").get("dkms"))
+    )
 
 
 def _repair(host: Host, kernel: str, lacks_headers: bool) -> str:

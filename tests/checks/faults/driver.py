@@ -323,7 +323,7 @@ def kernel_installed_later_by_rpm(plan: Document, snapshot: Document) -> None:
 @fault(
     "driver.modules",
     cause=f"Kernel {RUNNING} (it runs, it boots next) has no NVIDIA module",
-    remedy="dkms autoinstall",
+    remedy=f"dkms remove -k {RUNNING} nvidia/535.261.03 && dkms install --force -k {RUNNING}",
 )
 def module_of_the_running_kernel_deleted(plan: Document, snapshot: Document) -> None:
     kernel(snapshot)["modules"] = []
@@ -333,7 +333,7 @@ def module_of_the_running_kernel_deleted(plan: Document, snapshot: Document) -> 
     "driver.modules",
     cause=f"Kernel {RUNNING} (it runs, it boots next) cannot load"
     f" /lib/modules/{RUNNING}/updates/dkms/nvidia.ko: it is empty",
-    remedy=f"dkms build --force -k {RUNNING} nvidia/535.261.03 && dkms install --force",
+    remedy=f"dkms remove -k {RUNNING} nvidia/535.261.03 && dkms install --force -k {RUNNING}",
 )
 def module_that_a_power_failure_left_empty(plan: Document, snapshot: Document) -> None:
     kernel(snapshot)["modules"][0].update(version=None, license=None, error="it is empty")
