@@ -304,7 +304,11 @@ def adapters(bridge: bool | None, rdma: bool = True) -> dict[str, Any]:
         (2, guest(network=adapters(None)), True),
         (2, guest(network=adapters(False)), False),
         (2, guest(network={"adapters": [], "devices": []}), False),
-        (2, guest(driver={"cuinit": 0, "fabric": FABRIC}), False),
+        # CUDA starts without a fabric manager, or it started before the fabric manager failed.
+        (2, guest(driver={"cuinit": 0, "fabric": {**FABRIC, "enabled": False}}), False),
+        (2, guest(driver={"cuinit": 0, "fabric": FABRIC}), True),
+        (2, guest(driver={"cuinit": 0, "fabric": FABRIC}, network=adapters(None)), True),
+        (2, guest(driver={"cuinit": 0, "fabric": FABRIC}, network=adapters(False)), False),
         (2, guest(driver={"cuinit": 0}, network=adapters(True)), True),
         (2, guest(driver={"cuinit": 802}), True),
     ],

@@ -130,7 +130,9 @@ def _managed_below(host: Host) -> bool:
     """Whether a guest's NVSwitches are managed by the machine below, or serve no other GPU of it.
 
     A fabric manager exits there with nothing to do. A guest that has a whole board has also the
-    bridges by which the fabric manager reaches the NVSwitches.
+    bridges by which the fabric manager reaches the NVSwitches. Its fabric manager may have failed
+    after CUDA started, so where bridges may be unknown, an enabled unit is kept: without it CUDA
+    does not start after the next boot.
     """
     if not driver_running.may_lack_fabric(host):
         return False
@@ -147,5 +149,6 @@ def _managed_below(host: Host) -> bool:
         if row.get("vendor") == ADAPTERS and bridges.get(str(row.get("address"))) is not False
     ]
     without = bool(network) and not unknown
-    starts = mapping(host.section("driver")).get("cuinit") == 0
-    return len(host.gpus) == 1 or starts or without
+    driver = mapping(host.section("driver"))
+    starts, enabled = driver.get("cuinit") == 0, mapping(driver.get("fabric")).get("enabled")
+    return len(host.gpus) == 1 or without or (starts and not enabled)
