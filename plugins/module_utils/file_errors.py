@@ -27,12 +27,13 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.filesystems imp
 AGAIN = "; then run gpufleet provision again"
 
 
-def fail(module, error, *places):
+def fail(module, error, *places, **values):
     """End a module with an error, and with the reason where a file could not be changed.
 
-    ``places``: what it writes besides the paths among its parameters.
+    ``places``: what it writes besides the paths among its parameters. ``values``: what it returns
+    besides the message.
     """
-    module.fail_json(msg=explained(error, [*places, *_paths_in(module.params)]))
+    module.fail_json(msg=explained(error, [*places, *_paths_in(module.params)]), **values)
 
 
 def _paths_in(value):

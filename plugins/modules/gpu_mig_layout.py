@@ -11,7 +11,7 @@ description:
   - Enables or disables MIG, and creates exactly the declared instances, each with one compute
     instance. Does not change a GPU that has them, or that the layout does not name.
   - Instances in use cannot be removed. No process is killed; the error names the GPU, and the next
-    run continues.
+    run continues. A failure is reported as C(changed) where other GPUs were changed before.
   - Where a GPU is in use, or belongs to a virtual machine, nvidia-smi leaves the mode pending until
     the next reset of the GPU. The module then warns and returns RV(pending); the host has to
     be rebooted, or the programs ended, before the next run.
@@ -110,6 +110,13 @@ class Gpus:
         if wanted:
             self.smi("mig", "-i", gpu, "-cgi", ",".join(wanted), "-C")
 
+    def changed_since(self, rows):
+        """Whether a GPU is no longer as it was; also where nvidia-smi does not answer."""
+        try:
+            return self.probe() != rows
+        except StateError:
+            return True
+
     def listed(self, gpu, what):
         """Return nvidia-smi's list of instances; it ends with an error where there are none."""
         _, out, _ = self.module.run_command([self.program, "mig", "-i", gpu, what])
@@ -173,9 +180,8 @@ def main():
     module = AnsibleModule(
         argument_spec={"layout": {"type": "dict", "required": True}}, supports_check_mode=True
     )
-    layout = module.params["layout"]
+    layout, gpus, rows = module.params["layout"], Gpus(module), None
     try:
-        gpus = Gpus(module)
         rows = gpus.probe()
         todo, pending = differing(rows, layout), []
         if todo and not module.check_mode:
@@ -207,7 +213,9 @@ def main():
             },
         )
     except StateError as error:
-        fail(module, error)
+        # What was changed before the failure has to be described to container engines.
+        begun = rows is not None and not module.check_mode
+        fail(module, error, changed=begun and gpus.changed_since(rows))
 
 
 if __name__ == "__main__":

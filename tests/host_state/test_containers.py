@@ -232,6 +232,53 @@ def test_a_specification_of_other_mig_instances_is_made_again(
     assert (because or "") in "".join(found)
 
 
+def access(*instances: str) -> dict[str, int]:
+    """The driver's capabilities for MIG, with a number for each GPU and compute instance."""
+    numbers = {"mig/config": 1, "mig/monitor": 2}
+    for name in instances:
+        gpu, gi = name.split(":")
+        first = 3 + 100 * int(gpu) + 10 * int(gi)
+        numbers[f"gpu{gpu}/mig/gi{gi}/access"] = first
+        numbers[f"gpu{gpu}/mig/gi{gi}/ci0/access"] = first + 1
+    return numbers
+
+
+@pytest.mark.parametrize(
+    ("devices", "nodes", "there", "because"),
+    [
+        # The same names, before and after two GPU instances were exchanged for two others.
+        (["0:0", "0:1", "all"], [13, 14, 23, 24], access("0:1", "0:2"), None),
+        (["0:0", "0:1", "all"], [13, 14, 23, 24], access("0:1", "0:5"),
+         "does not name /dev/nvidia-caps/nvidia-cap54 (gpu0/mig/gi5/ci0/access)"),
+        (["0:0", "1", "all"], [13, 14, 23, 24], access("0:1"),
+         "names /dev/nvidia-caps/nvidia-cap23, which belongs to no MIG instance"),
+        (["0", "1", "all"], [1, 2], access(), None),
+        # A GPU instance that has no compute instance.
+        (["0:0", "all"], [13, 14], {**access("0:1"), "gpu0/mig/gi2/access": 23}, None),
+        (["all"], [], access("0:1"), None),
+        (["0:0", "all"], [13, 14], None, None),
+        (["0:0", "all"], [13, 14], {}, None),
+        (["0:0", "all"], None, access("0:5"), None),
+    ],
+)  # fmt: skip
+def test_a_specification_with_nodes_of_other_mig_instances_is_made_again(
+    host: Row,
+    devices: list[str],
+    nodes: list[int] | None,
+    there: dict[str, int] | None,
+    because: str | None,
+) -> None:
+    """A run may be killed between the change of the instances and the specification."""
+    section = host["sections"]["containers"]["data"]
+    section["cdi"][0]["devices"] = devices
+    if nodes is not None:
+        section["cdi"][0]["mig_nodes"] = nodes
+    section["mig_capabilities"] = there
+    found = [row["because"] for row in rows(DECLARATION, host)]
+    assert len(found) == bool(because)
+    assert (because or "") in "".join(found)
+
+
 def test_without_cards_nothing_is_asked_of_them(host: Row) -> None:
     there = host["sections"]["containers"]["data"]
     there["cdi"], there["dev_char"] = [], {"missing": ["/dev/char/195:0"]}

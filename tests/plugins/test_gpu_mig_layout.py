@@ -161,6 +161,16 @@ def test_a_gpu_in_use_is_reported(cards: Cards) -> None:
     assert cards.state == [("Enabled", ["7g.80gb"])]
 
 
+@pytest.mark.parametrize("first", [gpu(), gpu("Enabled", HALVES)])
+def test_a_failure_says_whether_gpus_were_changed_before(cards: Cards, first: Any) -> None:
+    """Container engines need a new specification of those that were."""
+    cards.have(first, gpu("Enabled", ["7g.80gb"], busy=True))
+    answer = cards.split({"all": HALVES})
+    assert answer["failed"]
+    assert answer["changed"] is (first["mode"] == "Disabled")
+    assert not cards.split({"all": HALVES}, check=True).get("failed")
+
+
 def test_a_gpu_without_mig_is_refused(cards: Cards) -> None:
     cards.have(gpu("[N/A]"))
     assert "does not know MIG" in cards.split({"all": HALVES})["msg"]

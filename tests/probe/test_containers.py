@@ -99,7 +99,8 @@ def test_what_stands_there_is_read(root: Path) -> None:
         "toolkit": {"version": "1.17.8-1", "held": True, "candidate": None},
         "configuration": None,
         "cdi": [{"path": "/run/cdi/nvidia.yaml", "driver_version": "535.261.03",
-                 "devices": ["0", "all"], "error": None}],
+                 "devices": ["0", "all"], "mig_nodes": [], "error": None}],
+        "mig_capabilities": None,
         "dev_char": {"missing": []},
         "wrapper": "/usr/local/bin/nvidia-docker",
         "run": None,
@@ -248,6 +249,30 @@ def test_a_json_specification_that_cannot_be_read_is_damaged_not_empty(
 ) -> None:
     put(root, "run/cdi/nvidia.json", text)
     assert "not the JSON that engines read" in probe_tree(root)["cdi"][0]["error"]
+
+
+SPLIT_SPECS = {
+    "yaml": "devices:\n- containerEdits:\n    deviceNodes:\n    - path: {0}21\n    - path: {0}120\n"
+    "    - path: {0}21\n  name: '0:0'\nkind: nvidia.com/gpu\n",
+    "json": '{{"kind": "nvidia.com/gpu", "devices": [{{"name": "0:0", "containerEdits":'
+    ' {{"deviceNodes": [{{"path": "{0}120"}}, {{"path": "{0}21"}}]}}}}]}}',
+}
+
+
+@pytest.mark.parametrize("kind", ["yaml", "json"])
+@pytest.mark.parametrize("slash", ["/", "\\/"])
+def test_the_nodes_of_mig_instances_are_read(root: Path, kind: str, slash: str) -> None:
+    (root / "run/cdi/nvidia.yaml").unlink()
+    text = SPLIT_SPECS[kind].format("/dev/nvidia-caps/nvidia-cap".replace("/", slash))
+    put(root, f"run/cdi/nvidia.{kind}", text)
+    top = "proc/driver/nvidia/capabilities"
+    for name, number in (("mig/config", 1), ("gpu0/mig/gi2/access", 21),
+                         ("gpu0/mig/gi2/ci0/access", 22), ("fabric-imex-mgmt", 3)):  # fmt: skip
+        put(root, f"{top}/{name}", f"DeviceFileMinor: {number}\nDeviceFileMode: 256\n")
+    found = probe_tree(root)
+    assert [spec["mig_nodes"] for spec in found["cdi"]] == [[21, 120]]
+    assert found["mig_capabilities"] == {
+        "mig/config": 1, "gpu0/mig/gi2/access": 21, "gpu0/mig/gi2/ci0/access": 22}  # fmt: skip
 
 
 def test_links_are_required_of_no_node_that_nvidia_ctk_never_links(root: Path) -> None:

@@ -1,9 +1,11 @@
-"""What the role does about a pending MIG mode: its tasks, run with stand-ins for their modules."""
+"""What the role does about MIG that is pending or fails: its tasks, run with stand-ins for their
+modules."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -19,7 +21,7 @@ import json
 from pathlib import Path
 from ansible.module_utils.basic import AnsibleModule
 place = Path({place!r})
-names = ("plan", "layout", "msg", "reboot_timeout", "keep_marker", "state")
+names = ("plan", "layout", "msg", "reboot_timeout", "keep_marker", "name", "state", "enabled", "daemon_reload")
 module = AnsibleModule(argument_spec={{name: {{"type": "raw"}} for name in names}})
 first, *rest = json.loads(place.read_text())
 place.write_text(json.dumps(rest or [first]))
@@ -63,18 +65,19 @@ def decided(*actions: str) -> list[dict[str, Any]]:
 
 
 def carry_out(
-    root: Path, play: dict[str, Any] | None = None, **answers: list[dict[str, Any]]
+    root: Path, play: dict[str, Any] = PLAY, **answers: list[dict[str, Any]]
 ) -> tuple[int, str]:
     """The status and output of a run of the role's tasks."""
     collection = root / "ansible_collections/gpufleet/gpu"
     shutil.copytree(ROOT / "roles/nvidia_driver", collection / "roles/nvidia_driver")
     shutil.copy(ROOT / "galaxy.yml", collection)
-    restart = collection / "roles/nvidia_driver/tasks/restart.yml"
-    restart.write_text(
-        restart.read_text()
-        .replace("ansible.builtin.reboot:", "gpufleet.gpu.reboot:")
-        .replace("delay: 5", "delay: 0")
-    )
+    for name, module in (("restart", "reboot"), ("mig", "systemd_service")):
+        tasks = collection / f"roles/nvidia_driver/tasks/{name}.yml"
+        tasks.write_text(
+            tasks.read_text()
+            .replace(f"ansible.builtin.{module}:", f"gpufleet.gpu.{module}:")
+            .replace("delay: 5", "delay: 0")
+        )
     modules = collection / "plugins/modules"
     modules.mkdir(parents=True)
     for name, results in answers.items():
@@ -86,7 +89,7 @@ def carry_out(
     (root / "job").touch()
     systemctl.write_text(SYSTEMCTL.format(root=root))
     systemctl.chmod(0o755)
-    (root / "play.json").write_text(json.dumps([play or PLAY]))
+    (root / "play.json").write_text(json.dumps([play]))
     program = Path(sys.executable).with_name("ansible-playbook")
     interpreter = f"ansible_python_interpreter={sys.executable}"
     done = subprocess.run(
@@ -167,3 +170,31 @@ def test_a_rollback_whose_plan_does_not_name_mig_waits_for_no_unit(tmp_path: Pat
     found, output = carry_out(tmp_path, play, gpu_restart=answers, reboot=REBOOTED)
     assert found == 0, output
     assert (tmp_path / "ran").read_text().splitlines() == ["gpu_restart", "reboot", "gpu_restart"]
+
+
+@pytest.mark.parametrize("there", [True, False], ids=["containers", "no containers"])
+@pytest.mark.parametrize("changed", [True, False], ids=["changed", "unchanged"])
+def test_instances_that_a_failed_change_made_are_described_to_engines(
+    tmp_path: Path, changed: bool, there: bool
+) -> None:
+    """The change failed at a later GPU: those before it have other instances now."""
+    unit = tmp_path / "gpufleet-containers.service"
+    if there:
+        unit.touch()
+    role = {"name": "gpufleet.gpu.nvidia_driver", "tasks_from": "mig"}
+    # The paths of the role's own variables are not those of this machine.
+    places = {
+        "__nvidia_driver_containers_unit": str(unit),
+        "__nvidia_driver_mig_unit": str(tmp_path / "mig.service"),
+        "__nvidia_driver_mig_link": str(tmp_path / "wants/mig.service"),
+        "__nvidia_driver_pending": {"runs": True},
+    }
+    play = {**PLAY, "tasks": [{"ansible.builtin.include_role": role, "vars": places}]}
+    failed = {"failed": True, "changed": changed, "msg": "GPU 3 is in use"}
+    found, output = carry_out(
+        tmp_path, play, gpu_mig_layout=[failed], systemd_service=[{"changed": True}]
+    )
+    assert found == 2, output
+    assert "GPU 3 is in use" in output
+    written = "Write the specification of the GPUs for container engines] *** changed:"
+    assert (re.sub(r"\*+", "***", output).count(written) == 1) is (changed and there), output

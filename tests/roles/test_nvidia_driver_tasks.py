@@ -29,6 +29,13 @@ def tasks(name: str) -> list[dict[str, Any]]:
     return read
 
 
+def mig_tasks(part: str) -> list[dict[str, Any]]:
+    """The tasks of one part of the file for MIG, which is one block."""
+    [block] = tasks("mig")
+    found: list[dict[str, Any]] = block[part]
+    return found
+
+
 def places(name: str) -> list[str]:
     """The names of the tasks of a file, in their order."""
     return [task["name"] for task in tasks(name)]
@@ -92,7 +99,7 @@ def test_services_start_and_mig_changes_only_with_the_installed_driver(
     assert unit["enabled"] is True
     state = templar.template(trusted(unit["state"]))
     assert state == ("started" if started else "omitted")
-    layout = next(each for each in tasks("mig") if "gpufleet.gpu.gpu_mig_layout" in each)
+    layout = next(each for each in mig_tasks("block") if "gpufleet.gpu.gpu_mig_layout" in each)
     assert templar.evaluate_conditional(trusted(layout["when"])) is mig
     handlers = yaml.safe_load((TASKS.parent / "handlers" / "main.yml").read_text())
     assert templar.evaluate_conditional(trusted(handlers[0]["when"])) is started
@@ -246,7 +253,7 @@ def test_a_mig_layout_that_is_no_longer_declared_is_not_created_at_boot() -> Non
 
 
 def test_a_pending_mig_mode_is_left_to_the_reboot_after_the_boot_unit_is_written() -> None:
-    found = tasks("mig")
+    found = mig_tasks("block")
     names = [task["name"] for task in found]
     at = names.index("Reset the GPUs whose MIG mode is pending")
     last = found[at]
@@ -270,7 +277,7 @@ def test_the_boot_unit_has_the_specification_written_after_the_instances_exist()
 
 
 def test_changed_mig_instances_are_described_to_container_engines() -> None:
-    last = tasks("mig")[-1]
+    last = mig_tasks("always")[-1]
     assert last["ansible.builtin.systemd_service"]["state"] == "restarted"
     assert last["when"] == [
         "__nvidia_driver_mig is changed or __nvidia_driver_mig_rebooted | default({}) is changed",

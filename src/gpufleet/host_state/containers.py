@@ -22,6 +22,9 @@ RUNTIME = "nvidia"
 CDI_SINCE = "25.0"
 # What nvidia-ctk names a GPU, or a MIG instance of it, by number: 0 and 0:1, or gpu0 and mig0:1.
 INDEX = re.compile(r"(?:gpu|mig)?(\d+)(:\d+)?")
+# The capability of a MIG instance that programs compute in, and the node by which they have it.
+COMPUTE_INSTANCE = re.compile(r"gpu\d+/mig/gi\d+/ci\d+/access")
+CAPABILITY_NODE = "/dev/nvidia-caps/nvidia-cap"
 # What a container may lose and still compute: profilers and displays use these.
 UNNEEDED_NODES = ("/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
 # What a missing link of /dev/char means: systemd from 240 on, with a runc of its time, needs none.
@@ -112,26 +115,53 @@ def stale(wanted: Mapping[str, Any], host: Host) -> Iterator[str]:
         elif spec.get("devices") == []:
             yield f"{spec.get('path')} describes no GPU"
         else:
-            yield from _other_instances(spec, mappings(mapping(host.section("gpus")).get("mig")))
+            yield from _other_instances(
+                spec,
+                mappings(mapping(host.section("gpus")).get("mig")),
+                mapping(host.containers.get("mig_capabilities")),
+            )
     missing = _texts(mapping(host.containers.get("dev_char")).get("missing"))
     if missing:
         yield f"{missing[0]} is missing: {WITHOUT_LINK}"
 
 
-def _other_instances(spec: Row, mig: list[Row]) -> Iterator[str]:
-    """On which GPU a specification names another number of MIG instances than there is."""
+def _other_instances(spec: Row, mig: list[Row], capabilities: Row) -> Iterator[str]:
+    """In what a specification's MIG instances differ from those that there are."""
     names = _texts(spec.get("devices"))
     # Names of another kind, such as UUIDs, do not say which GPU an instance belongs to.
     if not any(INDEX.fullmatch(name) for name in names):
         return
     named = Counter(at[1] for name in names if (at := INDEX.fullmatch(name)) and at[2])
-    for row in mig:
-        have = len(_texts(row.get("instances")))
-        if named[str(row.get("gpu"))] != have:
+    have = {str(row.get("gpu")): len(_texts(row.get("instances"))) for row in mig}
+    off = [gpu for gpu, count in have.items() if named[gpu] != count]
+    for gpu in off:
+        yield (
+            f"{spec.get('path')} names {named[gpu]} MIG instances of GPU {gpu}, which has"
+            f" {have[gpu]}: it was written before they changed"
+        )
+    if not off and "mig_nodes" in spec:
+        yield from _other_nodes(spec, capabilities)
+
+
+def _other_nodes(spec: Row, capabilities: Row) -> Iterator[str]:
+    """The first node of a MIG instance that differs.
+
+    Instances of other sizes may have the names of those that were there.
+    """
+    numbers = set(spec["mig_nodes"])
+    for name, number in sorted(capabilities.items()):
+        # A GPU instance without a compute instance is no device.
+        if COMPUTE_INSTANCE.fullmatch(name) and number not in numbers:
             yield (
-                f"{spec.get('path')} names {named[str(row.get('gpu'))]} MIG instances of GPU"
-                f" {row.get('gpu')}, which has {have}: it was written before they changed"
+                f"{spec.get('path')} does not name {CAPABILITY_NODE}{number} ({name}): it was"
+                " written before the MIG instances changed"
             )
+            return
+    if gone := numbers - set(capabilities.values()) if capabilities else set():
+        yield (
+            f"{spec.get('path')} names {CAPABILITY_NODE}{min(gone)}, which belongs to no MIG"
+            " instance: it was written before they changed"
+        )
 
 
 def running_with_gpus(host: Host) -> list[str]:

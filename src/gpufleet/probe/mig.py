@@ -10,6 +10,9 @@ from .text import first_match, is_number
 BOOT_UNIT = "gpufleet-mig.service"
 BOOT_DIRECTORY = "/etc/systemd/system/"
 QUERY = "--query-gpu=index,mig.mode.current,mig.mode.pending"
+# Each file has the number N of the node /dev/nvidia-caps/nvidia-capN that gives a capability.
+CAPABILITIES = "/proc/driver/nvidia/capabilities/"
+CAPABILITY_FILES = ("mig/*", "gpu*/mig/gi*/access", "gpu*/mig/gi*/ci*/access")
 MODES = {"Enabled": "on", "Disabled": "off"}
 KNOWN_MODE = re.compile(r"^\[?(enabled|disabled|n/a|not supported)\]?$", re.IGNORECASE)
 
@@ -64,3 +67,19 @@ def parse_mig(modes, listing):
         if name and index in cards:
             cards[index]["instances"].append(name)
     return list(cards.values())
+
+
+def capabilities_of(host):
+    """{capability: its number}, such as {"gpu0/mig/gi1/access": 12}; None where it is not known."""
+    if not host.exists(CAPABILITIES):
+        return None
+    found = {}
+    for pattern in CAPABILITY_FILES:
+        for name in host.glob(CAPABILITIES + pattern):
+            try:
+                number = first_match(r"DeviceFileMinor: *(\d+)", host.text_or_none(name))
+            except OSError:
+                return None
+            if number:
+                found[name[len(CAPABILITIES) :]] = int(number)
+    return found

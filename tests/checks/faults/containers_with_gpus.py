@@ -24,6 +24,13 @@ def instances_described_that_are_gone(plan: Document, snapshot: Document) -> Non
     data(snapshot, "containers")["cdi"][0]["devices"] = ["0:0", "1", "all"]
 
 
+@fault("containers.cdi", cause="names /dev/nvidia-caps/nvidia-cap12, which", remedy=PROVISION)
+def node_described_of_an_instance_that_is_gone(plan: Document, snapshot: Document) -> None:
+    there = data(snapshot, "containers")
+    there["cdi"][0]["mig_nodes"] = [12]
+    there["mig_capabilities"] = {"mig/config": 1, "mig/monitor": 2}
+
+
 @fault("containers.gpus", cause="has 1 GPUs, declared are 2", remedy="gpu.count")
 def one_gpu_in_the_container(plan: Document, snapshot: Document) -> None:
     data(snapshot, "containers")["run"]["gpus"].pop()

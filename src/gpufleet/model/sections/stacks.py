@@ -282,6 +282,9 @@ class CdiSpecification(TypedDict):
     path: Path
     driver_version: Text | None
     devices: list[Text]
+    mig_nodes: NotRequired[
+        Annotated[list[int], "N of each /dev/nvidia-caps/nvidia-capN that it names"]
+    ]
     error: str | None
 
 
@@ -375,6 +378,12 @@ class Containers(TypedDict):
         Annotated[ToolkitConfiguration | None, "the toolkit's; null: there is no file"]
     ]
     cdi: list[CdiSpecification]
+    mig_capabilities: NotRequired[
+        Annotated[
+            dict[str, int] | None,
+            "the driver's capabilities for MIG, such as gpu0/mig/gi1/access: 12; null: not known",
+        ]
+    ]
     dev_char: DevChar
     wrapper: Annotated[Path | None, "where `nvidia-docker` is"]
     run: Annotated[ContainerRun | None, "null in mode `facts`"]

@@ -9,6 +9,7 @@ import stat
 from ..accounts import name_of
 from ..container_run import OWN_NAME, run_trial
 from ..container_units import character_majors, containers_with_gpus
+from ..mig import capabilities_of
 from ..processes import run_command
 from ..settings_files import mentioned
 from ..text import first_match, last_lines
@@ -20,6 +21,8 @@ DEVICE_NODES = ("/dev/nvidia*", "/dev/nvidia-caps/nvidia-cap*")
 # Those that nvidia-ctk links in /dev/char: not those of NVSwitch, NVLink and GPUDirect Storage.
 LINKED_NODE = re.compile(r"/nvidia(\d+|ctl|-uvm|-uvm-tools|-modeset|-cap\d+)$")
 GPU_KIND = "nvidia.com/gpu"
+# A node by which a container uses a MIG instance.
+CAPABILITY_NODE = re.compile(r"/dev/nvidia-caps/nvidia-cap(\d+)\b")
 ENGINE_LOCATIONS = ("/usr/bin/", "/usr/local/bin/")
 DAEMON_FILE = "/etc/docker/daemon.json"
 TOOLKIT_PACKAGE = "nvidia-container-toolkit"
@@ -90,6 +93,7 @@ def section_containers(host):
             for name in host.glob(path)
             if name.endswith((".yaml", ".yml", ".json"))
         ],
+        "mig_capabilities": capabilities_of(host),
         "dev_char": {"missing": missing_links(host)},
         "wrapper": find_engine_program(host, "nvidia-docker"),
         "run": None,
@@ -279,11 +283,20 @@ def cdi_spec(host, name):
 
     YAML is read by its lines: they are what `nvidia-ctk` writes, and there is no YAML in Python.
     """
-    found = {"path": name, "driver_version": None, "devices": [], "error": None}
+    found = {
+        "path": name,
+        "driver_version": None,
+        "devices": [],
+        "mig_nodes": [],
+        "error": None,
+    }
     try:
         text = host.text(name)
     except OSError as error:
         return dict(found, error=error.strerror)
+    # JSON may have its slashes escaped.
+    numbers = CAPABILITY_NODE.findall(text.replace("\\/", "/"))
+    found["mig_nodes"] = sorted({int(number) for number in numbers})
     found["driver_version"] = first_match(r"libcuda\.so\.(\d+\.[\d.]*\d)", text)
     if text.lstrip().startswith("{"):
         try:
