@@ -12,6 +12,8 @@ description:
     instance. Does not change a GPU that has them, or that the layout does not name.
   - Instances in use cannot be removed. No process is killed; the error names the GPU, and the next
     run continues. A failure is reported as C(changed) where other GPUs were changed before.
+  - Before it changes a GPU, it waits until the units that write the specification of the GPUs for
+    container engines have ended, since they hold the GPUs.
   - Where a GPU is in use, or belongs to a virtual machine, nvidia-smi leaves the mode pending until
     the next reset of the GPU. The module then warns and returns RV(pending); the host has to
     be rebooted, or the programs ended, before the next run.
@@ -56,6 +58,9 @@ pending:
   returned: always
 """
 
+import re
+import time
+
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpufleet.gpu.plugins.module_utils.file_errors import fail
 from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.holders import holders_of
@@ -64,6 +69,11 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.mig import QUER
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import StateError
 
 HOST = Host({})
+# The units that run nvidia-ctk, which holds the GPUs open. A rule of udev starts the first one when
+# the driver is loaded, and does not wait for it.
+DESCRIBERS = ("gpufleet-containers.service", "nvidia-cdi-refresh.service")
+AT_WORK = re.compile(r"^(?:ActiveState=activating|Job=[1-9])", re.MULTILINE)
+PATIENCE_S = 60
 
 
 class Gpus:
@@ -121,6 +131,27 @@ class Gpus:
         """Return nvidia-smi's list of instances; it ends with an error where there are none."""
         _, out, _ = self.module.run_command([self.program, "mig", "-i", gpu, what])
         return out
+
+
+def await_describers(module, pause_s=1):
+    """Wait until no unit describes the GPUs: a mode that is set meanwhile would become pending.
+
+    They take up to 7 s, and longer where the driver hangs. Then the mode is set all the same.
+    """
+    systemctl = module.get_bin_path("systemctl")
+    if not systemctl:
+        return
+    question = [systemctl, "show", "--property=ActiveState", "--property=Job"]
+    deadline = time.monotonic() + PATIENCE_S
+    while AT_WORK.search(module.run_command(question + list(DESCRIBERS))[1]):
+        if time.monotonic() > deadline:
+            module.warn(
+                "{} have not ended after {} s, so the MIG mode may become pending.".format(
+                    " and ".join(DESCRIBERS), PATIENCE_S
+                )
+            )
+            return
+        time.sleep(pause_s)
 
 
 def waits(row):
@@ -185,6 +216,7 @@ def main():
         rows = gpus.probe()
         todo, pending = differing(rows, layout), []
         if todo and not module.check_mode:
+            await_describers(module)
             for row, wanted in todo:
                 gpus.split(row, wanted)
             now = gpus.probe()

@@ -161,6 +161,61 @@ def test_a_gpu_in_use_is_reported(cards: Cards) -> None:
     assert cards.state == [("Enabled", ["7g.80gb"])]
 
 
+class Units:
+    """A stand-in for systemctl, which reports one state after the other, and then the last one."""
+
+    def __init__(self, root: Path, *states: str) -> None:
+        self.states, self.calls = root / "states", root / "systemctl.calls"
+        self.states.write_text("".join(f"{state}\n" for state in states))
+        program = root / "systemctl"
+        program.write_text(
+            f'#!/bin/sh\necho "$*" $(cat {root}/gpus.json.calls | grep -c -e -mig) >>{self.calls}\n'
+            f"head -1 {self.states}\n[ $(wc -l <{self.states}) = 1 ] || sed -i 1d {self.states}\n"
+        )
+        program.chmod(0o755)
+
+
+@pytest.fixture
+def units(cards: Cards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Units:
+    monkeypatch.setattr(cards.module.time, "sleep", lambda seconds: None)
+    return Units(tmp_path, "ActiveState=activating", "Job=1234", "ActiveState=inactive")
+
+
+def test_a_mode_is_set_only_after_the_gpus_were_described(cards: Cards, units: Units) -> None:
+    """A reload starts nvidia-ctk, and a GPU that is open keeps its mode pending."""
+    cards.have(gpu())
+    cards.split({"all": HALVES})
+    assert cards.state == [("Enabled", HALVES)]
+    calls = units.calls.read_text().splitlines()
+    assert len(calls) == 3
+    for call in calls:
+        assert "gpufleet-containers.service nvidia-cdi-refresh.service" in call
+        # Nothing was set before the last answer.
+        assert call.endswith(" 0")
+
+
+@pytest.mark.parametrize("check", [True, False])
+def test_nobody_waits_where_no_gpu_is_to_be_changed(
+    cards: Cards, units: Units, check: bool
+) -> None:
+    cards.have(gpu() if check else gpu("Enabled", HALVES))
+    cards.split({"all": HALVES}, check=check)
+    assert not units.calls.exists()
+
+
+def test_a_unit_that_does_not_end_is_named_and_the_mode_is_set(
+    cards: Cards, units: Units, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warned: list[str] = []
+    monkeypatch.setattr(cards.module, "PATIENCE_S", 0)
+    monkeypatch.setattr(cards.module.AnsibleModule, "warn", lambda _self, text: warned.append(text))
+    units.states.write_text("ActiveState=activating\n")
+    cards.have(gpu())
+    cards.split({"all": HALVES})
+    assert cards.state == [("Enabled", HALVES)]
+    assert "nvidia-cdi-refresh.service have not ended after 0 s" in "".join(warned)
+
+
 @pytest.mark.parametrize("first", [gpu(), gpu("Enabled", HALVES)])
 def test_a_failure_says_whether_gpus_were_changed_before(cards: Cards, first: Any) -> None:
     """Container engines need a new specification of those that were."""
