@@ -144,8 +144,8 @@ def main():
             found[unit["unit"]] = [rule.split()[0] for rule in rules]
         except ValueError as error:
             module.fail_json(
-                msg="No package was changed yet: the container {} could lose devices when systemd"
-                " reloads its units, and {} Stop this container, and run again.".format(
+                msg="The container {} could lose devices when systemd reloads its units, and {} "
+                "Stop this container, and run again.".format(
                     unit["unit"], str(error).rstrip(".") + "."
                 ),
                 containers=found,

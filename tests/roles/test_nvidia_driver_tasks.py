@@ -252,6 +252,59 @@ def test_a_mig_layout_that_is_no_longer_declared_is_not_created_at_boot() -> Non
     assert fault.action == "repair"
 
 
+KEEPING = {"name": "gpufleet.gpu.nvidia_docker", "tasks_from": "running.yml"}
+
+
+@pytest.mark.parametrize(
+    ("name", "reloading"),
+    [
+        ("install", "include_tasks: repository.yml"),
+        ("install", "__nvidia_driver_installer"),
+        ("main", "include_tasks: mig.yml"),
+        ("main", "include_tasks: services.yml"),
+        ("rollback", "state: previous"),
+        ("remove", "ansible.builtin.systemd_service"),
+    ],
+)
+def test_running_containers_keep_their_gpus_before_systemd_reloads(
+    name: str, reloading: str
+) -> None:
+    """Packages and units that are enabled have it reload, and containers lose their devices."""
+    found = tasks(name)
+    keeping = [
+        at for at, task in enumerate(found) if task.get("ansible.builtin.include_role") == KEEPING
+    ]
+    assert len(keeping) == 1
+    assert keeping[0] < next(
+        at for at, task in enumerate(found) if reloading in yaml.safe_dump(task, width=1000)
+    )
+    assert (TASKS.parents[1] / "nvidia_docker/tasks" / KEEPING["tasks_from"]).is_file()
+
+
+@pytest.mark.parametrize(
+    ("actions", "mig", "image", "reloads"),
+    [
+        (["install", "restart"], None, False, True),
+        (["restart"], {"all": []}, False, True),
+        (["restart"], None, False, False),
+        ([], {"all": []}, False, False),
+        (["install"], None, True, False),
+    ],
+)
+def test_containers_are_asked_only_where_systemd_reloads(
+    actions: list[str], mig: Any, image: bool, reloads: bool
+) -> None:
+    known = {
+        **variables("vars/main.yml"),
+        "gpu_changes": [{"what": "driver", "action": each} for each in actions],
+        "gpu_plan": {"driver": {"managed": True, "mig": mig}},
+        "__gpu_plan_result": {"image": image},
+    }
+    templar = Templar(loader=DataLoader(), variables=known)
+    [task] = [task for task in tasks("main") if "ansible.builtin.include_role" in task]
+    assert templar.evaluate_conditional(trusted(task["when"])) is reloads
+
+
 def test_a_pending_mig_mode_is_left_to_the_reboot_after_the_boot_unit_is_written() -> None:
     found = mig_tasks("block")
     names = [task["name"] for task in found]
