@@ -18,12 +18,16 @@ NO_INSTANCE = (1 << 32) - 1
 OWN, OTHER = (4711, 527 << 20, NO_INSTANCE), (815, 300 << 20, NO_INSTANCE)
 
 
-def library(name: str, layout: str, *programs: tuple[int, int, int], status: int = 0) -> Any:
+def library(
+    name: str, layout: str, *programs: tuple[int, int, int], status: int = 0, clears: bool = False
+) -> Any:
     """An NVML with this version of the list, whose elements have this layout."""
 
     def query(_device: object, count: Any, room: Any) -> int:
-        count._obj.value = len(programs)
         sizes = struct.calcsize(layout)
+        if clears:
+            ctypes.memset(room, 0, sizes * count._obj.value)
+        count._obj.value = len(programs)
         for at, program in enumerate(programs):
             fields = (*program, 0, 0)[: len(layout.replace("4x", "").lstrip("<"))]
             ctypes.memmove(ctypes.byref(room, at * sizes), struct.pack(layout, *fields), sizes)
@@ -32,7 +36,7 @@ def library(name: str, layout: str, *programs: tuple[int, int, int], status: int
     return SimpleNamespace(handle=None, library=SimpleNamespace(**{name: query}))
 
 
-@pytest.mark.parametrize(
+each_layout = pytest.mark.parametrize(
     ("version", "layout"),
     [
         ("_v3", "<I4xQII"),
@@ -42,12 +46,50 @@ def library(name: str, layout: str, *programs: tuple[int, int, int], status: int
         ("", "<I4xQ"),
     ],
 )
+
+
+@each_layout
 def test_each_version_of_the_list_is_read(version: str, layout: str) -> None:
     found = listed(library(NAME + version, layout, OTHER, OWN))
     assert [each[:2] for each in found] == [OTHER[:2], OWN[:2]]
     assert shares(found, 4711) == (True, 527)
     assert shares(listed(library(NAME + version, layout, OWN)), 4711) == (False, 527)
     assert shares(listed(library(NAME + version, layout)), 4711) == (False, None)
+
+
+@each_layout
+@pytest.mark.parametrize("others", [1, 127, 191])
+def test_a_driver_may_clear_the_room_of_all_programs(
+    version: str, layout: str, others: int
+) -> None:
+    """Two programs were one, and one with the number 0."""
+    rows = [(5000 + at, *OTHER[1:]) for at in range(others)]
+    found = listed(library(NAME + version, layout, *rows, OWN, clears=True))
+    assert [each[:2] for each in found] == [each[:2] for each in (*rows, OWN)]
+    assert shares(found, 4711) == (True, 527)
+    assert shares(listed(library(NAME + version, layout, OWN, clears=True)), 4711) == (False, 527)
+
+
+@pytest.mark.parametrize(("version", "layout"), [("_v3", "<I4xQII"), ("", "<I4xQ")])
+def test_a_room_that_a_driver_clears_in_part_has_programs_of_the_declared_size(
+    version: str, layout: str
+) -> None:
+    nvml = library(NAME + version, layout, OTHER, OWN)
+    query = getattr(nvml.library, NAME + version)
+
+    def clear(device: object, count: Any, room: Any) -> int:
+        ctypes.memset(room, 0, 1000)
+        return int(query(device, count, room))
+
+    found = listed(SimpleNamespace(handle=None, library=SimpleNamespace(**{NAME + version: clear})))
+    assert [each[:2] for each in found] == [OTHER[:2], OWN[:2]]
+
+
+def test_no_program_has_the_number_0() -> None:
+    hidden = (0, 300 << 20, NO_INSTANCE)
+    assert shares(listed(library(NAME + "_v3", "<I4xQII", OWN, hidden)), 4711) == (False, 527)
+    # What a driver hides is not listed: the memory in use says whether there is another program.
+    assert shares(listed(library(NAME + "_v3", "<I4xQII", hidden)), 4711) == (False, None)
 
 
 def test_programs_of_another_instance_have_their_own_memory() -> None:

@@ -10,8 +10,9 @@ from .sensors import Sensors
 
 # The list's versions, newest first; an old driver has the last one only.
 FUNCTIONS = tuple("nvmlDeviceGetComputeRunningProcesses" + end for end in ("_v3", "_v2", ""))
-# Room for so many programs, of which each takes 32 bytes at most.
-MOST, LARGEST = 256, 32
+# The bytes that drivers write for one program, and the room for so many programs. The number is a
+# prime, so that the bytes of a few programs are never as many as those of a whole cleared room.
+SIZES, MOST = (16, 24, 32), 257
 # What stands in the memory that NVML has not written.
 UNTOUCHED = b"\xa5"
 # NVML's status where there are more programs than room, and its number for a size it does not know.
@@ -32,7 +33,7 @@ def on_gpu(pci_address):
 
 def listed(nvml):
     """(pid, bytes, instance of MIG or None) of each program; None where there are too many."""
-    room = ctypes.create_string_buffer(UNTOUCHED * (MOST * LARGEST))
+    room = ctypes.create_string_buffer(UNTOUCHED * (MOST * SIZES[-1]))
     for function in FUNCTIONS:
         count = ctypes.c_uint(MOST)
         try:
@@ -44,24 +45,27 @@ def listed(nvml):
             return None
         if status:
             raise Refused("%s returned %d" % (function, status))
-        return programs(room.raw[: MOST * LARGEST], count.value)
+        return programs(room.raw[: MOST * SIZES[-1]], count.value, function[-3:] in ("_v3", "_v2"))
     raise Absent("it has no %s" % FUNCTIONS[-1])
 
 
-def programs(raw, count):
-    """The programs in memory that NVML wrote.
+def programs(raw, count, versioned):
+    """The programs in memory that NVML wrote; `versioned`: the function's name has a version.
 
     What it writes for each has 16, 24 or 32 bytes: drivers of one branch differ under one name. So
-    the size follows from where the writing ended.
+    the size follows from where the writing ended: after the programs, or after the whole room,
+    which a driver may clear. Otherwise the function has the size that nvml.h declares for it.
     """
-    if not count:
-        return []
-    size = -(-len(raw.rstrip(UNTOUCHED)) // count)
+    written = len(raw.rstrip(UNTOUCHED))
+    declared = 24 if versioned else 16
+    size = next((size for size in SIZES if written in (size * count, size * MOST)), declared)
     found = []
-    for at in range(0, size * count, size):
+    for at in range(0, size * min(count, MOST), size):
         pid, held = struct.unpack_from("<I4xQ", raw, at)
         instance = struct.unpack_from("<I", raw, at + 16)[0] if size > 16 else None
-        found.append((pid, held, instance))
+        # No program has the number 0: a driver that hides the programs of others may list it.
+        if pid:
+            found.append((pid, held, instance))
     return found
 
 
