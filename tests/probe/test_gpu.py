@@ -413,17 +413,48 @@ def test_nvml_and_nvidia_smi_are_asked(host: GpuHost) -> None:
 
 
 @pytest.mark.parametrize(
-    ("feature", "status", "found"), [(1, 0, True), (0, 0, False), (1, 3, None)]
+    ("feature", "status", "found"),
+    [(1, 0, {"confidential": True}), (0, 0, {"confidential": False}), (1, 3, {})],
 )
 def test_nvml_says_whether_gpus_compute_confidentially(
-    feature: int, status: int, found: bool | None
+    feature: int, status: int, found: dict[str, object]
 ) -> None:
     def state(place: Any) -> int:
         place[0], place[1] = 2, feature
         return status
 
-    assert confidential_computing(SimpleNamespace(nvmlSystemGetConfComputeState=state)) is found
-    assert confidential_computing(SimpleNamespace()) is None
+    def unsupported(_: object) -> int:
+        return 3
+
+    old = SimpleNamespace(nvmlSystemGetConfComputeState=state)
+    assert confidential_computing(old) == found
+    old.nvmlSystemGetConfComputeSettings = unsupported
+    assert confidential_computing(old) == found
+    assert confidential_computing(SimpleNamespace()) == {}
+
+
+@pytest.mark.parametrize(
+    ("feature", "mode", "confidential"), [(0, 0, False), (1, 0, True), (0, 1, True), (1, 2, True)]
+)
+def test_nvml_says_how_several_gpus_compute_confidentially(
+    feature: int, mode: int, confidential: bool
+) -> None:
+    """In the mode Protected PCIe the state alone says that they do not."""
+
+    def settings(place: Any) -> int:
+        if place[0] != 0x01000014:
+            return 25
+        place[1], place[2], place[4] = 2, feature, mode
+        return 0
+
+    def state(place: Any) -> int:
+        place[0], place[1] = 2, feature
+        return 0
+
+    nvml = SimpleNamespace(
+        nvmlSystemGetConfComputeSettings=settings, nvmlSystemGetConfComputeState=state
+    )
+    assert confidential_computing(nvml) == {"confidential": confidential, "multi_gpu_mode": mode}
 
 
 @pytest.mark.parametrize("minor", [6, 8, 13])

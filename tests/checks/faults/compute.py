@@ -731,6 +731,16 @@ def encrypted_copies_between_confidential_gpus(plan: Document, snapshot: Documen
 
 @fault(
     "gpu.peer",
+    cause="GPU 0 and GPU 1 cannot address each other's memory, though NVLink connects them",
+    remedy="topo -p2p",
+)
+def copies_through_the_host_with_protected_pcie(plan: Document, snapshot: Document) -> None:
+    encrypted_copies_between_confidential_gpus(plan, snapshot)
+    data(snapshot, "smi")["nvml"]["multi_gpu_mode"] = 1
+
+
+@fault(
+    "gpu.peer",
     cause="Copies from GPU 0 to GPU 1 reach 0 GiB/s, the minimum is 0.0 (through the host",
     remedy="gpu.pcie",
 )

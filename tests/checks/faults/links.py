@@ -414,10 +414,10 @@ def cards_that_are_declared_without_a_bridge(plan: Document, snapshot: Document)
     plan["expect"]["nvlinks"] = 0
 
 
-def confidentially(snapshot: Document) -> None:
+def confidentially(snapshot: Document, **more: int) -> None:
     """A virtual machine of whose GPUs nothing crosses the bus unencrypted."""
     in_a_cloud(snapshot)
-    data(snapshot, "smi")["nvml"]["confidential"] = True
+    data(snapshot, "smi")["nvml"].update(confidential=True, **more)
 
 
 @harmless
@@ -434,12 +434,47 @@ def encrypted_copies_that_move_nothing(plan: Document, snapshot: Document) -> No
     copies(snapshot, 3.7, 0)
 
 
+@harmless
+def encrypted_copies_of_hosts_with_protected_pcie(plan: Document, snapshot: Document) -> None:
+    confidentially(snapshot, multi_gpu_mode=1)
+    under_load(snapshot)
+    copies(snapshot, 3.7, 3.5)
+
+
 # -- peer access ------------------------------------------------------------------------------------
 
 
 @harmless
 def links_without_peer_access_between_confidential_gpus(plan: Document, snapshot: Document) -> None:
     confidentially(snapshot)
+    data(snapshot, "smi")["nvlink"][0]["peers"] = peers(0, 2, read=5, write=5, nvlink=5)
+
+
+@harmless
+def links_of_gpus_that_compute_confidentially_by_themselves(
+    plan: Document, snapshot: Document
+) -> None:
+    confidentially(snapshot, multi_gpu_mode=0)
+    data(snapshot, "smi")["nvlink"][0]["peers"] = peers(0, 2, read=5, write=5, nvlink=5)
+
+
+@fault(
+    "gpu.peer-access",
+    cause="NVLink connects GPUs 0 and 1, and the driver offers them no peer access",
+    remedy="driver.fabric",
+)
+def links_without_peer_access_with_protected_pcie(plan: Document, snapshot: Document) -> None:
+    confidentially(snapshot, multi_gpu_mode=1)
+    data(snapshot, "smi")["nvlink"][0]["peers"] = peers(0, 2, read=5, write=5, nvlink=5)
+
+
+@fault(
+    "gpu.peer-access",
+    cause="NVLink connects GPUs 0 and 1, and the driver offers them no peer access",
+    remedy="driver.fabric",
+)
+def links_without_peer_access_with_encrypted_nvlink(plan: Document, snapshot: Document) -> None:
+    confidentially(snapshot, multi_gpu_mode=2)
     data(snapshot, "smi")["nvlink"][0]["peers"] = peers(0, 2, read=5, write=5, nvlink=5)
 
 

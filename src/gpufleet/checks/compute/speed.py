@@ -21,7 +21,7 @@ from gpufleet.checks.base.registry import (
     visible_gpus,
 )
 from gpufleet.checks.base.sections import Sections
-from gpufleet.checks.gpu.confidential import BECAUSE, is_confidential
+from gpufleet.checks.gpu.confidential import BECAUSE, is_confidential, is_without_peers
 from gpufleet.checks.gpu.rates import Measured, measured, too_slow
 from gpufleet.model.plan import Plan
 from gpufleet.model.sections.compute import (
@@ -420,7 +420,7 @@ def _peer_rate(
     ]
     pair = f"GPU {entry['from']} to GPU {entry['to']}"
     joined = wired([devices.get(end.gpu) for end in ends])
-    if joined and not entry["access"] and not is_confidential(observed):
+    if joined and not entry["access"] and not is_without_peers(observed):
         yield Finding(
             f"GPU {entry['from']} and GPU {entry['to']} cannot address each other's memory, though"
             " NVLink connects them",

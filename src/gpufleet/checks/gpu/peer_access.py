@@ -18,7 +18,7 @@ from gpufleet.model.plan import Plan
 from gpufleet.model.sections.gpu import GpuNvlinks
 from gpufleet.model.verdict import Verdict
 
-from .confidential import BECAUSE, is_confidential
+from .confidential import BECAUSE, is_without_peers
 from .identity import cards, unknown_without_cards
 
 # nvmlGpuP2PStatus_t of nvml.h; the texts are those of `nvidia-smi topo -p2p`.
@@ -66,7 +66,7 @@ def peer_access(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
         else:
             fine += 1
     for (what, codes), pairs in wrong.items():
-        if is_confidential(observed):
+        if is_without_peers(observed):
             yield Evidence(f"GPUs {_listed(pairs)} have no peer access ({what}): {BECAUSE}")
             continue
         yield Finding(

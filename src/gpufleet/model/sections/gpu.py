@@ -292,6 +292,13 @@ class Nvml(TypedDict):
     confidential: NotRequired[
         Annotated[bool, "the GPUs compute confidentially; absent where NVML does not say it"]
     ]
+    multi_gpu_mode: NotRequired[
+        Annotated[
+            int,
+            "how several GPUs compute confidentially: 0 not together, 1 Protected PCIe, 2 encrypted"
+            " NVLink; absent where NVML does not say it",
+        ]
+    ]
 
 
 class Nvlink(TypedDict):

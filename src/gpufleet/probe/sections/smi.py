@@ -71,7 +71,7 @@ def number_cards(devices, known):
 def query_nvml(name):
     """({"status", "version", "count"}, (address, compute capability) of each card, their NVLinks).
 
-    Status 18: driver and library differ. The first has "confidential" as well, where NVML knows it.
+    Status 18: driver and library differ. The first has `confidential_computing` as well.
     """
     nvml = open_library(name)
     found = {"status": nvml.nvmlInit_v2(), "version": None, "count": None}
@@ -82,9 +82,7 @@ def query_nvml(name):
         found["version"] = text.value.decode("ascii", "replace")
     if nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)) == 0:
         found["count"] = count.value
-    confidential = confidential_computing(nvml)
-    if confidential is not None:
-        found["confidential"] = confidential
+    found.update(confidential_computing(nvml))
     for index in range(count.value):
         card, major, minor = ctypes.c_void_p(), ctypes.c_int(), ctypes.c_int()
         address = capability = None
@@ -111,12 +109,25 @@ def query_nvml(name):
 
 
 def confidential_computing(nvml):
-    """Whether the GPUs compute confidentially; None where NVML does not say it (before 535)."""
-    # nvmlConfComputeSystemState_t: the environment, the feature, the mode for developers; and room
-    # for what a later driver may add.
+    """{"confidential", "multi_gpu_mode"}, of which NVML does not say all (nothing before 535).
+
+    In the mode Protected PCIe the feature may be off, though copies with the host are encrypted.
+    """
+    # nvmlSystemConfComputeSettings_v1_t: its version, the environment, the feature, the mode for
+    # developers, the mode of several GPUs; and room for what a later driver may add.
+    settings = (ctypes.c_uint * 16)(20 | 1 << 24)
+    # nvmlConfComputeSystemState_t: the environment, the feature, the mode for developers.
     state = (ctypes.c_uint * 16)()
     try:
-        status = nvml.nvmlSystemGetConfComputeState(state)
+        if nvml.nvmlSystemGetConfComputeSettings(settings) == 0:
+            feature, mode = settings[2], settings[4]
+            return {"confidential": bool(feature or mode), "multi_gpu_mode": mode}
     except AttributeError:
-        return None
-    return bool(state[1]) if status == 0 else None
+        # A driver before 550.
+        pass
+    try:
+        if nvml.nvmlSystemGetConfComputeState(state) == 0:
+            return {"confidential": bool(state[1])}
+    except AttributeError:
+        pass
+    return {}
