@@ -683,6 +683,23 @@ def memory_with_the_page_cache_of_the_kernel(plan: Document, snapshot: Document)
     compute_run(snapshot)["bandwidth"][0].update(filled_mib=None, unfilled="in-use")
 
 
+@fault(
+    "gpu.bandwidth",
+    verdict="INCONCLUSIVE",
+    cause="GPU 0: none of its free memory was filled with patterns: too little was free",
+    remedy="nvidia-smi lists it",
+)
+def memory_of_which_nothing_was_filled(plan: Document, snapshot: Document) -> None:
+    compute_run(snapshot)["bandwidth"][0].update(filled_mib=0, unfilled=None)
+
+
+@harmless
+def memory_that_an_earlier_workload_did_not_fill(plan: Document, snapshot: Document) -> None:
+    row = compute_run(snapshot)["bandwidth"][0]
+    row.update(filled_mib=0)
+    row.pop("unfilled", None)
+
+
 @harmless
 def memory_of_a_gpu_that_is_the_host_s(plan: Document, snapshot: Document) -> None:
     compute_run(snapshot)["bandwidth"][0].update(filled_mib=None, unfilled="integrated")

@@ -344,6 +344,14 @@ def _filled(entry: BandwidthResult) -> Finding | Evidence:
             remedy,
             verdict=Verdict.INCONCLUSIVE,
         )
+    # The workload of an earlier version does not say why; one that ended early has its own finding.
+    said = "unfilled" in entry and not entry["error"] and not entry["busy"]
+    if said and unfilled is None:
+        return Finding(
+            f"{gpu}: none of its free memory was filled with patterns: too little was free",
+            "end what uses the GPU's memory (nvidia-smi lists it); then ./gpufleet verify --deep",
+            verdict=Verdict.INCONCLUSIVE,
+        )
     because = ": it is the host's memory" if unfilled == "integrated" else ""
     return Evidence(f"{gpu}: its free memory was not filled with patterns{because}")
 
