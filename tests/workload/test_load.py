@@ -17,6 +17,7 @@ from gpufleet.probe.deep_time import SETTLE_S, toolkits_seconds
 from gpufleet.workload import copies, memory, sustained, timing, toolkit_run
 from gpufleet.workload.copies import enable_access
 from gpufleet.workload.library import Refused
+from gpufleet.workload.programs import Use
 from gpufleet.workload.runtime import available_mib
 from gpufleet.workload.sensors import sensors
 from gpufleet.workload.sustained import sustain
@@ -175,6 +176,11 @@ class TestDeep:
             ({"integrated": 1}, "integrated"),
             # Its page cache is not free for CUDA, and free for programs.
             ({"integrated": 1, "free_mib": 300}, "integrated"),
+            # A desktop, a game, too little room beside a desktop, a desktop and a hidden program.
+            ({"free_mib": 7000, "drawn": 700}, None),
+            ({"free_mib": 5000, "drawn": 2900}, "display"),
+            ({"free_mib": 2300, "drawn": 700}, "display"),
+            ({"free_mib": 6000, "drawn": 700}, "in-use"),
         ],
     )
     def test_memory_that_others_need_is_not_filled(
@@ -188,6 +194,13 @@ class TestDeep:
             reason,
             filled,
         )
+
+    def test_more_memory_stays_free_beside_a_desktop(self) -> None:
+        """An allocation of its compositor must not fail."""
+        use = Use(False, 192, 100)
+        assert (memory.left_mib(use), memory.left_mib(use._replace(drawn_mib=None))) == (2304, 1024)
+        assert memory.reason_not_to(use, 2304 + 64, 192 + 100 + 512) is None
+        assert memory.reason_not_to(use, 2304 + 63, 192 + 100 + 512) == "display"
 
     def test_a_sum_that_sees_no_wrong_block_is_refused(self, libraries: tuple[Path, Path]) -> None:
         (row,) = run_stage(libraries, "bandwidth", gpus=1, cublas="sums")

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from gpufleet.workload import programs
 from gpufleet.workload.library import Absent, Refused
-from gpufleet.workload.programs import UNKNOWN, listed, shares
+from gpufleet.workload.programs import UNKNOWN, drawn, listed, shares, without_desktop
 
 NAME = "nvmlDeviceGetComputeRunningProcesses"
 NO_INSTANCE = (1 << 32) - 1
@@ -104,6 +105,28 @@ def test_a_container_s_own_process_may_have_its_number_on_the_host() -> None:
     assert shares([nobody], 4711) == (False, None)
     assert shares([nobody, (nobody[0] + 1, *nobody[1:])], 4711) == (True, None)
     assert shares([(os.getpid(), *nobody[1:])], 4711) == (True, None)
+
+
+def test_a_compositor_that_computes_is_no_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It computes and draws; so does a renderer, and a job may have any name."""
+    names = {1001: "gnome-shell", 1002: "blender", 1003: "Xorg"}
+    monkeypatch.setattr(programs, "command", lambda pid: names.get(pid, ""))
+    shell, renderer, server = [(pid, 300 << 20, NO_INSTANCE) for pid in names]
+    assert without_desktop([OWN, shell], [shell, server]) == [OWN]
+    assert without_desktop([OWN, shell, renderer], [shell, renderer]) == [OWN, renderer]
+    assert without_desktop([OWN, shell], []) == [OWN, shell]
+    assert without_desktop(None, [shell]) is None
+
+
+def test_programs_that_draw_have_memory() -> None:
+    name = "nvmlDeviceGetGraphicsRunningProcesses_v3"
+    found = listed(library(name, "<I4xQII", OTHER, (816, 4 << 20, NO_INSTANCE), OWN), "Graphics")
+    assert drawn(found, 4711) == 304
+    assert drawn([OWN], 4711) is None
+    # Too many to list, and one of a virtual GPU.
+    unknown = UNKNOWN // (1 << 20)
+    assert drawn(None, 4711) == drawn([OTHER, (816, UNKNOWN, NO_INSTANCE)], 4711) == unknown
+    assert programs.command(os.getpid()) != "" == programs.command((1 << 22) + 1)
 
 
 def test_what_nvml_does_not_know_is_none() -> None:

@@ -16,12 +16,16 @@ from .runtime import MIB, address_of
 
 BLOCK, SHIFT = 64 * MIB, 256
 FLOAT = 4
-# Memory that stays free for programs that start meanwhile.
-LEFT_MIB = 1024
+# Memory that stays free for programs that start meanwhile; and beside a desktop, whose windows and
+# browsers need more from one moment to the next.
+LEFT_MIB, LEFT_BESIDE_DISPLAY_MIB = 1024, 2304
+# Programs that draw and have more than this are no mere desktop: they may need all the rest.
+DRAWN_MIB = 2048
 # What this process has on a GPU where NVML does not say it: 527 MiB on an H100, less on others.
 OWN_MIB = 640
-# What drivers take beside that. Whoever has more needs the rest at any moment.
-BESIDE_MIB = 256
+# What drivers take beside that, and with what they show on displays. Whoever has more needs the
+# rest at any moment.
+BESIDE_MIB, BESIDE_DISPLAY_MIB = 256, 512
 
 
 def fill(runtime, blas, found, most_mib, made):
@@ -30,10 +34,14 @@ def fill(runtime, blas, found, most_mib, made):
     `made`: the patterns, which all GPUs share.
     """
     free, total = runtime.memory_mib()
-    found["unfilled"] = reason_not_to(runtime, found["gpu"], total - free)
+    if runtime.integrated(found["gpu"]):
+        found["unfilled"] = "integrated"
+        return 0
+    use = on_gpu(runtime.pci_address(found["gpu"]))
+    found["unfilled"] = reason_not_to(use, free, total - free)
     if found["unfilled"]:
         return 0
-    wanted = max(0, min(free - LEFT_MIB, most_mib)) * MIB // BLOCK
+    wanted = max(0, min(free - left_mib(use), most_mib)) * MIB // BLOCK
     length = BLOCK + SHIFT * wanted
     pattern, blocks = runtime.allocate(length), allocated(runtime, wanted)
     sums, handle, wrong = runtime.allocate(FLOAT * (len(blocks) + 1)), blas.handle(), 0
@@ -64,17 +72,24 @@ def fill(runtime, blas, found, most_mib, made):
     return wrong
 
 
-def reason_not_to(runtime, gpu, held_mib):
+def reason_not_to(use, free_mib, held_mib):
     """Who else needs the memory of this GPU; None where nobody does.
 
     Others would fail for want of memory that they ask for while it is filled.
     """
-    if runtime.integrated(gpu):
-        return "integrated"
-    others, own_mib = on_gpu(runtime.pci_address(gpu))
-    if others:
+    if use.others:
         return "programs"
-    return "in-use" if held_mib > (OWN_MIB if own_mib is None else own_mib) + BESIDE_MIB else None
+    beside = held_mib - (OWN_MIB if use.own_mib is None else use.own_mib)
+    if use.drawn_mib is not None:
+        if use.drawn_mib > DRAWN_MIB or free_mib < left_mib(use) + BLOCK // MIB:
+            return "display"
+        return "in-use" if beside > use.drawn_mib + BESIDE_DISPLAY_MIB else None
+    return "in-use" if beside > BESIDE_MIB else None
+
+
+def left_mib(use):
+    """How much memory stays free for others."""
+    return LEFT_MIB if use.drawn_mib is None else LEFT_BESIDE_DISPLAY_MIB
 
 
 def allocated(runtime, wanted):

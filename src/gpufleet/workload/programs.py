@@ -1,5 +1,6 @@
-"""The programs that compute on a GPU, as NVML lists them."""
+"""The programs that compute or draw on a GPU, as NVML lists them."""
 
+import collections
 import ctypes
 import os
 import struct
@@ -8,8 +9,8 @@ from .library import Absent, Refused
 from .runtime import MIB
 from .sensors import Sensors
 
-# The list's versions, newest first; an old driver has the last one only.
-FUNCTIONS = tuple("nvmlDeviceGetComputeRunningProcesses" + end for end in ("_v3", "_v2", ""))
+# The versions of a list, newest first; an old driver has the last one only.
+VERSIONS = tuple("nvmlDeviceGet%sRunningProcesses" + end for end in ("_v3", "_v2", ""))
 # The bytes that drivers write for one program, and the room for so many programs. The number is a
 # prime, so that the bytes of a few programs are never as many as those of a whole cleared room.
 SIZES, MOST = (16, 24, 32), 257
@@ -18,23 +19,51 @@ UNTOUCHED = b"\xa5"
 # NVML's status where there are more programs than room, and its number for a size it does not know.
 MORE, UNKNOWN = 7, (1 << 64) - 1
 
+# What shows a desktop may compute as well, and is no job. The kernel keeps 15 characters of a name.
+DESKTOPS = {
+    "Xorg",
+    "Xwayland",
+    "cinnamon",
+    "cosmic-comp",
+    "gnome-shell",
+    "gnome-remote-de",
+    "kwin_wayland",
+    "kwin_x11",
+    "plasmashell",
+    "sway",
+    "weston",
+    "xfwm4",
+}
+
+# Who uses a GPU. `others`: whether other programs compute on it, and `own_mib`: what this process
+# has there; each is None where NVML does not say it. `drawn_mib`: what programs that draw have
+# there; None where NVML lists none.
+Use = collections.namedtuple("Use", "others own_mib drawn_mib")
+
 
 def on_gpu(pci_address):
-    """(whether other programs compute on this GPU, MiB that this process has there).
-
-    Each is None where NVML does not say it. In a container NVML may list no program at all, and
-    then not even this one.
-    """
+    """The `Use` of a GPU. In a container NVML may list no program at all, not even this one."""
     try:
-        return shares(listed(Sensors(pci_address)), os.getpid())
+        nvml = Sensors(pci_address)
     except (Refused, OSError):
-        return None, None
+        return Use(None, None, None)
+    pid, drawing = os.getpid(), []
+    try:
+        drawing = listed(nvml, "Graphics")
+    except Refused:  # its driver draws nothing
+        pass
+    others = own_mib = None
+    try:
+        others, own_mib = shares(without_desktop(listed(nvml, "Compute"), drawing), pid)
+    except Refused:
+        pass
+    return Use(others, own_mib, drawn(drawing, pid))
 
 
-def listed(nvml):
+def listed(nvml, kind="Compute"):
     """(pid, bytes, instance of MIG or None) of each program; None where there are too many."""
     room = ctypes.create_string_buffer(UNTOUCHED * (MOST * SIZES[-1]))
-    for function in FUNCTIONS:
+    for function in (version % kind for version in VERSIONS):
         count = ctypes.c_uint(MOST)
         try:
             query = getattr(nvml.library, function)
@@ -46,7 +75,7 @@ def listed(nvml):
         if status:
             raise Refused("%s returned %d" % (function, status))
         return programs(room.raw[: MOST * SIZES[-1]], count.value, function[-3:] in ("_v3", "_v2"))
-    raise Absent("it has no %s" % FUNCTIONS[-1])
+    raise Absent("it has no %s" % VERSIONS[-1] % kind)
 
 
 def programs(raw, count, versioned):
@@ -69,8 +98,33 @@ def programs(raw, count, versioned):
     return found
 
 
+def without_desktop(computing, drawing):
+    """The programs that compute, without the display servers and compositors among them."""
+    if computing is None:
+        return None
+    pids = {each[0] for each in drawing or []}
+    return [each for each in computing if each[0] not in pids or command(each[0]) not in DESKTOPS]
+
+
+def command(pid):
+    """The name of that process; empty where it is not visible."""
+    try:
+        with open("/proc/%d/comm" % pid, errors="replace") as stream:
+            return stream.read().strip()
+    except OSError:
+        return ""
+
+
+def drawn(found, pid):
+    """How many MiB other programs that draw have; None where there are none."""
+    if found is None:
+        return UNKNOWN // MIB
+    held = [each[1] for each in found if each[0] != pid]
+    return min(sum(held), UNKNOWN) // MIB if held else None
+
+
 def shares(found, pid):
-    """As `on_gpu`, of the programs that were listed. Another instance of MIG has its own memory."""
+    """(others, own_mib) of `Use`. Another instance of MIG has its own memory."""
     if found is None:
         return True, None
     own = [each for each in found if each[0] == pid]

@@ -686,6 +686,16 @@ def memory_with_the_page_cache_of_the_kernel(plan: Document, snapshot: Document)
 @fault(
     "gpu.bandwidth",
     verdict="INCONCLUSIVE",
+    cause="its display and the programs that draw need it",
+    remedy="log out of the desktop",
+)
+def memory_that_a_display_needs(plan: Document, snapshot: Document) -> None:
+    compute_run(snapshot)["bandwidth"][0].update(filled_mib=None, unfilled="display")
+
+
+@fault(
+    "gpu.bandwidth",
+    verdict="INCONCLUSIVE",
     cause="GPU 0: none of its free memory was filled with patterns: too little was free",
     remedy="nvidia-smi lists it",
 )

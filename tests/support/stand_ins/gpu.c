@@ -561,6 +561,15 @@ int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count, struc
         programs[*count] = (struct program){getpid() + *count, 192 * MIB, -1, -1};
     return trouble("STAND_IN_PROGRAMS");
 }
+/* A desktop, with STAND_IN_DRAWN MiB. */
+int nvmlDeviceGetGraphicsRunningProcesses_v3(void *device, unsigned *count, struct program *programs)
+{
+    (void)device;
+    int drawn = number("STAND_IN_DRAWN", 0);
+    if ((*count = drawn > 0))
+        *programs = (struct program){getppid(), drawn * MIB, -1, -1};
+    return 0;
+}
 int nvmlDeviceGetPowerUsage(void *device, unsigned *mw) { return (void)device, *mw = 70000, 0; }
 int nvmlDeviceGetCurrentClocksThrottleReasons(void *device, unsigned long long *reasons)
 {

@@ -322,13 +322,24 @@ def bandwidth(
 UNFILLED = {
     "programs": (
         "other programs compute on it",
-        "./gpufleet verify --deep when nobody else uses the GPU",
+        "./gpufleet verify --deep when nobody else uses the GPU; on a workstation close browsers"
+        " and players as well",
     ),
     "in-use": (
         "more of it is in use than this test's own, and NVML lists no program that computes",
-        "end the programs of containers that use the GPU; on a Grace host free the page cache"
-        " (echo 1 >/proc/sys/vm/drop_caches); then ./gpufleet verify --deep",
+        "end the programs of containers that use the GPU, and the desktop that it shows; on a Grace"
+        " host free the page cache (echo 1 >/proc/sys/vm/drop_caches); then ./gpufleet verify"
+        " --deep",
     ),
+    "display": (
+        "its display and the programs that draw need it",
+        "close the programs that draw, and log out of the desktop; if that is not enough, stop the"
+        " display (systemctl isolate multi-user.target); then ./gpufleet verify --deep",
+    ),
+}
+# Why it need not be filled.
+UNFILLED_BY_DESIGN = {
+    "integrated": "it is the host's memory",
 }
 
 
@@ -352,7 +363,7 @@ def _filled(entry: BandwidthResult) -> Finding | Evidence:
             "end what uses the GPU's memory (nvidia-smi lists it); then ./gpufleet verify --deep",
             verdict=Verdict.INCONCLUSIVE,
         )
-    because = ": it is the host's memory" if unfilled == "integrated" else ""
+    because = f": {UNFILLED_BY_DESIGN[unfilled]}" if unfilled in UNFILLED_BY_DESIGN else ""
     return Evidence(f"{gpu}: its free memory was not filled with patterns{because}")
 
 

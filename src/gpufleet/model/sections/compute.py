@@ -139,9 +139,9 @@ class BandwidthResult(GpuResult):
     ]
     unfilled: NotRequired[
         Annotated[
-            Literal["integrated", "programs", "in-use"] | None,
+            Literal["integrated", "programs", "in-use", "display"] | None,
             "why none had: it is the host's memory; other programs compute on the GPU; NVML lists"
-            " none, but more memory is in use than the workload's own",
+            " none, but more memory is in use than the workload's own; programs that draw need it",
         ]
     ]
 
