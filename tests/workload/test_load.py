@@ -181,6 +181,10 @@ class TestDeep:
             ({"free_mib": 5000, "drawn": 2900}, "display"),
             ({"free_mib": 2300, "drawn": 700}, "display"),
             ({"free_mib": 6000, "drawn": 700}, "in-use"),
+            # The driver of a virtual GPU holds a part of it, and may list no program.
+            ({"free_mib": 6000, "virtual": 1}, None),
+            ({"free_mib": 6000, "virtual": 1, "programs": 3}, "virtual"),
+            ({"free_mib": 6000, "virtual": 1, "others": 1}, "programs"),
         ],
     )
     def test_memory_that_others_need_is_not_filled(
@@ -197,7 +201,7 @@ class TestDeep:
 
     def test_more_memory_stays_free_beside_a_desktop(self) -> None:
         """An allocation of its compositor must not fail."""
-        use = Use(False, 192, 100)
+        use = Use(False, 192, 100, True, False)
         assert (memory.left_mib(use), memory.left_mib(use._replace(drawn_mib=None))) == (2304, 1024)
         assert memory.reason_not_to(use, 2304 + 64, 192 + 100 + 512) is None
         assert memory.reason_not_to(use, 2304 + 63, 192 + 100 + 512) == "display"

@@ -75,7 +75,9 @@ def fill(runtime, blas, found, most_mib, made):
 def reason_not_to(use, free_mib, held_mib):
     """Who else needs the memory of this GPU; None where nobody does.
 
-    Others would fail for want of memory that they ask for while it is filled.
+    Others would fail for want of memory that they ask for while it is filled. The driver of a
+    virtual GPU holds memory that no process has, and does not say how much this process has: where
+    NVML lists this process alone, the memory in use is the driver's.
     """
     if use.others:
         return "programs"
@@ -84,7 +86,11 @@ def reason_not_to(use, free_mib, held_mib):
         if use.drawn_mib > DRAWN_MIB or free_mib < left_mib(use) + BLOCK // MIB:
             return "display"
         return "in-use" if beside > use.drawn_mib + BESIDE_DISPLAY_MIB else None
-    return "in-use" if beside > BESIDE_MIB else None
+    if beside <= BESIDE_MIB:
+        return None
+    if not use.virtual:
+        return "in-use"
+    return None if use.alone else "virtual"
 
 
 def left_mib(use):

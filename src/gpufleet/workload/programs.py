@@ -19,6 +19,8 @@ UNTOUCHED = b"\xa5"
 # NVML's status where there are more programs than room, and its number for a size it does not know.
 MORE, UNKNOWN = 7, (1 << 64) - 1
 
+# NVML's mode of a GPU that is a guest's share of one.
+VGPU = 2
 # What shows a desktop may compute as well, and is no job. The kernel keeps 15 characters of a name.
 DESKTOPS = {
     "Xorg",
@@ -37,8 +39,9 @@ DESKTOPS = {
 
 # Who uses a GPU. `others`: whether other programs compute on it, and `own_mib`: what this process
 # has there; each is None where NVML does not say it. `drawn_mib`: what programs that draw have
-# there; None where NVML lists none.
-Use = collections.namedtuple("Use", "others own_mib drawn_mib")
+# there; None where NVML lists none. `alone`: whether NVML lists this process, and no other that
+# computes. `virtual`: whether it is a guest's share of a GPU.
+Use = collections.namedtuple("Use", "others own_mib drawn_mib alone virtual")
 
 
 def on_gpu(pci_address):
@@ -46,18 +49,22 @@ def on_gpu(pci_address):
     try:
         nvml = Sensors(pci_address)
     except (Refused, OSError):
-        return Use(None, None, None)
+        return Use(None, None, None, False, False)
     pid, drawing = os.getpid(), []
     try:
         drawing = listed(nvml, "Graphics")
     except Refused:  # its driver draws nothing
         pass
     others = own_mib = None
+    alone = False
     try:
-        others, own_mib = shares(without_desktop(listed(nvml, "Compute"), drawing), pid)
+        computing = without_desktop(listed(nvml, "Compute"), drawing)
+        others, own_mib = shares(computing, pid)
+        alone = others is False and pid in [each[0] for each in computing]
     except Refused:
         pass
-    return Use(others, own_mib, drawn(drawing, pid))
+    virtual = nvml.read("nvmlDeviceGetVirtualizationMode", ctypes.c_uint) == VGPU
+    return Use(others, own_mib, drawn(drawing, pid), alone, virtual)
 
 
 def listed(nvml, kind="Compute"):

@@ -693,6 +693,13 @@ def memory_that_a_display_needs(plan: Document, snapshot: Document) -> None:
     compute_run(snapshot)["bandwidth"][0].update(filled_mib=None, unfilled="display")
 
 
+@harmless
+def memory_of_a_virtual_gpu_whose_programs_are_not_listed(
+    plan: Document, snapshot: Document
+) -> None:
+    compute_run(snapshot)["bandwidth"][0].update(filled_mib=None, unfilled="virtual")
+
+
 @fault(
     "gpu.bandwidth",
     verdict="INCONCLUSIVE",

@@ -558,7 +558,8 @@ int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count, struc
     if (others + 1 > *count)
         return *count = others + 1, 7;
     for (*count = 0; *count <= others; ++*count)
-        programs[*count] = (struct program){getpid() + *count, 192 * MIB, -1, -1};
+        programs[*count] = (struct program){
+            getpid() + *count, number("STAND_IN_VIRTUAL", 0) ? -1ULL : 192 * MIB, -1, -1};
     return trouble("STAND_IN_PROGRAMS");
 }
 /* A desktop, with STAND_IN_DRAWN MiB. */
@@ -569,6 +570,11 @@ int nvmlDeviceGetGraphicsRunningProcesses_v3(void *device, unsigned *count, stru
     if ((*count = drawn > 0))
         *programs = (struct program){getppid(), drawn * MIB, -1, -1};
     return 0;
+}
+/* A share of a GPU, whose driver does not say how much memory a process has. */
+int nvmlDeviceGetVirtualizationMode(void *device, unsigned *mode)
+{
+    return (void)device, *mode = number("STAND_IN_VIRTUAL", 0) ? 2 : 0, 0;
 }
 int nvmlDeviceGetPowerUsage(void *device, unsigned *mw) { return (void)device, *mw = 70000, 0; }
 int nvmlDeviceGetCurrentClocksThrottleReasons(void *device, unsigned long long *reasons)

@@ -340,6 +340,7 @@ UNFILLED = {
 # Why it need not be filled.
 UNFILLED_BY_DESIGN = {
     "integrated": "it is the host's memory",
+    "virtual": "NVML does not say whose memory of a virtual GPU is in use",
 }
 
 

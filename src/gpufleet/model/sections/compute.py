@@ -139,9 +139,10 @@ class BandwidthResult(GpuResult):
     ]
     unfilled: NotRequired[
         Annotated[
-            Literal["integrated", "programs", "in-use", "display"] | None,
+            Literal["integrated", "programs", "in-use", "display", "virtual"] | None,
             "why none had: it is the host's memory; other programs compute on the GPU; NVML lists"
-            " none, but more memory is in use than the workload's own; programs that draw need it",
+            " none, but more memory is in use than the workload's own; programs that draw need it;"
+            " it is a virtual GPU whose programs NVML does not list",
         ]
     ]
 
