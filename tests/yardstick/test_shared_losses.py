@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpufleet.yardstick import fit
+from gpufleet.yardstick import fit, shifts
 from gpufleet.yardstick.analysis import analyse, analyse_both
 from gpufleet.yardstick.values import ALL, Budget, Finding, Line
 from tests.support.sibling_lines import (
@@ -301,3 +301,19 @@ def test_a_run_of_ten_nights_is_no_news_in_its_eleventh() -> None:
         for found in analyse_both(SPEED, known, budget)
     )
     assert before == tonight == {("host9", ALL)}
+
+
+@pytest.mark.parametrize(("nights", "near"), [(4, False), (5, True), (6, True)])
+def test_hosts_share_what_a_loaded_one_had_a_night_longer(nights: int, near: bool) -> None:
+    """The limit of seven nights is far below that of five, which loads have made wide."""
+    limits = dict(zip((3, 5, 7, 10), (9.0, 6.0, 2.2, 2.1), strict=True))
+    groups = ("H100, driver 550",) * NIGHTS
+    known = [Line(f"host{number}", ALL, "fp32", groups, ()) for number in range(6)]
+    tested = np.zeros((6, 10))
+    tested[:, -nights:] = tested[0, -7:] = -2.5
+    noises = shifts.Noises(known, np.full(6, 0.01), tested, tested, 10)
+    found = shifts.shifts(SPEED, [noises], shifts.Limits(limits, limits))
+    assert [(each.noise.line.host, each.grade) for each in found if each.grade == "fails"] == [
+        ("host0", "fails")
+    ]
+    assert [each.grade for each in found if each.grade == "near"] == ["near"] * (5 * near)

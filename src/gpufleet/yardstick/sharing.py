@@ -21,7 +21,7 @@ ALIKE_LOSS, ALIKE_NIGHTS = 2.0, 3
 # room has just recovered, and the run of nights would go on.
 SHARED_NIGHTS = 3
 # A run of so many nights near a limit is no chance where enough hosts have it.
-LONG = 7
+LONG = 5
 # For so many nights that neighbours hide, what was found of a card before holds on.
 HIDDEN_NIGHTS = 3
 # This part of those who share a loss lost about as much in another measure, where it explains that.

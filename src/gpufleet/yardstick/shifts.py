@@ -142,7 +142,7 @@ def healthy_runs(known: Sequence[Noises]) -> Runs:
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """One line that is beyond a limit; `near`: beyond `NEAR` of the limit of a fault."""
+    """One line that is beyond a limit; `near`: beyond `NEAR` of that of a fault, or soon so."""
 
     noise: Noise
     length: int
@@ -199,6 +199,8 @@ def shifts(kind: Kind, known: Sequence[Noises], limits: Limits, dropped: int = 0
     )
     # Most lines are not as deep tonight as the smallest of these limits.
     nearest = min(part * min(each.values()) for _, each, part in grades)
+    # Who shares a loss may have it some nights less: a job slows one of them before or after.
+    shorter = {length: LENGTHS[max(0, at - 1)] for at, length in enumerate(LENGTHS)}
     found = []
     for each in known:
         tested = each.tested(dropped)
@@ -210,14 +212,17 @@ def shifts(kind: Kind, known: Sequence[Noises], limits: Limits, dropped: int = 0
         rest = np.ones(len(lines), bool)
         for grade, limit, part in grades:
             # The run with the lowest limit is the one that names a line.
-            for length in sorted(depths, key=limit.__getitem__):
-                beyond = rest & (depths[length] >= np.maximum(limit[length], least) * part)
+            for length in sorted(limit, key=limit.__getitem__):
+                run = shorter[length] if grade == "near" else length
+                if run not in depths:
+                    continue
+                beyond = rest & (depths[run] >= np.maximum(limit[length], least) * part)
                 for line in lines[beyond].tolist():
                     row = tested[line]
                     noise = Noise(
                         each.lines[line], float(each.sigmas[line]), row[~np.isnan(row)].tolist()
                     )
-                    found.append(Shift(noise, length, limit[length], grade))
+                    found.append(Shift(noise, run, limit[length], grade))
                 rest &= ~beyond
     return found
 
