@@ -8,7 +8,8 @@ import pytest
 
 from gpufleet.checks import CHECKS
 from gpufleet.checks.base import holders
-from gpufleet.checks.base.registry import Finding
+from gpufleet.checks.base.registry import Finding, required
+from gpufleet.checks.base.remedies import person
 from gpufleet.checks.compute import toolkits as checks
 from gpufleet.inventory import Connection, InventoryHost
 from gpufleet.judge import judge
@@ -353,3 +354,20 @@ def test_wheels_that_were_not_loaded_are_not_healthy(
     judged = {check["id"]: check for check in judge.judge(plan, snapshot)["checks"]}
     assert other_than("INCONCLUSIVE", {name: judged[name]["verdict"] for name in LOADED}) == {}
     assert cause in judged["toolkit.cublas"]["cause"]
+
+
+def test_sums_with_the_same_remedy_as_data_are_one_finding(
+    plan: Document, snapshot: Document, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A remedy that is data has no hash, and the check ended with an error."""
+    with_gpus(plan, snapshot)
+    monkeypatch.setattr(checks, "DEVICE_FAULT", person("take the device out of service"))
+    for entry in required(compute_run(snapshot)["consensus"], "sums"):
+        if entry["gpu"] == 1 and entry["format"] in {"fp32", "fp64"}:
+            entry["wrong"] = 1
+    (found,) = [
+        check for check in judge.judge(plan, snapshot)["checks"] if check["id"] == "gpu.consensus"
+    ]
+    assert found["verdict"] == "FAIL"
+    assert "Random products in fp32, fp64 on GPU 1 gave 1 wrong sums" in found["cause"]
+    assert found["remedy"] == "take the device out of service"

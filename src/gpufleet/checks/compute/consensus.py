@@ -99,15 +99,18 @@ def _together(
     by_format: Mapping[str, Sequence[Finding | Evidence]],
 ) -> Iterator[Finding | Evidence]:
     """Findings that differ by their format alone as one, such as of an NVRTC that compiles none."""
-    alike: dict[Finding, dict[str, str]] = defaultdict(dict)
+    # The key names what is compared: a finding whose remedy is a `Remedy` has no hash.
+    alike: dict[tuple[object, ...], tuple[Finding, dict[str, str]]] = {}
     for name, found in by_format.items():
         for each in found:
             if isinstance(each, Finding):
                 cause = each.cause.replace(f"{WHERE}{name}", WHERE, 1)
-                alike[replace(each, cause=cause, evidence="")][name] = each.evidence
+                key = (cause, str(each.remedy), each.verdict, each.about, each.entails, each.held)
+                _, evidence = alike.setdefault(key, (replace(each, cause=cause), {}))
+                evidence[name] = each.evidence
             else:
                 yield each
-    for finding, evidence in alike.items():
+    for finding, evidence in alike.values():
         yield replace(
             finding,
             cause=finding.cause.replace(WHERE, WHERE + ", ".join(evidence), 1),
