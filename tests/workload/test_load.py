@@ -278,6 +278,31 @@ class TestDeep:
         assert copies.SERIES >= 8
         assert (found["access"], found["wrong"], found["gib_s"]) == (True, 0, 1.0)
 
+    def test_a_copy_between_gpus_begins_when_the_upload_has_ended(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The other GPU's queue does not wait for an upload that is still on its way."""
+        calls: list[tuple[str, int]] = []
+
+        class Ordered(Cuda):
+            """A runtime that keeps in which order GPUs were used."""
+
+            def __call__(self, name: str, *arguments: Any) -> None:
+                super().__call__(name, *arguments)
+                calls.append((name, self.current))
+
+            def upload(self, _: Any) -> None:
+                calls.append(("upload", self.current))
+
+            def wait(self) -> None:
+                calls.append(("wait", self.current))
+
+        monkeypatch.setattr(copies, "best_rate", lambda *_: 1.0)
+        monkeypatch.setattr(copies, "wrong_words", lambda *_: 0)
+        copies.copy_pair(Ordered(), {"from": 3, "to": 5}, 1 << 20)
+        uploaded = calls.index(("upload", 3))
+        assert uploaded < calls.index(("wait", 3)) < calls.index(("cudaMemcpyPeerAsync", 5))
+
     def test_reasons_that_nvml_does_not_tell_are_none(self, libraries: tuple[Path, Path]) -> None:
         (row,) = run_stage(libraries, "sustained", *self.WORDS, reasons=3, gpus=1)
         assert row["samples"]

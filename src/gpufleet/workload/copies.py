@@ -83,6 +83,9 @@ def copy_pair(runtime, found, length):
     sample = array.array("I", os.urandom(length))
     runtime.enter(a)
     source = runtime.upload(sample)
+    # The upload may still be on its way when its call returns, and the copies, in a queue of the
+    # other GPU, do not wait for it.
+    runtime.wait()
     runtime.enter(b)
     target = runtime.allocate(length)
     found["access"] = connect(runtime, a, b)
