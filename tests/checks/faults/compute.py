@@ -401,6 +401,48 @@ def slower_without_a_reason(plan: Document, snapshot: Document) -> None:
             sample.update(tflops=38.0 if at < 60 else 29.0, throttle=[])
 
 
+def slower_at_set_clocks(snapshot: Document, before: list[str], clock_mhz: int | None) -> None:
+    """Half of the samples are slow and limited by set clocks, whose value in them is given."""
+    for entry in compute_run(snapshot)["sustained"]:
+        for sample in entry["samples"][:60]:
+            sample.update(tflops=38.0, throttle=before, clock_sm_mhz=875)
+        for sample in entry["samples"][60:]:
+            sample.update(tflops=29.0, throttle=["application-clocks"], clock_sm_mhz=clock_mhz)
+
+
+NO_REASON = "GPU 0 fell from 38.0 to 29.0 TFLOP/s under load, at 70 degrees, and reports no reason"
+
+
+@fault("gpu.sustained", verdict="INCONCLUSIVE", cause=NO_REASON, remedy="power supply")
+def slower_at_clocks_that_were_set_all_the_time(plan: Document, snapshot: Document) -> None:
+    slower_at_set_clocks(snapshot, ["application-clocks"], 666)
+
+
+@fault("gpu.sustained", verdict="INCONCLUSIVE", cause=NO_REASON, remedy="power supply")
+def slower_at_set_clocks_that_are_no_lower(plan: Document, snapshot: Document) -> None:
+    """Power that a slow GPU does not draw limits it no longer, and the set clocks do."""
+    slower_at_set_clocks(snapshot, ["sw-power-cap"], 875)
+
+
+@fault("gpu.sustained", verdict="INCONCLUSIVE", cause=NO_REASON, remedy="power supply")
+def slower_at_set_clocks_that_were_not_read(plan: Document, snapshot: Document) -> None:
+    slower_at_set_clocks(snapshot, [], None)
+
+
+@fault("gpu.sustained", verdict="INCONCLUSIVE", cause=NO_REASON, remedy="power supply")
+def slower_when_the_power_limit_is_off(plan: Document, snapshot: Document) -> None:
+    """The limit was on in most samples, and in none of the slow ones."""
+    for entry in compute_run(snapshot)["sustained"]:
+        for at, sample in enumerate(entry["samples"]):
+            slow = at >= 80
+            sample.update(tflops=29.0 if slow else 38.0, throttle=["sw-power-cap"][slow:])
+
+
+@harmless
+def slower_since_lower_clocks_were_set(plan: Document, snapshot: Document) -> None:
+    slower_at_set_clocks(snapshot, [], 666)
+
+
 @harmless
 def slower_at_the_power_limit(plan: Document, snapshot: Document) -> None:
     for entry in compute_run(snapshot)["sustained"]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import nan
+from statistics import median
 from typing import TypeVar
 
 from gpufleet.catalog import model_names
@@ -29,6 +31,7 @@ from gpufleet.model.sections.compute import (
     ComputeDevice,
     ComputeRun,
     PeerResult,
+    Sample,
     SustainedResult,
 )
 from gpufleet.model.text import brief
@@ -46,9 +49,9 @@ FORCED = {"hw-slowdown", "hw-thermal", "hw-power-brake"}
 THERMAL, OFTEN = "sw-thermal", 0.1
 # A GPU that keeps less than this share of its best throughput cannot sustain load; one that keeps
 # less than the usual share needs a reason: its power limit or its clocks' settings, in more than
-# this share of the samples.
+# this share of the slow samples.
 LEAST_KEPT, USUALLY_KEPT, MOSTLY = 0.6, 0.8, 0.5
-REASONS = {"sw-power-cap", "application-clocks"}
+POWER, CLOCKS = "sw-power-cap", "application-clocks"
 
 
 @check("gpu.throughput", reads=("compute",), repair=HARDWARE, severity="major", skip_reason=no_gpus)
@@ -203,6 +206,33 @@ def kept_tflops(entry: SustainedResult) -> float:
     return last[len(last) // 2] if last else 0
 
 
+def _fall_explained(samples: Sequence[Sample]) -> bool:
+    """Whether the limits that the slow samples report explain why they are slower than the best."""
+    speeds = [required(each["tflops"], "a sample's tflops") for each in samples]
+    least = USUALLY_KEPT * max(speeds)
+    slow = [each for each, speed in zip(samples, speeds, strict=True) if speed < least]
+    fast = [each for each, speed in zip(samples, speeds, strict=True) if speed >= least]
+    # A GPU may be at its power limit from the first second on: the same power allows lower clocks
+    # when it is warmer, or when its links are loaded too.
+    reasons = {POWER}
+    # Clocks that are set explain a fall only where they limit the slow samples alone, and are
+    # lower than before: the same limit was on while the GPU was fast.
+    if not _mostly({CLOCKS}, fast) and _clock(slow) < _clock(fast):
+        reasons.add(CLOCKS)
+    return _mostly(reasons, slow)
+
+
+def _mostly(reasons: set[str], samples: Sequence[Sample]) -> bool:
+    """Whether most of the samples report one of these reasons."""
+    return sum(bool(reasons & {*(s["throttle"] or [])}) for s in samples) > MOSTLY * len(samples)
+
+
+def _clock(samples: Sequence[Sample]) -> float:
+    """The median SM clock of these samples in MHz; NaN, which is less than nothing, if unknown."""
+    known = [each["clock_sm_mhz"] for each in samples if each["clock_sm_mhz"] is not None]
+    return median(known) if known else nan
+
+
 def _under_load(
     plan: Plan, entry: SustainedResult, each: Measured, rates: Sequence[Measured]
 ) -> Iterator[Finding | Evidence]:
@@ -235,7 +265,6 @@ def _under_load(
             about=slow,
         )
     elif kept < USUALLY_KEPT * max(speeds):
-        explained = sum(bool(REASONS & {*(s["throttle"] or [])}) for s in samples)
         fell = f"{gpu} fell from {max(speeds)} to {kept} TFLOP/s under load, at {hottest} degrees"
         if each.others:
             yield Finding(
@@ -245,7 +274,7 @@ def _under_load(
             )
         elif kept < LEAST_KEPT * max(speeds):
             yield Finding(fell, "check fans, airflow and the power limit; see gpu.settings")
-        elif explained <= MOSTLY * len(samples):
+        elif not _fall_explained(samples):
             yield Finding(
                 f"{fell}, and reports no reason for it",
                 "./gpufleet verify --deep again; if it stays, check fans, airflow and power"
