@@ -502,13 +502,14 @@ class TestDeep:
 
 
 @pytest.mark.parametrize("gpus", [1, 8, 16])
-@pytest.mark.parametrize("load_s", [120, 14400])
+@pytest.mark.parametrize("load_s", [120, 300, 900, 3600, 14400])
 def test_each_stage_of_a_deep_run_has_its_time(
     monkeypatch: pytest.MonkeyPatch, gpus: int, load_s: float
 ) -> None:
     """The copies of eight GPUs had a fifth of what was left, which they need; sixteen need more."""
     now, given = [0.0], {}
-    took = {"formats": 7 / 24 * load_s, "consensus": 8 / 24 * load_s}
+    # Beside their seconds they start CUDA, compile, and prepare operands and products.
+    took = {"formats": 7 / 24 * load_s + 5, "consensus": 8 / 24 * load_s + 10}
     pairs = gpus * (gpus - 1)
     took |= {"bandwidth": 4.0 * gpus, "peer": 0.3 * pairs}
 
@@ -534,6 +535,35 @@ def test_each_stage_of_a_deep_run_has_its_time(
         if stage in given:
             assert given[stage] > 1.05 * seconds, stage
     assert given["sustained"] >= load_s + SETTLE_S + 20 + 5 * gpus
+
+
+@pytest.mark.parametrize(
+    ("gpus", "memory_mib", "batches"), [(10, 12 * 1024, 1), (16, None, 2), (10, 4 * 1024, 2)]
+)
+def test_the_formats_of_all_gpus_have_the_time_of_one(
+    monkeypatch: pytest.MonkeyPatch, gpus: int, memory_mib: int | None, batches: int
+) -> None:
+    """The second eight of sixteen GPUs had too little time for their sums, and were hung."""
+    together = threading.Barrier(gpus // batches)
+    seconds: dict[str, set[float]] = {}
+
+    def in_process(options: Any, stage: str, deadline_s: float, more: list[str]) -> Any:
+        if stage in ("formats", "consensus"):
+            together.wait(10)
+            seconds.setdefault(stage, set()).add(float(more[more.index("--seconds") + 1]))
+        return {"devices": [{"address": ""}] * gpus} if stage == "driver" else {}, None, False
+
+    monkeypatch.setattr(toolkit_run, "available_mib", lambda: memory_mib)
+    monkeypatch.setattr(toolkit_run, "in_process", in_process)
+    monkeypatch.setattr(toolkit_run, "emit", lambda *_: None)
+    monkeypatch.setattr(toolkit_run, "NODES", "/nowhere/*")
+    toolkit_run.through_toolkit(
+        SimpleNamespace(
+            **{"toolkit": "/nowhere", "expect_gpus": str(gpus), "deadline": 9000, "once": True},
+            **{"deep": True, "disk": None, "size": None, "sustained": 3600, "settle": SETTLE_S},
+        )
+    )
+    assert seconds == {"formats": {3600 / 24 / batches}, "consensus": {3600 / 24 / batches}}
 
 
 def test_a_stage_that_hangs_leaves_the_load_its_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ section that computes: they are in no other section's share.
 """
 
 # A probe reserves so many times its load: the products in float32, and in fixed parts of the same
-# time the products of the other formats and their sums, which take 0.63 of it.
+# time the products of the other formats and their sums, which take 0.63 of it on all GPUs together.
 LOADS = 2
 # How long a GPU may take to become cool again.
 SETTLE_S = 120

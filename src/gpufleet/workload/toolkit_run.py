@@ -12,10 +12,25 @@ from .entries import RUNNING
 from .formats import FORMATS
 from .library import has_wheels, library_directories
 from .output import emit
+from .runtime import available_mib
 from .timing import SIZE_DEEP, SIZE_GPU, now
 from .toolkit_stages import in_process, with_reason
 
 # ruff: noqa: B905 (zip has no `strict` before Python 3.10)
+
+
+# So many GPUs have a process at once.
+AT_ONCE = 8
+# Where a stage lasts longer, more GPUs have one at once, each if the host has so much memory: its
+# CUDA context, the libraries, operands and products.
+PROCESS_MIB = 1024
+
+
+def batches_of(gpus):
+    """(how many GPUs have a process at once in a stage that lasts, in how many batches)."""
+    room = (available_mib() or 0) // PROCESS_MIB
+    at_once = max(1, min(gpus, max(AT_ONCE, room)))
+    return at_once, -(-gpus // at_once) or 1
 
 
 class Run:
@@ -23,7 +38,7 @@ class Run:
 
     def __init__(self, options):
         self.options, self.begin, self.ended, self.mapped = options, now(), "ok", set()
-        # What the stages before the load leave to it.
+        # What the stages before the load leave to it, and the first ones to what is planned.
         self.load_s = 0
         self.document = {
             "toolkit": options.toolkit,
@@ -55,27 +70,31 @@ class Run:
         self.report(error="stopped in the stage " + name)
         return self.done(name, otherwise, share, more)
 
-    def each(self, name, groups):
-        """The same in a process for each GPU, all at once: eight in a row would take minutes.
+    def each(self, name, groups, at_once=AT_ONCE, own_s=0):
+        """The same in a process for each GPU, many at once: eight in a row would take minutes.
 
-        `groups`: (entries of a GPU, arguments of its process); all entries.
+        `groups`: (entries of a GPU, arguments of its process); all entries. Each process
+        computes for `own_s` seconds, beside what it prepares.
         """
         self.report(error="stopped in the stage " + name)
-        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        with concurrent.futures.ThreadPoolExecutor(at_once) as pool:
             reported = pool.map(
                 lambda group: self.done(
-                    name, group[0], 0.5, dict(group[1], gpu=group[0][0]["gpu"])
+                    name, group[0], 0.5, dict(group[1], gpu=group[0][0]["gpu"]), own_s
                 ),
                 groups,
             )
         return [entry for entries in reported for entry in entries]
 
-    def done(self, name, otherwise, share, more):
+    def done(self, name, otherwise, share, more, own_s=0):
         args = [word for key, value in more.items() for word in ("--" + key, str(value))]
         left_s = self.begin + self.options.deadline - now()
         if name != "sustained":
             left_s -= self.load_s
-        reported, ended, hung = in_process(self.options, name, max(2, left_s * share), args)
+        # The seconds of a stage are in no share, unless there is too little time for them.
+        spare_s = left_s - own_s
+        deadline_s = max(2, left_s * share if spare_s < 0 else own_s + spare_s * share)
+        reported, ended, hung = in_process(self.options, name, deadline_s, args)
         self.mapped |= set(reported.pop("mapped", []))
         if ended and self.ended != "hung":
             self.ended = "hung" if hung else "failed"
@@ -138,8 +157,18 @@ def through_toolkit(options):
     # Not of a driver that hung: this process is to go on.
     held = open_gpu_nodes() if gpu_count and run.ended == "ok" else []
     gpus = max(gpu_count, 0 if wanted == "any" else int(wanted))
-    if options.deep and gpu_count:
-        run.load_s = min(load_seconds(options, gpu_count), (1 - OTHER_STAGES) * options.deadline)
+    at_once, batches = batches_of(gpu_count)
+    # One batch after the other has the time of one.
+    seconds = options.sustained * FORMAT_SHARE / batches if options.deep else 0
+    formats_s, sums_s = seconds * len(FORMATS), seconds * len(NAMES) if options.once else 0
+
+    def leave(planned_s):
+        """Have the next stages leave its time to the load, and what is planned before it."""
+        if options.deep and gpu_count:
+            wanted_s = load_seconds(options, gpu_count) + planned_s
+            run.load_s = min(wanted_s, (1 - OTHER_STAGES) * options.deadline)
+
+    leave((formats_s + sums_s) * batches)
 
     def entries(numbers, **more):
         return [dict(more, gpu=gpu, wrong=None, busy=None, error=RUNNING) for gpu in numbers]
@@ -170,7 +199,7 @@ def through_toolkit(options):
             },
         )
     )
-    seconds = options.sustained * FORMAT_SHARE if options.deep else 0
+    leave(sums_s * batches)
     run.report(
         formats=run.each(
             "formats",
@@ -187,6 +216,8 @@ def through_toolkit(options):
                 )
                 for gpu in range(gpu_count)
             ],
+            at_once,
+            formats_s,
         )
     )
     for soname, path in cudnn_libraries(options.toolkit).items():
@@ -196,6 +227,7 @@ def through_toolkit(options):
         "gpus": gpu_count,
         "places": ",".join(device["address"] for device in run.document["devices"]),
     }
+    leave(0)
     if options.once and gpu_count:
         run.report(
             consensus=run.each(
@@ -217,6 +249,8 @@ def through_toolkit(options):
                     )
                     for gpu in range(gpu_count)
                 ],
+                at_once,
+                sums_s,
             )
         )
         rows = run.stage(
