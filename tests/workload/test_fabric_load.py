@@ -5,11 +5,15 @@ from __future__ import annotations
 import ctypes
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from gpufleet.workload.fabric_load import differ
+from gpufleet.workload import fabric_load
+from gpufleet.workload.fabric_load import HOST, FabricLoad, differ
 from tests.support.toolkit_run import Document, run
 
 # The size of one series of copies, each a block of 1 MiB.
@@ -103,6 +107,110 @@ def test_the_whole_run_reports_the_links(libraries: tuple[Path, Path]) -> None:
     found = run(libraries, *words, gpus=1)
     assert (found["state"], len(found["fabric"])) == ("ok", 2)
     assert all(row["checked"] and row["error"] is None for row in found["fabric"])
+
+
+def stood_in(
+    monkeypatch: pytest.MonkeyPatch, gpus: int, copy: Callable[[Document], None]
+) -> FabricLoad:
+    """The load of the links of so many GPUs, each round of which is this function."""
+
+    class Link:
+        """A link that does what the function does with its entry."""
+
+        def __init__(self, found: Document) -> None:
+            self.found = found
+            self.gpu = found["to"] if found["from"] is HOST else found["from"]
+
+        def round(self, until: float, ended: threading.Event) -> None:
+            copy(self.found)
+            self.found["checked"] += 1
+            ended.wait(0.02)
+
+    def connect(load: FabricLoad, found: Document) -> None:
+        load.links[found["from"], found["to"]] = Link(found)
+
+    monkeypatch.setattr(FabricLoad, "connect", connect)
+    monkeypatch.setattr(FabricLoad, "prepare", lambda *_: None)
+    monkeypatch.setattr(fabric_load, "ANSWER_S", 0.5)
+    monkeypatch.setattr(fabric_load, "PAUSE_S", 1)
+    options = SimpleNamespace(gpus=gpus, block=1, sustained=1)
+    unused: Any = None
+    return FabricLoad(unused, unused, [], options)
+
+
+@pytest.fixture
+def never() -> Any:
+    """What a link waits for that gives no answer; it ends with the test."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def test_the_links_of_other_gpus_go_on_when_a_gpu_hangs(
+    monkeypatch: pytest.MonkeyPatch, never: threading.Event
+) -> None:
+    """No link was loaded any more, and each was reported to give no answer."""
+    hangs = threading.Event()
+
+    def copy(found: Document) -> None:
+        if hangs.is_set() and 0 in {found["from"], found["to"]}:
+            never.wait()
+
+    load = stood_in(monkeypatch, 4, copy)
+    load.start()
+    time.sleep(0.2)
+    hangs.set()
+    time.sleep(1.5)
+    before = {(each["from"], each["to"]): each["checked"] for each in load.found}
+    time.sleep(0.5)
+    load.end()
+    assert not load.is_alive()
+    for found in load.found:
+        ends = found["from"], found["to"]
+        if 0 in ends:
+            assert "no answer within" in str(found["error"]), ends
+        else:
+            assert (found["error"], found["checked"] > before[ends]) == (None, True), ends
+    assert 0 in load.under_way()
+    assert load.under_way() < {0, 1, 2, 3}
+
+
+def test_a_link_that_hangs_fails_alone(
+    monkeypatch: pytest.MonkeyPatch, never: threading.Event
+) -> None:
+    load = stood_in(
+        monkeypatch, 3, lambda found: (found["from"], found["to"]) == (0, 1) and never.wait()
+    )
+    load.start()
+    time.sleep(1.2)
+    load.end()
+    errors = {(found["from"], found["to"]): found["error"] for found in load.found}
+    assert errors.pop((0, 1)) == "no answer within 0 s"
+    assert {*errors.values()} == {None}
+    assert load.under_way() == {0, 1}
+
+
+def test_a_link_that_hangs_when_the_load_ends_is_the_only_one_that_fails(
+    monkeypatch: pytest.MonkeyPatch, never: threading.Event
+) -> None:
+    ends, hangs = (1, HOST), threading.Event()
+
+    def copy(found: Document) -> None:
+        if hangs.is_set() and (found["from"], found["to"]) == ends:
+            never.wait()
+
+    load = stood_in(monkeypatch, 1 + 1, copy)
+    monkeypatch.setattr(fabric_load, "ANSWER_S", 60)
+    load.start()
+    time.sleep(0.2)
+    hangs.set()
+    time.sleep(0.2)
+    load.end()
+    errors = {(found["from"], found["to"]): found["error"] for found in load.found}
+    assert errors[ends] == "no answer within 1 s"
+    assert errors[0, HOST] is None
+    assert errors[HOST, 0] is None
+    assert load.under_way() == {1}
 
 
 def test_other_threads_run_while_the_host_s_memory_is_compared() -> None:

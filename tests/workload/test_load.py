@@ -430,7 +430,10 @@ class TestDeep:
         first = next(sample["at_s"] for sample in row["samples"] if sample["wrong"])
         assert 3600 < first <= 3600 + 60
 
-    def test_a_gpu_that_hangs_under_load_hangs_alone(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.mark.parametrize("under_way", [set(), {0, 2}])
+    def test_a_gpu_that_hangs_under_load_hangs_alone(
+        self, monkeypatch: pytest.MonkeyPatch, under_way: set[int]
+    ) -> None:
         """All GPUs waited for it, and none had a result when the stage was ended."""
         released: list[int] = []
         never = threading.Event()
@@ -473,9 +476,13 @@ class TestDeep:
         monkeypatch.setattr(sustained, "for_each_gpu", each)
         monkeypatch.setattr(sustained, "Load", Steady)
         monkeypatch.setattr(sustained, "ANSWER_S", 0.5)
+        monkeypatch.setattr(sustained, "sleep_while_waiting", lambda *_: None)
+        links = SimpleNamespace(found=[], start=list, end=list, under_way=lambda: set(under_way))
+        monkeypatch.setattr(sustained, "FabricLoad", lambda *_: links)
         found: Document = {}
         options = {"toolkit": "", "size": 8, "gpus": 3, "gpu": None, "budget": 1, "places": "0,1,2"}
-        options |= {"sustained": 2, "settle": 5, "deadline": 60, "disk": None, "fabric": False}
+        options |= {"sustained": 2, "settle": 5, "deadline": 60, "disk": None}
+        options |= {"fabric": bool(under_way)}
         try:
             sustain(SimpleNamespace(**options), found.update)
         finally:
@@ -484,8 +491,8 @@ class TestDeep:
         assert hung["error"] == "no answer within 60 s under load"
         assert [(row["error"], row["wrong"]) for row in others] == [(None, 0)] * 2
         assert all(row["samples"] and row["checked"] > 10 for row in others)
-        # A reset of the one that hangs would hang as well.
-        assert released == [1, 2]
+        # A reset of the one that hangs would hang as well, and take memory from links under way.
+        assert released == ([1] if under_way else [1, 2])
 
     def test_a_gpu_that_stays_hot_is_not_settled(self, libraries: tuple[Path, Path]) -> None:
         (row,) = run_stage(libraries, "sustained", *self.WORDS, "--settle", "1", heat=30, gpus=1)

@@ -21,12 +21,15 @@ from .timing import now
 BLOCK_MIB, SHIFT, FLOAT = 64, 256, 4
 # So many copies are queued at once, and so long a round lasts at most.
 SERIES, ROUND_S = 8, 2
+# A link that takes longer beyond its round gives no answer any more.
+ANSWER_S = 60
 # How long what is under way may take when the load ends.
 PAUSE_S = 30
 BLOCKING_SYNC, NON_BLOCKING, PORTABLE = 4, 1, 1
 # The host's memory is a sender and a receiver like each GPU.
 HOST = None
 UNLOADED = "GPU %d was not loaded"
+SILENT = "no answer within %d s"
 
 
 class Card:
@@ -109,7 +112,7 @@ class Link:
             self.found["checked"] += 1
             gib = self.blocks * self.block / 2**30
             self.found.update(gib=round(gib, 1), gib_s=round(gib / self.seconds, 2))
-        except Refused as error:
+        except (Refused, OSError) as error:
             self.found["error"] = str(error)
 
 
@@ -122,6 +125,8 @@ class FabricLoad(threading.Thread):
     def __init__(self, runtime, blas, loaded, options):
         threading.Thread.__init__(self, daemon=True)
         self.runtime, self.ended, self.links = runtime, threading.Event(), {}
+        # The last round of each link, and until when the links are waited for at the end.
+        self.started, self.pause_ends = {}, float("inf")
         gpus, self.block = options.gpus, options.block * MIB
         ends = [*range(gpus), HOST]
         self.found = [new_entry(a, b) for a in ends for b in ends if a != b]
@@ -236,21 +241,55 @@ class FabricLoad(threading.Thread):
         return [self.links[each] for each in ends if each in self.links]
 
     def run(self):
-        with concurrent.futures.ThreadPoolExecutor(max(1, len(self.links))) as pool:
-            for links in itertools.cycle(self.rounds):
-                due = [link for link in links if link.found["error"] == RUNNING]
-                until = now() + self.round_s
-                list(pool.map(lambda link, until=until: link.round(until, self.ended), due))
-                if self.ended.wait(0 if due else self.round_s):
-                    return
+        pool = concurrent.futures.ThreadPoolExecutor(max(1, len(self.links)))
+        for links in itertools.cycle(self.rounds):
+            due = [link for link in links if link.found["error"] == RUNNING]
+            until = now() + self.round_s
+            for link in due:
+                self.started[link] = pool.submit(link.round, until, self.ended)
+            self.await_answers(due, until + ANSWER_S)
+            if self.ended.wait(0 if due else self.round_s):
+                break
+        # The thread of a link that gives no answer does not end.
+        pool.shutdown(wait=False)
+
+    def await_answers(self, links, until):
+        """Wait for these links, but not until the end for one that gives no answer.
+
+        It fails alone. The link with the host shows that the GPU itself gives none: then each link
+        of this GPU fails, and the other links go on.
+        """
+        waiting = [self.started[link] for link in links]
+        while waiting and now() < min(until, self.pause_ends):
+            left_s = max(0, min(1, until - now()))
+            waiting = concurrent.futures.wait(waiting, timeout=left_s).not_done
+        reason = SILENT % (PAUSE_S if self.ended.is_set() else ANSWER_S)
+        silent = [link for link in links if not self.started[link].done()]
+        for link in silent:
+            link.found["error"] = reason
+        for gpu in {link.gpu for link in silent if HOST in ends_of(link.found)}:
+            for found in self.found:
+                if gpu in ends_of(found) and found["error"] == RUNNING:
+                    found["error"] = "GPU %d: %s" % (gpu, reason)
+
+    def under_way(self):
+        """The GPUs of links that gave no answer: their copies may still be under way."""
+        silent = [link for link, copied in self.started.items() if not copied.done()]
+        return {end for link in silent for end in ends_of(link.found)} - {HOST}
 
     def end(self):
         """End, and wait a little while for the copies that are under way."""
+        self.pause_ends = now() + PAUSE_S
         self.ended.set()
-        self.join(PAUSE_S)
+        self.join(2 * PAUSE_S)
         for found in self.found:
             if found["error"] == RUNNING:
-                found["error"] = "no answer within %d s" % PAUSE_S if self.is_alive() else None
+                found["error"] = SILENT % (2 * PAUSE_S) if self.is_alive() else None
+
+
+def ends_of(found):
+    """Both ends of an entry's link."""
+    return {found["from"], found["to"]}
 
 
 def differ(one, other, length):

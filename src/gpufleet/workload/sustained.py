@@ -149,7 +149,10 @@ def sustain(options, report):
     for load in loads:
         load.found.update(seconds=took, wrong=load.wrong, checked=load.checked, error=None)
     report(sustained=entries, **more)
-    release(runtime, [found for found in entries if found["error"] != SILENT])
+    # A reset would wait for the links that give no answer, or take their memory away.
+    kept = beside["fabric"].under_way() if "fabric" in beside else set()
+    kept |= {found["gpu"] for found in entries if found["error"] == SILENT}
+    release(runtime, [found for found in entries if found["gpu"] not in kept])
     begin = now()
     while loads and now() < min(begin + options.settle, ends):
         for load in [load for load in loads if load.settled()]:
