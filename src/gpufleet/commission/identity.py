@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
-from typing import Any, cast
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, cast
 
 from gpufleet.model.commission import HostState, Part
 from gpufleet.model.plan import Plan
+from gpufleet.model.receipt import ReceiptFields
 from gpufleet.model.sections.gpu import SmiDevice
 from gpufleet.model.sections.host import Hardware
 from gpufleet.model.sections.network import Network
@@ -38,6 +39,8 @@ NAMES = {
 }
 # The keys of a plan that are no declaration.
 OF_STATE = ("changes", "notes", "problems")
+# The key of a planned stack that is none: provisioning itself resolves and writes a lock.
+LOCK: Final = "lock_sha256"
 
 
 def digest(value: object) -> str:
@@ -48,7 +51,11 @@ def digest(value: object) -> str:
 
 def plan_digest(declared: Plan) -> str:
     """The digest of what a plan declares; the plan is made without a snapshot."""
-    return digest({key: value for key, value in declared.items() if key not in OF_STATE})
+    found = {key: value for key, value in declared.items() if key not in OF_STATE}
+    stacks = [
+        {key: value for key, value in stack.items() if key != LOCK} for stack in declared["stacks"]
+    ]
+    return digest({**found, "stacks": stacks})
 
 
 def identity_of(
@@ -67,7 +74,28 @@ def identity_of(
         return found
     data = section_data(snapshot)
     found |= {name: digest(value) for name, value in _read(data)}
+    if "receipts" in data:
+        found[INSTALLED] = digest(_installed(declared, data["receipts"]["receipts"]))
     return found
+
+
+def _installed(declared: Plan, receipts: Sequence[ReceiptFields]) -> list[list[str | None]]:
+    """What is installed, with the locks; then what waits for its installation from another lock.
+
+    A lock is compared with its receipt alone. So the lock that provisioning resolves voids nothing,
+    and one that somebody changes has its stack installed again.
+    """
+    locks = {row["name"]: row[LOCK] for row in declared["stacks"]}
+    rows: list[list[str | None]] = []
+    waiting: list[list[str | None]] = []
+    for receipt in sorted(receipts, key=lambda each: (each["kind"], each["id"])):
+        used = receipt.get(LOCK)
+        row = [receipt["kind"], receipt["id"], receipt["version"]]
+        rows.append([*row, used] if used else [*row])
+        wanted = locks.get(receipt["id"]) if receipt["kind"] == "stack" else None
+        if wanted and wanted != used:
+            waiting.append(["lock", receipt["id"], wanted])
+    return [*rows, *waiting]
 
 
 def _read(data: SectionData) -> Iterator[tuple[str, object]]:
@@ -83,14 +111,6 @@ def _read(data: SectionData) -> Iterator[tuple[str, object]]:
         yield PORTS, sorted(_proven(part) for part in adapters(network))
     if "driver" in data:
         yield DRIVER, data["driver"]["loaded"] or data["driver"]["library"]
-    if "receipts" in data:
-        yield (
-            INSTALLED,
-            sorted(
-                (receipt["kind"], receipt["id"], receipt["version"])
-                for receipt in data["receipts"]["receipts"]
-            ),
-        )
     if cards := gpus(data):
         yield CARDS, sorted(_proven(part) for part in cards)
 

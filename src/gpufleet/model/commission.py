@@ -102,7 +102,9 @@ class Certificate(TypedDict):
     issued: Time
     by: Text
     program: Annotated[Text, "the release of gpufleet"]
-    plan_sha256: Annotated[Text, "of the host's plan, as JSON with sorted keys"]
+    plan_sha256: Annotated[
+        Text, "of the host's plan, as JSON with sorted keys, without the digests of locks"
+    ]
     driver: Text | None
     parts: Annotated[list[Part], "all that were identified; the host is the first one"]
     stages: list[CertifiedStage]
