@@ -399,17 +399,66 @@ def test_a_run_that_ends_before_its_conclusion_concludes_next_time(
     assert site.states(capsys)["gpu01"]["state"] == "production"
 
 
-def test_what_cannot_be_signed_is_not_certified(
-    site: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def refuses(*_: object) -> None:
-        raise ConfigurationError("The agent has no such key.")
+@pytest.fixture
+def mute(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """The key signs when it is tried, and no page later."""
 
-    with monkeypatch.context() as patched:
-        patched.setattr(conclusion.signing, "sign", refuses)
-        patched.setattr("gpufleet.commission.signing.check_key", lambda key: None)
-        assert site.run() == 3
-    assert re.search("nothing was issued: .*no such key", capsys.readouterr().out)
+    def refuses(path: Path, *_: object) -> None:
+        if path.suffix == ".json":
+            raise ConfigurationError("The agent has no such key.")
+
+    monkeypatch.setattr(conclusion.signing, "sign", refuses)
+    monkeypatch.setattr("gpufleet.commission.signing.check_key", lambda key: None)
+    return monkeypatch
+
+
+def test_what_cannot_be_signed_is_not_certified(
+    site: Site, mute: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Files without a signature stayed, which said that the host is certified."""
+    assert site.run("--json") == 3
+    printed = capsys.readouterr()
+    row = json.loads(printed.out)["hosts"]["gpu01"]
+    assert (row["outcome"], row["document"]) == ("not-judged", None)
+    assert "no such key" in row["reasons"][0]["cause"]
+    assert re.search("nothing was issued: .*no such key", printed.err)
+    assert not list(site.state.glob("certificates/*"))
     assert site.states(capsys)["gpu01"]["state"] == "commissioning"
+    mute.undo()
     assert site.run() == 0
     assert site.verifies(site.state / "certificates/gpu01.json")
+
+
+def test_a_host_is_refused_where_its_refusal_cannot_be_signed(
+    site: Site, mute: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site.hosts.change("gpu01", slow_card(0))
+    assert site.run() == 1
+    assert re.search("nothing was issued: .*no such key", capsys.readouterr().out)
+    assert not list(site.state.glob("refusals/*"))
+    assert site.states(capsys)["gpu01"]["state"] == "quarantined"
+    mute.undo()
+    assert site.run() == 1
+    assert site.verifies(site.state / "refusals/gpu01.json", "gpufleet-refusal")
+
+
+def test_a_run_that_is_killed_while_it_issues_leaves_no_certificate_of_a_bad_host(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The document appears last; what came before it is set aside like a whole certificate."""
+    replace = Path.replace
+
+    def killed(self: Path, target: Path) -> Path:
+        if self.name == "gpu01.json" and self.parent.name.endswith(".new"):
+            raise SystemExit(137)
+        return replace(self, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "replace", killed)
+        assert site.run() == 137
+    assert site.verifies(site.state / "certificates/gpu01.html")
+    site.hosts.change("gpu01", slow_card(0))
+    site.set_state("gpu01", "new", "begin from the beginning")
+    assert site.run() == 1
+    assert not (site.state / "certificates/gpu01.html").exists()
+    assert (site.state / "certificates/gpu01-unfinished.html").exists()

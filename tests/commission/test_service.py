@@ -20,7 +20,7 @@ import pytest
 
 from gpufleet.cli import commission
 from gpufleet.cli.main import main
-from gpufleet.commission import attempts
+from gpufleet.commission import attempts, conclusion
 from gpufleet.commission.attempts import blamed_hosts
 from gpufleet.commission.stages import COLLECTIVES
 from gpufleet.errors import ConfigurationError
@@ -259,6 +259,21 @@ def test_a_refusal_stands_where_the_scheduler_denies_the_drain(
     assert (tmp_path / "state/refusals/gpu01.json").exists()
     printed = " ".join(capsys.readouterr().out.split())
     assert "By hand: scontrol update NodeName=gpu01 State=DRAIN 'Reason=" in printed
+
+
+def test_a_host_whose_refusal_cannot_be_issued_is_drained(
+    slurm: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosts = RecordedHosts(tmp_path / "hosts", NAMES[:1], 1)
+    hosts.change("gpu01", slow_card(0))
+
+    def refuses(*_: object) -> None:
+        raise ConfigurationError("The agent has no such key.")
+
+    monkeypatch.setattr(conclusion, "issue", refuses)
+    assert run(hosts, tmp_path, "--hook", "slurm") == 1
+    flag, reason = slurm.nodes["gpu01"]
+    assert flag == "DRAIN" and "verify failed: GPU 0" in reason
 
 
 @pytest.mark.parametrize("why", ["Jobs still run after 0 s", "Access denied", "knows no node"])

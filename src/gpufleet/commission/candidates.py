@@ -18,12 +18,14 @@ from gpufleet.model.commission import (
     Reason,
 )
 from gpufleet.model.plan import Plan
+from gpufleet.model.verdict import Verdict
 from gpufleet.nightly import host_states
 from gpufleet.nightly.history import History
 from gpufleet.rollout.schedulers import Scheduler
 from gpufleet.verification.session import HostRun
 
 from .attempts import Settings
+from .decision import reason
 from .stages import RESUMED, Stage
 
 OWNER: Final = "commission"
@@ -56,6 +58,12 @@ class Request:
         }
         with History(self.settings.history) as history:
             host_states.set_state(history, host, found)
+
+
+def not_issued(error: str) -> Reason:
+    """Why a host whose stages are judged has no certificate or refusal."""
+    again = "the same command issues what the host has earned"
+    return reason("conclusion", Verdict.INCONCLUSIVE, error, again)
 
 
 @dataclass
@@ -114,7 +122,8 @@ class Candidate:
 
     def row(self) -> CommissionedHost:
         """The host's row of the command's document."""
-        judged = not self.error and self.outcome != NOT_JUDGED
+        # A host that failed is refused, whatever keeps its refusal from being issued.
+        judged = self.outcome == FAILED or (self.outcome == PASSED and not self.error)
         return {
             "outcome": "not-judged"
             if not judged
@@ -122,7 +131,7 @@ class Candidate:
             if self.outcome == PASSED
             else "refused",
             "stage": self.stopped,
-            "reasons": self.reasons,
+            "reasons": [*self.reasons, *([not_issued(self.error)] if self.error else ())],
             "faulty": self.document["faulty"] if self.document else [],
             "document": str(self.issued) if self.issued else None,
         }

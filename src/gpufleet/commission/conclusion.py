@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from gpufleet.errors import ConfigurationError, Defect, guarded
 from gpufleet.model.clock import utc_now
 from gpufleet.model.commission import Certificate, IssuedCertificate
@@ -13,6 +15,8 @@ from .candidates import FAILED, MARK, OWNER, PASSED, Candidate, Log, Request
 from .certificate import Seen, certificate
 from .records import CERTIFICATES, REFUSALS, Store, sha256_of
 from .stages import STAGES
+
+NAMESPACES = {CERTIFICATES: signing.CERTIFICATE, REFUSALS: signing.REFUSAL}
 
 
 def conclude(each: Candidate, request: Request, store: Store, log: Log) -> None:
@@ -34,8 +38,8 @@ def conclude(each: Candidate, request: Request, store: Store, log: Log) -> None:
     except ConfigurationError as error:
         each.error = str(error)
     if each.error:
-        each.issued = None
-        log(f"{each.name}: nothing was issued: {each.error}", "bold red")
+        what = f"{each.issued} was issued, but" if each.issued else "nothing was issued:"
+        log(f"{each.name}: {what} {each.error}", "bold red")
 
 
 def certify(each: Candidate, request: Request, store: Store, log: Log) -> None:
@@ -44,15 +48,14 @@ def certify(each: Candidate, request: Request, store: Store, log: Log) -> None:
     if known and key in {"", known["key"]} and is_whole(known, store):
         each.issued, key = store.directory / known["file"], known["key"]
     else:
-        store.set_aside(REFUSALS, each.name)
-        issued = issue(each, request, store, CERTIFICATES, signing.CERTIFICATE)
-        assert each.issued is not None
+        found = concluded(each, request, store)
+        path = issue(each, request, store, CERTIFICATES, found)
         each.record["certificate"] = {
-            "file": store.relative(each.issued),
-            "sha256": sha256_of(each.issued),
-            "issued": issued["issued"],
+            "file": store.relative(path),
+            "sha256": sha256_of(path),
+            "issued": found["issued"],
             "key": key,
-            "files": store.issued_files(each.issued),
+            "files": store.issued_files(path),
         }
         store.write(each.record)
     request.set_state(each.name, "production", "it is certified")
@@ -68,16 +71,27 @@ def is_whole(known: IssuedCertificate, store: Store) -> bool:
 
 
 def refuse(each: Candidate, request: Request, store: Store, log: Log) -> None:
-    """Issue the refusal, and keep the host out of service."""
-    issued = issue(each, request, store, REFUSALS, signing.REFUSAL)
+    """Keep the host out of service, and issue the refusal.
+
+    The refusal comes last: a key that does not sign leaves no bad host in service.
+    """
+    found = concluded(each, request, store)
     named = [
         f"{entry['part']['name']}, serial number {entry['part']['serial'] or 'not reported'}"
-        for entry in issued["faulty"]
+        for entry in found["faulty"]
     ]
     why = f"{each.stopped} failed: {'; '.join(named) or each.reasons[0]['cause']}"
-    request.set_state(each.name, "quarantined", why)
     log(f"{each.name} is refused: {why}", "bold red")
-    log(f"for the vendor: {each.issued and each.issued.with_suffix('.html')}")
+    try:
+        request.set_state(each.name, "quarantined", why)
+    finally:
+        keep_out_of_service(each, request, why, log)
+    path = issue(each, request, store, REFUSALS, found)
+    log(f"for the vendor: {path.with_suffix('.html')}")
+
+
+def keep_out_of_service(each: Candidate, request: Request, why: str, log: Log) -> None:
+    """Drain a refused host, unless somebody else has."""
     scheduler = request.scheduler
     if not scheduler.commands:
         return
@@ -94,23 +108,31 @@ def refuse(each: Candidate, request: Request, store: Store, log: Log) -> None:
         )
 
 
-def issue(
-    each: Candidate, request: Request, store: Store, kind: str, namespace: str
-) -> Certificate:
-    """Write and sign a certificate or refusal, by what the host's stages have recorded."""
-    found = certificate(
+def concluded(each: Candidate, request: Request, store: Store) -> Certificate:
+    """The certificate or refusal of a host, by what its stages have recorded."""
+    each.document = certificate(
         each.record,
         last_seen(each, store),
         by=request.by,
         issued=utc_now(),
         program=request.program,
     )
-    files = store.issue(kind, each.name, found, certificate_page.render(found, namespace))
-    if request.key:
-        for path in files:
-            signing.sign(path, request.key, namespace)
-    each.issued, each.document = files[0], found
-    return found
+    return each.document
+
+
+def issue(
+    each: Candidate, request: Request, store: Store, kind: str, document: Certificate
+) -> Path:
+    """Write and sign a certificate or refusal; its file."""
+    namespace, key = NAMESPACES[kind], request.key
+
+    def sign(path: Path) -> None:
+        if key:
+            signing.sign(path, key, namespace)
+
+    page = certificate_page.render(document, namespace)
+    each.issued = store.issue(kind, each.name, document, page, sign)
+    return each.issued
 
 
 def last_seen(each: Candidate, store: Store) -> Seen:

@@ -15,7 +15,8 @@ import fcntl
 import hashlib
 import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,9 @@ from .stages import burn_in_s
 SCHEMA = 1
 CERTIFICATES, REFUSALS, EVIDENCE, LOCKS = "certificates", "refusals", "evidence", "locks"
 SIGNATURE = ".sig"
+# The files of a certificate or refusal in the order in which they are renamed. The document comes
+# last: where a run was killed before, the next one renames what is left.
+ENDINGS = (f".html{SIGNATURE}", f".json{SIGNATURE}", ".html", ".json")
 
 
 @dataclass(frozen=True)
@@ -94,16 +98,32 @@ class Store:
                     return json.loads((self.directory / each["file"]).read_text(encoding="utf-8"))
         return None
 
-    def issue(self, kind: str, host: str, document: object, page: str) -> tuple[Path, Path]:
-        """Write a certificate or refusal and its page; what was issued before is kept by its time.
+    def issue(
+        self, kind: str, host: str, document: object, page: str, sign: Callable[[Path], object]
+    ) -> Path:
+        """Write and sign a certificate or refusal with its page; the file of the document.
 
-        `kind`: `CERTIFICATES` or `REFUSALS`. A signature goes with its file.
+        `kind`: `CERTIFICATES` or `REFUSALS`. All files are complete before the first one appears,
+        and what was issued to the host before is kept by its time.
         """
-        path = self.directory / kind / f"{host_file_name(host)}.json"
-        self.set_aside(kind, host)
-        self._write(path, _pretty(document))
-        self._write(path.with_suffix(".html"), page)
-        return path, path.with_suffix(".html")
+        name = host_file_name(host)
+        path = self.directory / kind / f"{name}.json"
+        # What a killed run has left there is none of this one's.
+        new = path.with_name(f".{name}.new")
+        shutil.rmtree(new, ignore_errors=True)
+        try:
+            for ending, text in ((".html", page), (".json", _pretty(document))):
+                self._write(new / f"{name}{ending}", text)
+                sign(new / f"{name}{ending}")
+            # A host has one of them, never both.
+            for each in (CERTIFICATES, REFUSALS):
+                self.set_aside(each, host)
+            for ending in ENDINGS:
+                if (file := new / f"{name}{ending}").exists():
+                    file.replace(path.with_name(file.name))
+        finally:
+            shutil.rmtree(new, ignore_errors=True)
+        return path
 
     def issued_files(self, path: Path) -> list[EvidenceFile]:
         """A certificate's file, its page, and a signature of each if it has one."""
@@ -119,17 +139,19 @@ class Store:
         """Rename a host's certificate or refusal, if it has one, by the time of its issue."""
         name = host_file_name(host)
         path = self.directory / kind / f"{name}.json"
+        if not any(path.with_name(f"{name}{ending}").exists() for ending in ENDINGS):
+            return
         try:
             issued = str(json.loads(path.read_text(encoding="utf-8"))["issued"]).replace(":", "-")
         except FileNotFoundError:
-            return
+            # The run that issued it was killed before the document appeared.
+            issued = "unfinished"
         except (OSError, ValueError, KeyError, TypeError):
             issued = "damaged"
         kept = f"{name}-{host_file_name(issued)}"
         stems = itertools.chain((kept,), (f"{kept}-{number}" for number in itertools.count(2)))
         stem = next(each for each in stems if not path.with_name(f"{each}.json").exists())
-        # The document comes last: killed before, the next run renames what is left.
-        for ending in (f".html{SIGNATURE}", f".json{SIGNATURE}", ".html", ".json"):
+        for ending in ENDINGS:
             old = path.with_name(f"{name}{ending}")
             if old.exists():
                 old.replace(path.with_name(f"{stem}{ending}"))
