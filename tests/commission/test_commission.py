@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from gpufleet.cli.main import main
-from gpufleet.commission import conclusion
+from gpufleet.commission import conclusion, signing
 from gpufleet.commission.records import Store
 from gpufleet.errors import ConfigurationError
 from gpufleet.nightly.history import History
@@ -125,6 +125,33 @@ def test_a_certificate_of_which_something_was_changed_or_lost_is_issued_again(
     assert site.hosts.probes("gpu01") == ["read"]
     for ending in ("json", "html"):
         assert site.verifies(site.state / f"certificates/gpu01.{ending}")
+
+
+@pytest.mark.parametrize("same_path", [True, False])
+def test_another_key_signs_again_and_the_same_one_does_not(site: Site, same_path: bool) -> None:
+    """A new key in the file of the old one went unnoticed."""
+    assert site.run() == 0
+    files = site.files()
+    moved = site.key.rename(site.place / "moved") if not same_path else site.key
+    assert site.run("--key", str(moved)) == 0
+    assert site.files() == files
+    moved.unlink()
+    site.make_key(moved)
+    site.hosts.forget()
+    assert site.run("--key", str(moved)) == 0
+    assert site.hosts.probes("gpu01") == ["read"]
+    for ending in ("json", "html"):
+        assert site.verifies(site.state / f"certificates/gpu01.{ending}")
+
+
+def test_a_signature_names_the_key_that_made_it(site: Site, tmp_path: Path) -> None:
+    listed = ["ssh-keygen", "-l", "-f", str(site.key)]
+    shown = subprocess.run(listed, check=True, capture_output=True, text=True).stdout
+    assert signing.check_key(site.key) == shown.split()[1]
+    for text in ("", "no signature", "-----BEGIN SSH SIGNATURE-----\nAAAA\n", "U1NIU0lH"):
+        (tmp_path / "x.sig").write_text(text)
+        assert signing.signer(tmp_path / "x.sig") == ""
+    assert signing.signer(tmp_path / "none") == ""
 
 
 def test_the_evidence_of_a_refusal_stays(site: Site) -> None:

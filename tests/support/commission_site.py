@@ -25,12 +25,17 @@ class Site:
         self.hosts = RecordedHosts(place / "hosts", names, gpus)
         self.state, self.database = place / "state", place / "history.sqlite"
         self.key = place / "key"
-        subprocess.run(
-            ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "site", "-f", self.key],
-            check=True,
-        )
         self.signers = place / "signers"
-        self.signers.write_text(f"site@example.org {self.key.with_suffix('.pub').read_text()}")
+        self.make_key(self.key)
+
+    def make_key(self, key: Path) -> None:
+        """Make a key, which is the only one whose signatures are accepted."""
+        subprocess.run(
+            ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "site", "-f", key],
+            check=True,
+            input=b"y\n",
+        )
+        self.signers.write_text(f"site@example.org {Path(f'{key}.pub').read_text()}")
 
     def words(self, *more: str) -> list[str]:
         return [

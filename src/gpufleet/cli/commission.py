@@ -122,9 +122,10 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     refuse_without_gpus(hosts)
     siblings = named_siblings(options.siblings, selected, hosts)
     scheduler = scheduler_of(options.hook, hosts, selected)
+    signer = ""
     if options.key:
         options.key = options.key.expanduser()
-        signing.check_key(options.key)
+        signer = signing.check_key(options.key)
     console = Console(stderr=options.json, soft_wrap=True, highlight=False)
     settings = Settings(selected, how, burn_in_s, siblings, database_path(options), console, rest)
     request = Request(
@@ -134,6 +135,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
         options.key,
         options.by.strip() or account(),
         importlib.metadata.version("gpufleet"),
+        signer,
     )
     store = Store(options.state)
     with store.alone([host.name for host in hosts]):

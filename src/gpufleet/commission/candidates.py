@@ -38,7 +38,10 @@ Log = Callable[..., None]
 
 @dataclass(frozen=True)
 class Request:
-    """What the command line asks for. `key` signs; None: nothing is signed."""
+    """What the command line asks for.
+
+    `key` signs; None: nothing is signed. `signer`: the fingerprint of the key.
+    """
 
     settings: Settings
     scheduler: Scheduler
@@ -46,6 +49,7 @@ class Request:
     key: Path | None
     by: str
     program: str
+    signer: str = ""
 
     def set_state(self, host: str, state: HostStateName, why: str) -> None:
         """Record the state of a host in the history."""

@@ -13,10 +13,12 @@ from gpufleet.rollout.schedulers import SchedulerError
 from . import signing
 from .candidates import FAILED, MARK, OWNER, PASSED, Candidate, Log, Request
 from .certificate import Seen, certificate
-from .records import CERTIFICATES, REFUSALS, Store, sha256_of
+from .records import CERTIFICATES, REFUSALS, SIGNATURE, Store, sha256_of
 from .stages import STAGES
 
 NAMESPACES = {CERTIFICATES: signing.CERTIFICATE, REFUSALS: signing.REFUSAL}
+# The files of a certificate that are signed: the document and its page.
+SIGNED = 2
 
 
 def conclude(each: Candidate, request: Request, store: Store, log: Log) -> None:
@@ -45,7 +47,7 @@ def conclude(each: Candidate, request: Request, store: Store, log: Log) -> None:
 def certify(each: Candidate, request: Request, store: Store, log: Log) -> None:
     """Issue the certificate, unless the host has it already; return the host to service."""
     key, known = str(request.key or ""), each.record.get("certificate")
-    if known and key in {"", known["key"]} and is_whole(known, store):
+    if known and is_whole(known, store) and is_signed(known, request, store):
         each.issued, key = store.directory / known["file"], known["key"]
     else:
         found = concluded(each, request, store)
@@ -68,6 +70,21 @@ def is_whole(known: IssuedCertificate, store: Store) -> bool:
     """Whether a certificate, its page and their signatures are what was issued."""
     files = known.get("files") or []
     return bool(files) and store.intact(files)
+
+
+def is_signed(known: IssuedCertificate, request: Request, store: Store) -> bool:
+    """Whether the requested key has signed a certificate and its page; any, where none is.
+
+    The same file may hold another key than the one that signed.
+    """
+    if not request.key:
+        return True
+    signers = [
+        signing.signer(store.directory / each["file"])
+        for each in known.get("files") or []
+        if each["file"].endswith(SIGNATURE)
+    ]
+    return len(signers) == SIGNED and {*signers} == {request.signer}
 
 
 def refuse(each: Candidate, request: Request, store: Store, log: Log) -> None:

@@ -5,9 +5,12 @@ Runs ssh-keygen. A key with a passphrase is used through an agent: its public ha
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import os
 import subprocess
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from gpufleet.errors import ConfigurationError
@@ -15,16 +18,36 @@ from gpufleet.errors import ConfigurationError
 from .records import SIGNATURE
 
 CERTIFICATE, REFUSAL = "gpufleet-certificate", "gpufleet-refusal"
+# How the bytes of a signature begin, by OpenSSH's PROTOCOL.sshsig: then come a version, and the
+# public key after its length.
+MAGIC, VERSION_BYTES, LENGTH_BYTES = b"SSHSIG", 4, 4
 # A key on a token may want to be touched.
 DEADLINE_S = 60
 
 
-def check_key(key: Path) -> None:
-    """Try a key before anything is run. Raises `ConfigurationError`."""
+def check_key(key: Path) -> str:
+    """Try a key before anything is run; its fingerprint. Raises `ConfigurationError`."""
     with tempfile.TemporaryDirectory(prefix="gpufleet-") as folder:
         probe = Path(folder, "probe")
         probe.write_text("gpufleet\n", encoding="utf-8")
-        sign(probe, key, CERTIFICATE)
+        return signer(sign(probe, key, CERTIFICATE))
+
+
+def signer(signature: Path) -> str:
+    """The fingerprint of the key that made a signature, as ssh-keygen -l has it; empty: unknown.
+
+    A signature contains the public key. The file of a key says less: it may hold another key now.
+    """
+    with suppress(OSError, ValueError):
+        armored = signature.read_text(encoding="ascii").splitlines()
+        raw = base64.b64decode("".join(line for line in armored if not line.startswith("-----")))
+        start = len(MAGIC) + VERSION_BYTES + LENGTH_BYTES
+        length = int.from_bytes(raw[start - LENGTH_BYTES : start], "big")
+        public = raw[start : start + length]
+        if raw.startswith(MAGIC) and 0 < length == len(public):
+            found = base64.b64encode(hashlib.sha256(public).digest()).decode()
+            return f"SHA256:{found.rstrip('=')}"
+    return ""
 
 
 def sign(path: Path, key: Path, namespace: str) -> Path:
