@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from gpufleet.commission.identity import INSTALLED, PLAN, identity_of, plan_digest
+from gpufleet.commission.identity import INSTALLED, KERNEL, PLAN, identity_of, plan_digest
 from gpufleet.resolver import with_locks
 from tests.support.healthy_host import Document, data
 
@@ -40,3 +40,11 @@ def test_another_lock_than_the_installed_one_changes_what_is_installed(
             receipt["lock_sha256"] = "ef" * 32
     installed = identity_of(locked(plan, "ef" * 32), found)
     assert installed[INSTALLED] not in {before[INSTALLED], after[INSTALLED]}
+
+
+def test_another_kernel_is_another_host(plan: Document, snapshot: Document) -> None:
+    found, declared = cast(Any, snapshot), cast(Any, plan)
+    before = identity_of(declared, found)
+    data(snapshot, "kernel")["running"] = "6.8.0-99-generic"
+    after = identity_of(declared, found)
+    assert {name for name in before if before[name] != after[name]} == {KERNEL}

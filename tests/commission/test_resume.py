@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from gpufleet.commission import runner
 from gpufleet.commission.records import Store
 from gpufleet.commission.stages import DEEP, Stage
+from gpufleet.nightly.history import History
 from tests.support.commission_site import ALL, Site
 from tests.support.healthy_host import data
 from tests.support.recorded_hosts import BURN_IN, READ, slow_card, wrong_sample
@@ -171,6 +173,77 @@ def test_a_burn_in_of_no_time_makes_its_record_unreadable(
     assert site.run() == 4
     assert "The record of gpu01 cannot be read" in capsys.readouterr().err
     assert site.hosts.probes("gpu01") == []
+
+
+# -- stages of another day ---------------------------------------------------------------------------
+
+
+def dated(site: Site, days: int) -> None:
+    """All stages of gpu01 ended so many days ago, and so was its certificate issued."""
+    then = f"{datetime.now(UTC) - timedelta(days=days):%Y-%m-%dT%H:%M:%SZ}"
+    record = site.record("gpu01")
+    for stage in record["stages"].values():
+        stage.update(started=then, finished=then)
+    if "certificate" in record:
+        record["certificate"]["issued"] = then
+    Store(site.state).write(record)
+
+
+@pytest.mark.parametrize(
+    ("days", "probes"),
+    [
+        (29, ["read", "burn-in", "full"]),
+        # Provisioning computes nothing, and what is installed is read each time.
+        (31, ["read", "full", "deep", "burn-in", "full"]),
+        # The clock of the control machine was wrong.
+        (-2, ["read", "full", "deep", "burn-in", "full"]),
+    ],
+)
+def test_what_was_computed_long_ago_is_computed_again(
+    resumed: Site, capsys: pytest.CaptureFixture[str], days: int, probes: list[str]
+) -> None:
+    """A certificate of today joined a burn-in of today and computations of years ago."""
+    dated(resumed, days)
+    capsys.readouterr()
+    assert resumed.run() == 0
+    assert resumed.hosts.probes("gpu01") == probes
+    old = "resumes with verify: it ended at 20" in capsys.readouterr().out
+    assert old == (len(probes) > 3)
+
+
+def test_a_certificate_stays_valid_and_keeps_its_date_when_it_is_signed_again(site: Site) -> None:
+    assert site.run() == 0
+    dated(site, 400)
+    issued = site.record("gpu01")["certificate"]["issued"]
+    site.hosts.forget()
+    (site.state / "certificates/gpu01.html.sig").unlink()
+    assert site.run() == 0
+    assert site.hosts.probes("gpu01") == ["read"]
+    assert site.issued("certificates", "gpu01")["issued"] == issued
+
+
+def test_a_longer_burn_in_repeats_what_has_aged_since_the_certificate(site: Site) -> None:
+    assert site.run() == 0
+    dated(site, 400)
+    with History(site.database) as history:
+        history.flag("gpu01", "state", None)
+    site.hosts.forget()
+    assert site.run("--burn-in", "61s") == 0
+    assert site.hosts.probes("gpu01") == ["read", "full", "deep", "burn-in", "full"]
+
+
+def test_a_certificate_names_the_release_that_judged_each_stage(site: Site) -> None:
+    assert site.run() == 0
+    found = site.issued("certificates", "gpu01")
+    assert {stage["program"] for stage in found["stages"]} == {found["program"]}
+    # A record of the release before has no such name.
+    record = site.record("gpu01")
+    for stage in record["stages"].values():
+        del stage["program"]
+    Store(site.state).write(record)
+    (site.state / "certificates/gpu01.html").unlink()
+    assert site.run() == 0
+    assert "program" not in site.issued("certificates", "gpu01")["stages"][0]
 
 
 # -- what stops a run before its first stage -------------------------------------------------------

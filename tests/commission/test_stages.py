@@ -6,7 +6,16 @@ from typing import Any
 
 import pytest
 
-from gpufleet.commission.identity import BURN_IN, CARDS, DRIVER, MACHINE, PLAN, PORTS, STATE
+from gpufleet.commission.identity import (
+    BURN_IN,
+    CARDS,
+    DRIVER,
+    KERNEL,
+    MACHINE,
+    PLAN,
+    PORTS,
+    STATE,
+)
 from gpufleet.commission.stages import (
     PREFLIGHT,
     RESUMED,
@@ -52,6 +61,7 @@ def test_a_stage_that_has_not_passed_takes_all_later_ones_with_it(gone: str) -> 
         (PLAN, "provision"),
         (MACHINE, "provision"),
         (PORTS, "provision"),
+        (KERNEL, "provision"),
         (DRIVER, "provision"),
         (CARDS, "verify"),
     ],

@@ -84,7 +84,7 @@ def failing(reasons: Sequence[Reason]) -> list[Reason]:
 
 
 def _stage(name: str, stage: StageRecord) -> CertifiedStage:
-    return {
+    found: CertifiedStage = {
         "name": name,
         "outcome": stage["outcome"],
         "started": stage["started"],
@@ -93,6 +93,9 @@ def _stage(name: str, stage: StageRecord) -> CertifiedStage:
         "notes": stage["notes"],
         "evidence": stage["evidence"],
     }
+    if program := stage.get("program"):
+        found["program"] = program
+    return found
 
 
 def _driver(snapshot: Snapshot | None) -> str | None:

@@ -51,6 +51,9 @@ def certify(each: Candidate, request: Request, store: Store, log: Log) -> None:
         each.issued, key = store.directory / known["file"], known["key"]
     else:
         found = concluded(each, request, store)
+        if known:
+            # It is signed again, or what was lost of it is written again: nothing was proven since.
+            found["issued"] = known["issued"]
         path = issue(each, request, store, CERTIFICATES, found)
         each.record["certificate"] = {
             "file": store.relative(path),

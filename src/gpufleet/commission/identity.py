@@ -23,6 +23,7 @@ from gpufleet.model.validator import section_data
 PLAN, MACHINE, MEMORY, SLOTS, PORTS = "plan", "machine", "memory", "slots", "ports"
 DISKS = "disks"
 CARDS, DRIVER, INSTALLED, BURN_IN = "cards", "driver", "installed", "burn-in"
+KERNEL = "kernel"
 STATE = "state"
 NAMES = {
     STATE: "its state, set by a person,",
@@ -33,6 +34,7 @@ NAMES = {
     PORTS: "its network adapters",
     DISKS: "its disks",
     CARDS: "its GPUs",
+    KERNEL: "its kernel",
     DRIVER: "its driver",
     INSTALLED: "what is installed",
     BURN_IN: "the time of the burn-in",
@@ -109,6 +111,8 @@ def _read(data: SectionData) -> Iterator[tuple[str, object]]:
         yield SLOTS, sorted((card["address"], card["device"]) for card in data["gpus"]["pci"])
     if (network := data.get("network")) and network["devices"] is not None:
         yield PORTS, sorted(_proven(part) for part in adapters(network))
+    if "kernel" in data:
+        yield KERNEL, data["kernel"]["running"]
     if "driver" in data:
         yield DRIVER, data["driver"]["loaded"] or data["driver"]["library"]
     if cards := gpus(data):

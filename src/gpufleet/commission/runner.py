@@ -29,6 +29,7 @@ from gpufleet.rollout.schedulers import SchedulerError
 from gpufleet.verification.judging import plan_of
 from gpufleet.verification.session import HostRun
 
+from .ages import too_old
 from .attempts import Attempt, attempt_of, run_stage, session_of
 from .candidates import FAILED, MARK, NOT_JUDGED, OWNER, PASSED, RUNNING, Candidate, Request
 from .conclusion import conclude
@@ -96,11 +97,13 @@ class Commission:
                 self.show_reasons(each)
 
     def passed(self, each: Candidate) -> dict[str, dict[str, str]]:
-        """The inputs of each stage that a host has passed, and whose evidence is what it was."""
+        """The inputs of each stage that a host has passed, recent and with its evidence."""
         return {
             name: stage["inputs"]
             for name, stage in each.record["stages"].items()
-            if stage["outcome"] == PASSED and self.store.intact(stage["evidence"])
+            if stage["outcome"] == PASSED
+            and not too_old(name, stage, each.record, utc_now())
+            and self.store.intact(stage["evidence"])
         }
 
     def set_by_persons(self) -> dict[str, HostState | None]:
@@ -171,7 +174,8 @@ class Commission:
         if known["outcome"] != PASSED:
             return f"resumes with {stage.name}, which did not pass"
         changed = named(changed_inputs(stage, known["inputs"], each.identity))
-        why = f"{changed} changed" if changed else "it was shorter, or has lost evidence"
+        old = too_old(stage.name, known, each.record, utc_now())
+        why = f"{changed} changed" if changed else old or "it was shorter, or has lost evidence"
         return f"resumes with {stage.name}: {why}"
 
     def take_out_of_service(self) -> None:
@@ -195,6 +199,9 @@ class Commission:
                 if each.begins:
                     self.request.set_state(each.name, "commissioning", "its stages run")
                     self.withdraw(each)
+                    # Without its certificate a stage is as old as it is today.
+                    passed, burn_in_s = self.passed(each), self.settings.burn_in_s
+                    each.valid = still_valid(passed, each.identity, burn_in_s)
         except BaseException:
             self.give_back(drained)
             raise
@@ -311,6 +318,7 @@ class Commission:
             "started": began,
             "finished": utc_now() if decision else None,
             "by": self.request.by,
+            "program": self.request.program,
             "reasons": decision.reasons if decision else [],
             "notes": decision.notes if decision else [],
             "figures": decision.figures if decision else [],
@@ -347,10 +355,13 @@ class Commission:
             for name in changed_inputs(known, passed[known.name], each.identity)
         }
         what = named([name for name in NAMES if name in changed]) or "its evidence"
+        old = too_old(stage.name, each.record["stages"][stage.name], each.record, utc_now())
         why = reason(
             stage.name,
             Verdict.INCONCLUSIVE,
-            f"{what} changed while it was commissioned",
+            f"{stage.name} is repeated: {old}"
+            if old
+            else f"{what} changed while it was commissioned",
             "the same command repeats what was proven before that",
         )
         each.stop(stage, NOT_JUDGED, [why])

@@ -18,6 +18,7 @@ from .identity import (
     DISKS,
     DRIVER,
     INSTALLED,
+    KERNEL,
     MACHINE,
     MEMORY,
     PLAN,
@@ -47,7 +48,7 @@ COMPUTED = ("gpu.visible", "gpu.formats", "gpu.throughput")
 LOADED = ("gpu.sustained", "gpu.bandwidth", "gpu.after-load", "kernel.after-load")
 # The parts of a host that show before anything is installed; its ports may need their drivers.
 BARE = (STATE, PLAN, MACHINE, MEMORY, SLOTS, DISKS)
-INSTALLED_HOST = (*BARE, PORTS, DRIVER, INSTALLED)
+INSTALLED_HOST = (*BARE, PORTS, KERNEL, DRIVER, INSTALLED)
 
 # The seconds of a deep verification's load and of all that comes with it.
 DEEP_S, VERIFY_S = 480, 120

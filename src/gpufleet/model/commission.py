@@ -53,6 +53,7 @@ class StageRecord(TypedDict):
     started: Time
     finished: Annotated[Time | None, "null while it runs"]
     by: Annotated[Text, "who ran it"]
+    program: NotRequired[Annotated[Text, "the release of gpufleet that judged it"]]
     reasons: list[Reason]
     notes: Annotated[list[str], "what a reader has to know of it"]
     figures: list[Figure]
@@ -82,6 +83,7 @@ class CertifiedStage(TypedDict):
     started: Time
     finished: Time | None
     by: Text
+    program: NotRequired[Annotated[Text, "the release of gpufleet that judged it"]]
     notes: list[str]
     evidence: list[EvidenceFile]
 
@@ -99,9 +101,9 @@ class Certificate(TypedDict):
     schema: Annotated[int, "1"]
     outcome: Literal["certified", "refused"]
     host: Text
-    issued: Time
+    issued: Annotated[Time, "when; a certificate that is signed again keeps its date"]
     by: Text
-    program: Annotated[Text, "the release of gpufleet"]
+    program: Annotated[Text, "the release of gpufleet that issued it"]
     plan_sha256: Annotated[
         Text, "of the host's plan, as JSON with sorted keys, without the digests of locks"
     ]
