@@ -15,6 +15,7 @@ import pytest
 from gpufleet.cli import history as history_cli
 from gpufleet.cli import options
 from gpufleet.cli.main import main
+from gpufleet.nightly import host_states
 from gpufleet.nightly.history import History
 from gpufleet.report import directory as report
 from tests.support.nightly_sessions import files, host, measured, session
@@ -99,6 +100,39 @@ def test_a_host_its_checks_and_its_measures(capsys: pytest.CaptureFixture[str], 
             },
         },
     }
+
+
+@pytest.mark.parametrize("name", ["gpu02", "gpu09"])
+def test_a_host_has_its_states_with_who_set_them(
+    capsys: pytest.CaptureFixture[str], path: Path, name: str
+) -> None:
+    """A host that was refused has states, and is in no recorded run."""
+    states: list[Any] = [
+        {"state": state, "since": f"2026-11-0{day}T10:00:00Z", "by": "ann", "why": why}
+        for day, state, why in ((1, "new", "it came"), (2, "quarantined", "GPU 0"))
+    ]
+    with History(path) as history:
+        for state in states:
+            host_states.set_state(history, name, state)
+    _, out, _ = run(capsys, "--database", str(path), "--host", name)
+    assert [row for row in rows(out) if "2026-11-0" in row][:2] == [
+        "new 2026-11-01T10:00:00Z ann it came",
+        "quarantined 2026-11-02T10:00:00Z ann GPU 0",
+    ]
+    assert asked(capsys, path, "--host", name)["hosts"][name]["states"] == states
+
+
+def test_a_host_has_its_states_before_the_first_night(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "new.sqlite"
+    with History(path) as history:
+        host_states.set_state(
+            *(history, "gpu09"),
+            {"state": "new", "since": "2026-11-01T10:00:00Z", "by": "ann", "why": "it came"},
+        )
+    _, out, _ = run(capsys, "--database", str(path), "--host", "gpu09")
+    assert "new 2026-11-01T10:00:00Z ann it came" in rows(out)
 
 
 def test_a_check_over_all_hosts(capsys: pytest.CaptureFixture[str], path: Path) -> None:

@@ -206,24 +206,30 @@ def test_a_host_in_production_is_not_loaded(site: Site, capsys: pytest.CaptureFi
     assert site.run() == 0
     site.hosts.replace_card("gpu01", 0, "1660000000001")
     site.hosts.forget()
-    assert site.run() == 4
-    error = capsys.readouterr().err
-    assert "Hosts in production are not commissioned" in error
-    assert site.hosts.probes("gpu01") == ["read"]
+    files = site.files()
+    assert site.run() == 3
+    output = capsys.readouterr().out
+    assert "by ann (it is certified), and commissioning loads all of its GPUs" in output
+    assert (site.hosts.probes("gpu01"), site.files()) == (["read"], files)
     # The command of the message does what it says.
-    words = shlex.split(error.partition("then: ./gpufleet ")[2])
+    words = shlex.split(output.partition("then: ./gpufleet ")[2])
     assert main(words[: words.index("TEXT") + 1]) == 0
     assert site.run() == 0
     assert len(list((site.state / "certificates").glob("gpu01-*.json"))) == 1
 
 
 def test_a_host_of_the_nightly_run_is_in_production(
-    site: Site, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """It stopped the run of all other hosts, too."""
+    site = Site(tmp_path, ["gpu01", "gpu02"])
     with History(site.database) as history:
         history.record(session(0, host("gpu01", gpu__count="PASS")), measure=lambda *_: {})
-    assert site.run() == 4
-    assert "2026-11-01T03:00:00Z, by nightly" in capsys.readouterr().err
+    assert site.run() == 3
+    assert "2026-11-01T03:00:00Z, by nightly" in capsys.readouterr().out
+    assert site.hosts.probes("gpu01") == ["read"]
+    assert not (site.state / "gpu01.json").exists()
+    assert (site.state / "certificates/gpu02.json").exists()
 
 
 def test_the_baseline_is_in_the_history_and_no_nightly_run(site: Site) -> None:

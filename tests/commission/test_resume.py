@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gpufleet.cli.main import main
 from gpufleet.commission import runner
 from gpufleet.commission.records import Store
 from gpufleet.commission.stages import DEEP, Stage
@@ -59,6 +61,19 @@ def test_a_state_that_a_person_set_takes_all_stages_with_it(
     site.hosts.forget()
     assert site.run() == 1
     assert site.hosts.probes("gpu01") == ["read", "full"]
+
+
+def test_the_states_before_are_shown(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    site.set_state("gpu01", "new", "it came")
+    site.set_state("gpu01", "returned", "RMA-4711")
+    assert "former" not in site.states(capsys)["gpu01"]
+    words = ["fleet", "-i", str(site.hosts.inventory), "--database", str(site.database), "--past"]
+    assert main([*words, "--json"]) == 0
+    [row] = json.loads(capsys.readouterr().out)["hosts"]
+    assert [each["why"] for each in (*row["former"], row)] == ["it came", "RMA-4711"]
+    assert main(words) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [line[0] for line in lines] == ["host", "gpu01", "new"]
 
 
 def test_a_certified_host_that_others_use_stays_as_it_is(

@@ -93,6 +93,8 @@ def test_the_first_run_is_recorded_and_notified_and_an_unchanged_one_is_quiet(
     assert heartbeat(path)["troubles"] == {}
     found = figures(path)
     assert found['gpufleet_host_healthy{host="gone"}'] == 0
+    # No state was recorded of it.
+    assert found['gpufleet_host_state{host="gone",state="production"}'] == 1
     assert (
         found["gpufleet_last_success_timestamp_seconds"]
         == (found["gpufleet_last_run_timestamp_seconds"])

@@ -7,9 +7,6 @@ from __future__ import annotations
 
 import argparse
 
-from rich.table import Table
-from rich.text import Text
-
 from gpufleet.errors import ConfigurationError
 from gpufleet.inventory import inventory_hosts
 from gpufleet.model.clock import utc_now
@@ -20,12 +17,12 @@ from gpufleet.nightly import host_states
 from gpufleet.nightly.history import History
 from gpufleet.report import terminal
 
+from . import state_rows
 from .options import add_database, add_hosts, add_json, database_path, print_json, selector
 from .parser import Parser
 from .silence import MOST_WHO, MOST_WHY, account
 
 SCHEMA = 1
-_STYLES = {"quarantined": "bold red", "returned": "dim", "commissioning": "yellow"}
 
 
 def parser() -> Parser:
@@ -53,6 +50,9 @@ def parser() -> Parser:
         metavar="NAME",
         help="Name who sets it (default: the account, before sudo)",
     )
+    group.add_argument(
+        "--past", action="store_true", help="Show the earlier states of each host, too"
+    )
     group = verb.add_argument_group("Database")
     add_database(group, "Use this history")
     add_json(verb.add_argument_group("Output"))
@@ -72,7 +72,9 @@ def run(options: argparse.Namespace, _: list[str]) -> int:
                 {"state": options.set, "since": utc_now(), "by": by, "why": why},
             )
         rows = host_states.fleet(history, names)
-    shown = [row for row in rows if row["host"] in names or not options.limit]
+        shown = [row for row in rows if row["host"] in names or not options.limit]
+        for row in shown if options.past else ():
+            row["former"] = host_states.former(history, row["host"])[:-1]
     if options.json:
         document: Fleet = {"schema": SCHEMA, "hosts": shown}
         print_json(document)
@@ -97,18 +99,10 @@ def check_usage(options: argparse.Namespace, why: str, by: str) -> None:
 
 
 def show(rows: list[FleetHost]) -> None:
-    """Print a line for each host."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for title in ("host", "state", "since", "by"):
-        table.add_column(title, no_wrap=True)
-    table.add_column("why", overflow="fold")
+    """Print a line for each host, and one for each of its earlier states."""
+    table = state_rows.table("host")
     for row in rows:
-        table.add_row(
-            Text(row["host"]),
-            row["state"],
-            Text(row["since"]),
-            Text(row["by"]),
-            Text(row["why"]),
-            style=_STYLES.get(row["state"], ""),
-        )
+        state_rows.add(table, row, row["host"])
+        for state in reversed(row.get("former", [])):
+            state_rows.add(table, state, "", style="dim")
     terminal.output().print(table)

@@ -24,7 +24,7 @@ from rich.text import Text
 from gpufleet.errors import ConfigurationError
 from gpufleet.model.nightly import Offenders
 from gpufleet.model.verdict import HEALTHY
-from gpufleet.nightly import drift, offenders
+from gpufleet.nightly import drift, host_states, offenders
 from gpufleet.nightly.baselines import LEAST_SPREAD
 from gpufleet.nightly.drift import NOT_THERE
 from gpufleet.nightly.fabric_past import hosts_past, tests_past
@@ -39,7 +39,7 @@ from gpufleet.nightly.retention import future_note
 from gpufleet.paths import host_file_name
 from gpufleet.report import terminal
 
-from . import distributions, history_fabric, offender_tables
+from . import distributions, history_fabric, offender_tables, state_rows
 from .options import NIGHTLYS, add_database, add_json, database_path, is_there
 from .parser import Parser
 
@@ -195,7 +195,11 @@ def document(history: History, options: argparse.Namespace) -> Document:
             history, options.host, options.measure, options.alerts_per_month
         )
     nights = history.nights(options.last or WINDOW, options.kind)
+    states = host_states.former(history, options.host) if options.host else []
     for given, table in ((options.host, "hosts"), (options.check, "checks")):
+        if table == "hosts" and states:
+            # A host that was refused has a state, and no run of it is recorded.
+            continue
         if given and given not in (known := history.names(table)):
             raise unknown_name(given, table, known, str(history.path))
     letters = history.letters(nights)
@@ -232,6 +236,9 @@ def document(history: History, options: argparse.Namespace) -> Document:
             hosts.get(options.host, {}).setdefault("contents_read", {})[state["component"]] = (
                 None if state["read"] is None else _moment(state["read"])
             )
+        if states:
+            unseen = {"verdicts": NOT_THERE * len(nights), "checks": {}, "measures": {}}
+            hosts.setdefault(options.host, unseen)["states"] = states
     return {"schema": SCHEMA, "nights": [night.started for night in nights], "hosts": hosts}
 
 
@@ -263,6 +270,9 @@ def _check(line: Sequence[drift.CheckResult | None]) -> Document:
 def show(console: Console, found: Document, path: Path) -> None:
     """Tables: nights and hosts, or checks, or measures; what always held in one line."""
     nights = found["nights"]
+    for host in found["hosts"].values():
+        if states := host.get("states"):
+            state_rows.show_past(console, states)
     if not nights:
         console.print(f"No such run was recorded yet ({path}).", markup=False, soft_wrap=True)
         return

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from gpufleet.checks.base.holders import holders
 from gpufleet.checks.base.sections import Sections
-from gpufleet.errors import ConfigurationError, guarded
+from gpufleet.errors import guarded
 from gpufleet.inventory import InventoryHost
 from gpufleet.judge import judge
 from gpufleet.model.clock import utc_now
@@ -64,7 +64,7 @@ class Commission:
     def run(self) -> dict[str, CommissionedHost]:
         """Run every stage that is due, and conclude; the outcome of each host."""
         self.identify(self.candidates)
-        self.refuse_production()
+        self.leave_production()
         self.show_begin()
         self.take_out_of_service()
         for number, stage in enumerate(STAGES, 1):
@@ -122,24 +122,24 @@ class Commission:
             lambda defect: {},
         )
 
-    def refuse_production(self) -> None:
-        """Raise `ConfigurationError` where a host in production would be loaded."""
-        names = [each.name for each in self.candidates if each.begins]
+    def leave_production(self) -> None:
+        """Stop the hosts in production that would be loaded; the others go on."""
+        begin = [each for each in self.candidates if each.begins]
         with History(self.settings.history) as history:
-            known = {row["host"]: row for row in host_states.fleet(history, names)}
-        used = {
-            name: f"{name}: since {known[name]['since']}, by {known[name]['by']}"
-            for name in names
-            if known[name]["state"] == "production"
-        }
-        if used:
-            raise ConfigurationError(
-                "Hosts in production are not commissioned: it loads all of their GPUs.\n"
-                + "\n".join(used.values())
-                + "\nNothing was changed on any host.",
-                "",
-                f"Drain the host, then: {self.command_for_new(used)}",
+            known = {row["host"]: row for row in host_states.fleet(history, names_of(begin))}
+        for each in begin:
+            row = known[each.name]
+            if row["state"] != "production":
+                continue
+            why = reason(
+                "state",
+                Verdict.INCONCLUSIVE,
+                f"It is in production since {row['since']}, by {row['by']} ({row['why']}), and"
+                " commissioning loads all of its GPUs: nothing was changed on it.",
+                f"Drain the host, then: {self.command_for_new([each.name])}",
             )
+            each.stop(PREFLIGHT, NOT_JUDGED, [why])
+            self.show_reasons(each)
 
     def command_for_new(self, names: Iterable[str]) -> str:
         """The command that sets the state of hosts to `new`, as a person types it."""

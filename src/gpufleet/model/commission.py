@@ -158,6 +158,9 @@ class FleetHost(HostState):
     """A row of `gpufleet fleet`."""
 
     host: Text
+    former: NotRequired[
+        Annotated[list[HostState], "with `--past`: the states before, oldest first"]
+    ]
 
 
 class Fleet(TypedDict):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, NotRequired, TypedDict
 
+from .commission import HostState
 from .types import Text, Time
 from .verdict import Silenced
 
@@ -129,6 +130,9 @@ class PastHost(TypedDict):
             dict[str, Time | None],
             "by component, when its contents were last read whole; null: not yet",
         ]
+    ]
+    states: NotRequired[
+        Annotated[list[HostState], "with `--host` alone: its recorded states, oldest first"]
     ]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Protocol, get_args
+from typing import TYPE_CHECKING, Protocol, cast, get_args
 
 from gpufleet.model.commission import FleetHost, HostState, HostStateName
 from gpufleet.model.validator import faults
@@ -46,7 +46,7 @@ def recorded(history: FlagStore) -> dict[str, HostState]:
 
 
 def former(history: FlagStore, host: str) -> list[HostState]:
-    """All recorded states of a host, oldest first."""
+    """All recorded states of a host, oldest first; the last one is the current one."""
     return _parsed(history.flags(host).get(FLAG, ""))
 
 
@@ -90,7 +90,7 @@ def fleet(history: History, hosts: Iterable[str]) -> list[FleetHost]:
     """The state of each of these hosts, and of those with a recorded one."""
     known, since = recorded(history), first_nights(history)
     names = sorted({*hosts, *known})
-    return [{"host": name, **state_of(name, known, since)} for name in names]
+    return [cast(FleetHost, {"host": name, **state_of(name, known, since)}) for name in names]
 
 
 def sentences(known: Mapping[str, HostState], hosts: Iterable[str]) -> list[str]:

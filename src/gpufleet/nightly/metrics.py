@@ -94,7 +94,7 @@ METRICS: dict[str, tuple[str, tuple[str, ...]]] = {
         ("scope", "collective", "host"),
     ),
     "gpufleet_host_state": (
-        "1 for the recorded state of a host: new, commissioning, production, quarantined, returned",
+        "1 for the state of a host: new, commissioning, production, quarantined, returned",
         ("host", "state"),
     ),
     "gpufleet_contents_read_timestamp_seconds": (
@@ -128,7 +128,7 @@ class Run:
     fabric_tests: Mapping[RecordedTest, Sequence[RecordedBandwidth]] = field(default_factory=dict)
     # By host and check, when the silence of all that is found of it ends.
     silenced: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    # By host, its recorded state.
+    # By host, its state.
     states: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -84,7 +84,7 @@ class NightlyRun:
         self.contents_read: dict[str, int] = {}
         # By host and port GUID, the growth of its error counters since the run before.
         self.port_growth: dict[tuple[str, str], list[Growth]] = {}
-        # The recorded states of hosts.
+        # The states of hosts, recorded or not.
         self.host_states: dict[str, str] = {}
         # The newest fabric test of each scope.
         self.fabric_tests: dict[RecordedTest, list[RecordedBandwidth]] = {}
@@ -151,7 +151,8 @@ class NightlyRun:
             self.port_growth = port_growth(history)
             self.fabric_tests = latest_tests(history)
             known = host_states.recorded(history)
-            self.host_states = {name: state["state"] for name, state in known.items()}
+            everyone = host_states.fleet(history, [host.name for host in session.hosts])
+            self.host_states = {row["host"]: row["state"] for row in everyone}
             session.states = host_states.sentences(known, [host.name for host in session.hosts])
             hosts = {host.name for host in session.hosts}
             self.contents_read = {
