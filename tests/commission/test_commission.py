@@ -337,9 +337,15 @@ def test_a_wrong_request_changes_nothing(
 def test_a_host_is_commissioned_by_one_run_at_a_time(
     site: Site, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with Store(site.state).alone(["gpu01"]):
-        assert site.run() == 4
-    assert "gpu01: This host is being commissioned." in capsys.readouterr().err
+    for state, history in (
+        (site.state, site.place / "other/history.sqlite"),
+        # Another directory of records, and the same history.
+        (site.place / "other", site.database),
+    ):
+        with Store(state).alone(["gpu01"], history):
+            assert site.run() == 4
+        assert "gpu01: This host is being commissioned." in capsys.readouterr().err
+        assert site.hosts.probes("gpu01") == []
 
 
 def test_a_damaged_record_is_named_before_anything_runs(

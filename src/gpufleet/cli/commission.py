@@ -138,7 +138,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
         signer,
     )
     store = Store(options.state)
-    with store.alone([host.name for host in hosts]):
+    with store.alone([host.name for host in hosts], settings.history):
         found = Commission(hosts, request, store).run()
     if options.json:
         document: Commissioned = {"schema": SCHEMA, "hosts": found}

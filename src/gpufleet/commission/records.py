@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from gpufleet.errors import ConfigurationError
 from gpufleet.files import open_lock, write_file
@@ -32,6 +32,8 @@ from .stages import burn_in_s
 
 SCHEMA = 1
 CERTIFICATES, REFUSALS, EVIDENCE, LOCKS = "certificates", "refusals", "evidence", "locks"
+# The directory of the locks beside a history.
+HISTORY_LOCKS = "commission-locks"
 SIGNATURE = ".sig"
 # The files of a certificate or refusal in the order in which they are renamed. The document comes
 # last: where a run was killed before, the next one renames what is left.
@@ -169,20 +171,17 @@ class Store:
         )
 
     @contextmanager
-    def alone(self, hosts: Sequence[str]) -> Iterator[None]:
-        """Hold the locks of these hosts; `ConfigurationError` where one is being commissioned."""
-        self._make(self.directory / LOCKS)
+    def alone(self, hosts: Sequence[str], history: Path) -> Iterator[None]:
+        """Hold the locks of these hosts; `ConfigurationError` where one is being commissioned.
+
+        A lock is in this directory, and one is beside the history: a run with another directory
+        writes the same states.
+        """
         with ExitStack() as held:
-            for host in hosts:
-                lock = held.enter_context(
-                    open_lock(self.directory / LOCKS / f"{host_file_name(host)}.lock")
-                )
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    raise ConfigurationError(
-                        "This host is being commissioned.", host, "Wait until that run ends."
-                    ) from None
+            for directory in (self.directory / LOCKS, history.parent / HISTORY_LOCKS):
+                self._make(directory)
+                for host in hosts:
+                    held.enter_context(_lock(directory, host))
             yield
 
     def _write(self, path: Path, text: str) -> None:
@@ -204,6 +203,19 @@ class Store:
             str(self.directory),
             "Use another directory: --state DIR.",
         )
+
+
+def _lock(directory: Path, host: str) -> TextIO:
+    """The lock of a host in a directory, until it is closed."""
+    lock = open_lock(directory / f"{host_file_name(host)}.lock")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        raise ConfigurationError(
+            "This host is being commissioned.", host, "Wait until that run ends."
+        ) from None
+    return lock
 
 
 def sha256_of(path: Path) -> str:
