@@ -23,6 +23,11 @@ from gpufleet.model.snapshot import Snapshot
 Bound = tuple[float | None, str]
 TFLOPS, GIB_S = "TFLOP/s", "GiB/s"
 EXACT: Bound = (0, "each product is compared with the exact one")
+# No check judges what a link carries beside all others: nobody has published what is least there.
+LOADED: Bound = (
+    None,
+    "no bound is known while all links are loaded at once; the stage deep measures each one alone",
+)
 UNCHANGED: Bound = (0, "the last block of each round is compared with what was sent")
 
 
@@ -140,7 +145,7 @@ def _loaded_links(run: ComputeRun) -> Iterator[Figure]:
         for what, links in ways:
             rates = [link["gib_s"] for link in links if link["gib_s"] is not None]
             if rates:
-                yield at_least(gpu, what, min(rates), GIB_S, (None, ""))
+                yield at_least(gpu, what, min(rates), GIB_S, LOADED)
         checked, wrong = (sum(entry[key] for entry in own) for key in ("checked", "wrong"))
         yield at_most(gpu, f"wrong of {checked} blocks copied under load", wrong, "", UNCHANGED)
 
@@ -194,5 +199,5 @@ def _figure(part: str, what: str, value: float, unit: str, bound: Bound) -> Figu
         "unit": unit,
         "bound": bound[0],
         "side": "at least",
-        "because": bound[1],
+        "because": bound[1] or "no bound is known",
     }
