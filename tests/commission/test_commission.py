@@ -8,6 +8,7 @@ import shlex
 import signal
 import subprocess
 import sys
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -379,6 +380,36 @@ def test_the_pages_escape_what_a_host_says(site: Site) -> None:
     page = (site.state / "refusals/gpu01.html").read_text()
     assert "<script>" not in page
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+
+
+def test_the_page_for_the_vendor_has_no_commands_and_files_of_the_operator(site: Site) -> None:
+    site.hosts.change("gpu01", slow_card(0))
+    assert site.run() == 1
+    document = site.issued("refusals", "gpu01")
+    page = unescape((site.state / "refusals/gpu01.html").read_text())
+    [reason] = document["reasons"]
+    assert reason["cause"] in page
+    assert reason["remedy"] and reason["remedy"] not in page
+    assert "evidence/gpu01" not in page and "./gpufleet" not in page
+    # The operator has them in the document.
+    assert any(stage["evidence"] for stage in document["stages"])
+
+
+def test_the_evidence_is_checked_by_the_line_of_the_guide(site: Site) -> None:
+    assert site.run() == 0
+    guide = re.sub("(?m)^    ", "", (ROOT / "docs/how-to/commission.md").read_text())
+    found = re.search(r"(?s)python3 -c '(import json.*?)' .*\| sha256sum -c", guide)
+    assert found
+    command = [sys.executable, "-c", found[1], "certificates/gpu01.json"]
+
+    def checked() -> int:
+        listed = subprocess.run(command, cwd=site.state, check=True, capture_output=True).stdout
+        check = ["sha256sum", "-c", "--quiet"]
+        return subprocess.run(check, cwd=site.state, input=listed, check=False).returncode
+
+    assert checked() == 0
+    next((site.state / "evidence/gpu01").glob("deep-*-snapshot.json")).write_text("{}")
+    assert checked() == 1
 
 
 # -- killed ----------------------------------------------------------------------------------------
