@@ -323,6 +323,7 @@ def test_several_gpus_alone_need_nccl_for_their_collectives(tmp_path: Path) -> N
         (["--key", "/nowhere"], "ssh-keygen does not sign with this key"),
         (["-e", '{"gpu_expect": {}}'], "no number of GPUs is declared"),
         (["-e", '{"gpu_expect": {"count": 0}}'], "no number of GPUs is declared"),
+        (["-e", '{"gpu_mig": {"0": ["3g.40gb"]}}'], "gpu01: MIG splits the GPUs"),
         (["--limit", "gpu09"], "No host matches"),
     ],
 )

@@ -120,6 +120,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
         start_lab()
     hosts = checked_hosts(selected)
     refuse_without_gpus(hosts)
+    refuse_split(hosts)
     siblings = named_siblings(options.siblings, selected, hosts)
     scheduler = scheduler_of(options.hook, hosts, selected)
     signer = ""
@@ -158,6 +159,21 @@ def refuse_without_gpus(hosts: list[InventoryHost]) -> None:
             " to be proven. Nothing was changed on any host.",
             "gpu_expect.count",
             "Declare it: gpu_expect: {count: 8, model: NVIDIA H100 80GB HBM3}.",
+        )
+
+
+def refuse_split(hosts: list[InventoryHost]) -> None:
+    """Raise `ConfigurationError` for hosts whose GPUs MIG splits.
+
+    CUDA shows a program one instance of one GPU there, so the other GPUs would prove nothing.
+    """
+    if split := [host.name for host in hosts if any((host.spec.mig or {}).values())]:
+        raise ConfigurationError(
+            f"{', '.join(split)}: MIG splits the GPUs, and one instance of one GPU is all that a"
+            " program computes on. Nothing was changed on any host.",
+            "gpu_mig",
+            "Commission these hosts without it first (gpu_mig: {all: []} switches MIG off), and declare"
+            " it then.",
         )
 
 

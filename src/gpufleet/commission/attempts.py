@@ -181,7 +181,8 @@ def burn_in(stage: Stage, hosts: list[InventoryHost], settings: Settings) -> Att
     load_s = round(settings.burn_in_s * LOAD_SHARE)
     how = replace(settings.probe, deep=True, load_s=load_s, disk_load=DISK, fabric_load=True)
     session = session_of("Burning in", hosts, how, settings.console)
-    gpus = {host.name: visible_gpus(host.spec) or 0 for host in hosts}
+    # Each declared GPU has to compute, however many of them CUDA shows a program.
+    gpus = {host.name: host.spec.expect.get("count") or 0 for host in hosts}
     found = {run.name: attempt_of(stage, run) for run in session.hosts}
     for run in session.hosts:
         decision = found[run.name].decision
