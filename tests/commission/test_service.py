@@ -147,21 +147,41 @@ def test_killed_in_its_collectives_it_repeats_these_and_nothing_before(
         assert (tmp_path / f"state/certificates/{name}.json").exists()
 
 
-def test_a_culprit_and_a_host_that_took_no_part_are_blamed() -> None:
+def blamed(culprits: Sequence[Any], excluded: Sequence[Any] = ()) -> dict[str, tuple[str, str]]:
+    """{host: (its verdict, why)} by these findings of a group's test."""
     found = blamed_hosts(
         fabric_test(
             1,
             "all",
             group_test(1, "slow", 1.0, "a", "b", "c"),
-            culprits=[{"kind": "pair", "hosts": ["a", "b"], "rails": [0], "statement": "slow"}],
-            excluded=[{"host": "d", "cause": "no NCCL", "remedy": "install it"}],
+            culprits=[*culprits],
+            excluded=[*excluded],
         )
     )
-    assert {name: why["cause"] for name, why in found.items()} == {
-        "a": "slow",
-        "b": "slow",
-        "d": "no NCCL",
+    return {name: (why["verdict"], why["cause"]) for name, why in found.items()}
+
+
+def culprit(kind: str, *hosts: str) -> Document:
+    return {"kind": kind, "hosts": [*hosts], "rails": [0], "statement": f"{kind} slow"}
+
+
+def test_a_host_that_took_no_part_is_not_judged() -> None:
+    """Its connection was lost, or its process was killed: that refused the host."""
+    lost = {"host": "d", "cause": "it ended with status 255", "remedy": "see ssh"}
+    assert blamed([culprit("member", "a")], [lost]) == {
+        "a": ("FAIL", "member slow"),
+        "d": ("INCONCLUSIVE", "it took no part: it ended with status 255"),
     }
+
+
+def test_a_slow_link_refuses_neither_of_its_hosts() -> None:
+    """Both pass with others, so neither is proven bad."""
+    why = ("INCONCLUSIVE", "which host is at fault is not known: pair slow")
+    assert blamed([culprit("pair", "a", "b")]) == {"a": why, "b": why}
+
+
+def test_a_host_at_fault_explains_its_links() -> None:
+    assert blamed([culprit("pair", "a", "b"), culprit("port", "a")]) == {"a": ("FAIL", "port slow")}
 
 
 @pytest.mark.parametrize(

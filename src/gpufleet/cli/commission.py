@@ -172,8 +172,8 @@ def refuse_split(hosts: list[InventoryHost]) -> None:
             f"{', '.join(split)}: MIG splits the GPUs, and one instance of one GPU is all that a"
             " program computes on. Nothing was changed on any host.",
             "gpu_mig",
-            "Commission these hosts without it first (gpu_mig: {all: []} switches MIG off), and declare"
-            " it then.",
+            "Commission these hosts without it first (gpu_mig: {all: []} switches MIG off), and"
+            " declare it then.",
         )
 
 

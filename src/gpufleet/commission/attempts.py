@@ -50,6 +50,8 @@ KIND = "commission"
 DISK = "/var/tmp"
 SIZES = (1 << 20, 64 << 20, 512 << 20)
 REPEATS = 10
+# The culprits that are one host, or a part of it.
+OWN_FAULTS = {"member", "port"}
 REPORT_IT = "report it with the evidence of this stage; other hosts are not affected"
 
 
@@ -296,26 +298,58 @@ def fabric_options(count: int) -> FabricOptions:
 
 
 def blamed_hosts(test: FabricTest) -> dict[str, Reason]:
-    """{host: why it is at fault} of a fabric test's culprits, and of hosts that took no part."""
+    """{host: why it has not passed} of a fabric test: its culprits, and who took no part.
+
+    Only a culprit of its own is at fault. Who takes no part may have lost its connection, and of a
+    link between two hosts nobody knows which end is bad.
+    """
+    measured = measured_tests(test)
     blamed = {
-        entry["host"]: reason("collectives", Verdict.FAIL, entry["cause"], entry["remedy"])
-        for entry in test["excluded"]
+        name: reason(
+            "collectives",
+            Verdict.FAIL,
+            culprit["statement"],
+            "check the ports, cables and switches that the statement names",
+            measured,
+        )
+        for culprit in test["culprits"]
+        if culprit["kind"] in OWN_FAULTS
+        for name in culprit["hosts"]
     }
     for culprit in test["culprits"]:
-        for name in culprit["hosts"]:
-            blamed[name] = reason(
-                "collectives",
-                Verdict.FAIL,
-                culprit["statement"],
-                "check the ports, cables and switches that the statement names",
-            )
+        # A host that is at fault itself explains its links, too.
+        if culprit["kind"] not in OWN_FAULTS and blamed.keys().isdisjoint(culprit["hosts"]):
+            cause = f"which host is at fault is not known: {culprit['statement']}"
+            remedy = "check the cables and switch ports between them; then commission it again"
+            why = reason("collectives", Verdict.INCONCLUSIVE, cause, remedy, measured)
+            blamed |= dict.fromkeys(culprit["hosts"], why)
+    for entry in test["excluded"]:
+        cause = f"it took no part: {entry['cause']}"
+        why = reason("collectives", Verdict.INCONCLUSIVE, cause, entry["remedy"])
+        blamed.setdefault(entry["host"], why)
     return blamed
+
+
+def measured_tests(test: FabricTest) -> str:
+    """The tests of a group with what they reached, a line each."""
+    lines = [
+        f"test {each['number']}, round {each['round']}, {', '.join(each['hosts'])}:"
+        f" {each['outcome']}"
+        + ("" if each["gb_per_s"] is None else f", {each['gb_per_s']:g} GB/s")
+        + ("" if each["least_gb_per_s"] is None else f" (at least {each['least_gb_per_s']:g})")
+        for each in test["tests"]
+    ]
+    return "\n".join([*lines, f"slow means {test['slow']}"])
 
 
 def _of_group(test: FabricTest, names: Sequence[str]) -> Decision:
     if test["verdict"] != Verdict.PASS:
         # Nobody knows whose fault it is.
-        cause = "; ".join(test["unknown"]) or "the group failed, and no member of it is at fault"
+        known = [each["statement"] for each in test["culprits"]]
+        cause = (
+            "; ".join([*known, *test["unknown"]])
+            or "the group failed, and no member of it is at fault"
+        )
         remedy = "see ./gpufleet fabric test, and declare gpu_expect.bus_bandwidth_gb_s"
         return Decision([reason("collectives", Verdict.INCONCLUSIVE, cause, remedy)])
     note = (
