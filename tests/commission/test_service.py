@@ -184,10 +184,41 @@ def test_a_host_at_fault_explains_its_links() -> None:
     assert blamed([culprit("pair", "a", "b"), culprit("port", "a")]) == {"a": ("FAIL", "port slow")}
 
 
+BUSY = InUseError({"gpu02": "pid 7 (ann, python3)"})
+
+
+def without_gpu02(
+    monkeypatch: pytest.MonkeyPatch,
+    error: ConfigurationError,
+    names: Sequence[str],
+    siblings: Sequence[str],
+    gpus: int = 8,
+) -> tuple[list[list[str]], attempts.Attempts]:
+    """The groups that are tested where gpu02 takes no part in any, and how each host ends."""
+    groups = []
+
+    def run_test(hosts: Sequence[Any], *rest: Any) -> Any:
+        members = [host.name for host in hosts]
+        groups.append(members)
+        if "gpu02" in members:
+            raise error
+        return fabric_test(1, "all", group_test(1, "passed", 400.0, *members))
+
+    monkeypatch.setattr(attempts.fabric_test, "run", run_test)
+    spec = SimpleNamespace(expect={"count": gpus}, mig=None)
+    hosts: Any = [SimpleNamespace(name=name, spec=spec) for name in names]
+    settings: Any = SimpleNamespace(
+        siblings=[SimpleNamespace(name=name, spec=spec) for name in siblings],
+        probe=SimpleNamespace(fanout=1),
+        console=SimpleNamespace(print=print),
+    )
+    return groups, attempts.collectives(COLLECTIVES, hosts, settings)
+
+
 @pytest.mark.parametrize(
     "error",
     [
-        InUseError({"gpu02": "pid 7 (ann, python3)"}),
+        BUSY,
         ConfigurationError("No stack has NCCL.", "gpu02", "Declare one."),
         ConfigurationError("Expected a path.", "gpu02: gpu_nccl_dir", "Name one."),
     ],
@@ -195,29 +226,34 @@ def test_a_host_at_fault_explains_its_links() -> None:
 def test_a_host_that_cannot_take_part_stops_no_other(
     monkeypatch: pytest.MonkeyPatch, error: ConfigurationError
 ) -> None:
-    groups = []
-
-    def run_test(hosts: Sequence[Any], *rest: Any) -> Any:
-        names = [host.name for host in hosts]
-        groups.append(names)
-        if "gpu02" in names:
-            raise error
-        return fabric_test(1, "all", group_test(1, "passed", 400.0, *names))
-
-    monkeypatch.setattr(attempts.fabric_test, "run", run_test)
-    spec = SimpleNamespace(expect={"count": 8}, mig=None)
-    hosts: Any = [SimpleNamespace(name=name, spec=spec) for name in NAMES[:3]]
-    settings: Any = SimpleNamespace(
-        siblings=[], probe=SimpleNamespace(fanout=1), console=SimpleNamespace(print=print)
-    )
-    monkeypatch.setattr(attempts, "visible_gpus", lambda spec: 8)
-    found = attempts.collectives(COLLECTIVES, hosts, settings)
+    groups, found = without_gpu02(monkeypatch, error, NAMES, [])
     assert groups == [["gpu01", "gpu02", "gpu03"], ["gpu01", "gpu03"]]
     assert {name: each.decision.outcome for name, each in found.items()} == {
         "gpu01": "passed",
         "gpu02": "not-judged",
         "gpu03": "passed",
     }
+
+
+def test_the_note_names_the_siblings_that_were_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, found = without_gpu02(monkeypatch, BUSY, ["gpu01"], ["gpu02", "gpu03"])
+    assert found["gpu01"].decision.reasons == []
+    assert found["gpu01"].decision.notes == [
+        "With gpu01, gpu03.",
+        "Siblings that were left out: gpu02 (pid 7 (ann, python3)).",
+    ]
+
+
+@pytest.mark.parametrize(("names", "gpus"), [(["gpu01"], 1), (["gpu01", "gpu03"], 8)])
+def test_without_any_requested_sibling_the_collectives_are_not_judged(
+    monkeypatch: pytest.MonkeyPatch, names: Sequence[str], gpus: int
+) -> None:
+    """The certificate had the note that there is no collective."""
+    _, found = without_gpu02(monkeypatch, BUSY, names, ["gpu02"], gpus)
+    for each in found.values():
+        assert each.decision.outcome == "not-judged"
+        [why] = each.decision.reasons
+        assert why["cause"] == "no sibling took part: gpu02 (pid 7 (ann, python3))"
 
 
 # -- the scheduler ---------------------------------------------------------------------------------

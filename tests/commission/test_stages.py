@@ -19,6 +19,7 @@ from gpufleet.commission.identity import (
 from gpufleet.commission.stages import (
     PREFLIGHT,
     RESUMED,
+    SIBLINGS,
     STAGES,
     before_provisioning,
     duration,
@@ -93,6 +94,19 @@ def test_a_host_that_could_not_be_identified_has_proven_nothing() -> None:
 def test_a_burn_in_that_was_shorter_is_repeated_and_a_longer_one_is_not() -> None:
     assert "burn-in" not in still_valid(passed(*NAMES), IDENTITY, BURNED_S + 1)
     assert list(still_valid(passed(*NAMES), IDENTITY, BURNED_S - 1)) == NAMES
+
+
+def test_collectives_are_repeated_for_siblings_that_were_not_requested_before() -> None:
+    known = passed(*NAMES)
+    known["collectives"][SIBLINGS] = "gpu01,gpu02"
+
+    def valid(*siblings: str) -> list[str]:
+        return list(still_valid(known, IDENTITY, BURNED_S, siblings=siblings))
+
+    assert valid() == valid("gpu02") == NAMES
+    assert valid("gpu01", "gpu03") == NAMES[: NAMES.index("collectives")]
+    del known["collectives"][SIBLINGS]
+    assert valid("gpu01") == NAMES[: NAMES.index("collectives")]
 
 
 def test_a_manifest_is_compared_in_so_far_as_the_host_shows_it_before_it_is_provisioned() -> None:

@@ -274,7 +274,26 @@ def collectives(stage: Stage, hosts: list[InventoryHost], settings: Settings) ->
     text = json.dumps(tests) + "\n"
     for attempt in found.values():
         attempt.documents["fabric"] = text
+    requested = [sibling.name for sibling in settings.siblings]
+    ended = {name: found[name].decision.reasons for name in requested if name in found}
+    out = {name: reasons[0]["cause"] for name, reasons in ended.items() if reasons}
+    for host in hosts:
+        add_siblings(found[host.name].decision, requested, out)
     return {host.name: found[host.name] for host in hosts}
+
+
+def add_siblings(decision: Decision, requested: Sequence[str], out: Mapping[str, str]) -> None:
+    """Add to a decision which of the requested siblings were left out, by {sibling: why}."""
+    if decision.reasons or not out:
+        return
+    listed = "; ".join(f"{name} ({why})" for name, why in out.items())
+    if len(out) < len(requested):
+        decision.notes.append(f"Siblings that were left out: {listed}.")
+        return
+    # Without any of them nothing was proven of the network, for which they were requested.
+    cause = f"no sibling took part: {listed}"
+    remedy = "correct what the causes name, or name other siblings: --siblings"
+    decision.reasons.append(reason("collectives", Verdict.INCONCLUSIVE, cause, remedy))
 
 
 def left_out(error: ConfigurationError, members: Collection[str]) -> dict[str, Reason]:

@@ -39,11 +39,13 @@ from .records import CERTIFICATES, Store
 from .stages import (
     PREFLIGHT,
     RESUMED,
+    SIBLINGS,
     STAGES,
     Stage,
     before_provisioning,
     changed_inputs,
     duration,
+    lacking,
     still_valid,
 )
 
@@ -91,10 +93,17 @@ class Commission:
         for each in candidates:
             each.seen, each.set_by_person = runs[each.name], states[each.name]
             each.identity = self.identity(each, each.seen)
-            each.valid = still_valid(self.passed(each), each.identity, self.settings.burn_in_s)
+            each.valid = self.still_valid(each, self.passed(each), RESUMED)
             if each.seen.snapshot is None:
                 each.stop(PREFLIGHT, NOT_JUDGED, attempt_of(PREFLIGHT, each.seen).decision.reasons)
                 self.show_reasons(each)
+
+    def still_valid(
+        self, each: Candidate, passed: dict[str, dict[str, str]], stages: Sequence[Stage]
+    ) -> tuple[str, ...]:
+        """Those of the stages that a host has passed as it is now, and as it is requested now."""
+        names = [host.name for host in self.settings.siblings]
+        return still_valid(passed, each.identity, self.settings.burn_in_s, stages, names)
 
     def passed(self, each: Candidate) -> dict[str, dict[str, str]]:
         """The inputs of each stage that a host has passed, recent and with its evidence."""
@@ -174,6 +183,9 @@ class Commission:
         if known["outcome"] != PASSED:
             return f"resumes with {stage.name}, which did not pass"
         changed = named(changed_inputs(stage, known["inputs"], each.identity))
+        names = [host.name for host in self.settings.siblings]
+        if not changed and (others := lacking(stage, known["inputs"], names)):
+            return f"resumes with {stage.name}: they were run without {', '.join(others)}"
         old = too_old(stage.name, known, each.record, utc_now())
         why = f"{changed} changed" if changed else old or "it was shorter, or has lost evidence"
         return f"resumes with {stage.name}: {why}"
@@ -333,6 +345,8 @@ class Commission:
         found = {name: each.identity[name] for name in stage.inputs if name in each.identity}
         if BURN_IN in stage.inputs:
             found[BURN_IN] = f"{self.settings.burn_in_s:g}"
+        if SIBLINGS in stage.inputs:
+            found[SIBLINGS] = ",".join(sorted(host.name for host in self.settings.siblings))
         return found
 
     def confirm(self, each: Candidate, set_by_person: HostState | None) -> None:
@@ -344,7 +358,7 @@ class Commission:
             return
         each.set_by_person = set_by_person
         each.identity, passed = self.identity(each, each.seen), self.passed(each)
-        valid = still_valid(passed, each.identity, self.settings.burn_in_s, STAGES)
+        valid = self.still_valid(each, passed, STAGES)
         if valid == tuple(stage.name for stage in STAGES):
             return
         stage = STAGES[len(valid)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpufleet.errors import ConfigurationError
@@ -27,6 +27,8 @@ from .identity import (
     STATE,
 )
 
+# The input of the collectives that no identity has: the siblings that were requested.
+SIBLINGS = "siblings"
 # What can be judged before anything is installed. The ports are judged where their own software
 # needs no provisioning.
 BEFORE_PROVISIONING = (
@@ -117,7 +119,7 @@ BURN = Stage(
 COLLECTIVES = Stage(
     "collectives",
     "NCCL's collectives with the other hosts",
-    (*INSTALLED_HOST, CARDS),
+    (*INSTALLED_HOST, CARDS, SIBLINGS),
     lambda burn_in_s: 3 * MINUTE,
 )
 COOL_DOWN = Stage(
@@ -170,16 +172,20 @@ def still_valid(
     identity: dict[str, str],
     burn_in_s: float,
     stages: Sequence[Stage] = RESUMED,
+    siblings: Collection[str] = (),
 ) -> tuple[str, ...]:
     """The names of those of the stages that need not be repeated, in their order.
 
     `passed`: the inputs of each stage that has passed. A stage is valid if all earlier ones are,
-    and nothing that it depends on is another. A burn-in that was longer than requested is valid.
+    and nothing that it depends on is another. A burn-in that was longer than requested is valid;
+    so are collectives for which more siblings were requested.
     """
     valid: list[str] = []
     for stage in stages:
         inputs = passed.get(stage.name)
         if inputs is None or is_short(stage, inputs, burn_in_s):
+            break
+        if lacking(stage, inputs, siblings):
             break
         if PLAN not in identity or changed_inputs(stage, inputs, identity):
             break
@@ -200,8 +206,18 @@ def is_short(stage: Stage, inputs: Mapping[str, str], least_s: float) -> bool:
     return BURN_IN in stage.inputs and burn_in_s(inputs) < least_s
 
 
+def lacking(stage: Stage, inputs: Mapping[str, str], siblings: Collection[str]) -> list[str]:
+    """The siblings for which a stage's collectives were not requested; empty for other stages."""
+    if SIBLINGS not in stage.inputs:
+        return []
+    known = inputs.get(SIBLINGS, "").split(",")
+    return [name for name in siblings if name not in known]
+
+
 def changed_inputs(stage: Stage, inputs: dict[str, str], identity: dict[str, str]) -> list[str]:
     """The inputs of a stage that are others now, by their names."""
     return [
-        name for name in stage.inputs if name != BURN_IN and inputs.get(name) != identity.get(name)
+        name
+        for name in stage.inputs
+        if name not in {BURN_IN, SIBLINGS} and inputs.get(name) != identity.get(name)
     ]
