@@ -308,13 +308,6 @@ def test_a_host_that_others_use_is_not_judged(site: Site) -> None:
     )
 
 
-def test_several_gpus_alone_need_nccl_for_their_collectives(tmp_path: Path) -> None:
-    site = Site(tmp_path, ["gpu01"], gpus=2)
-    assert site.run() == 3
-    why = site.record("gpu01")["stages"]["collectives"]
-    assert why["outcome"] == "not-judged"
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [

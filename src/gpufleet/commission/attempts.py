@@ -42,6 +42,7 @@ from .decision import (
     wrong_samples,
 )
 from .figures import figures_of, of_fabric
+from .requirements import without_nccl
 from .stages import BURN, COLLECTIVES, COOL_DOWN, DEEP, LOAD_SHARE, PROVISION, VERIFY, Stage
 
 # The kind of a commissioning's run in the history.
@@ -248,6 +249,13 @@ def collectives(stage: Stage, hosts: list[InventoryHost], settings: Settings) ->
     group = [*hosts, *settings.siblings]
     found: Attempts = {}
     tests: list[FabricTest] = []
+    if not settings.siblings:
+        note = "The host has one GPU and declares no NCCL: it takes part in no collective."
+        found = {
+            host.name: Attempt(Decision(notes=[note]))
+            for host in hosts
+            if visible_gpus(host.spec) == 1 and without_nccl(host)
+        }
     while any(host.name not in found for host in hosts):
         members = [host for host in group if host.name not in found]
         if len(members) == 1 and visible_gpus(members[0].spec) == 1:

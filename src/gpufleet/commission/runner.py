@@ -30,13 +30,15 @@ from gpufleet.verification.judging import plan_of
 from gpufleet.verification.session import HostRun
 
 from .ages import too_old
-from .attempts import Attempt, attempt_of, run_stage, session_of
+from .attempts import Attempt, attempt_of, fabric_options, run_stage, session_of
 from .candidates import FAILED, MARK, NOT_JUDGED, OWNER, PASSED, RUNNING, Candidate, Request
 from .conclusion import conclude
 from .decision import reason
 from .identity import BURN_IN, NAMES, identity_of
 from .records import CERTIFICATES, Store
+from .requirements import ports_are_set_up, unmet
 from .stages import (
+    COLLECTIVES,
     PREFLIGHT,
     RESUMED,
     SIBLINGS,
@@ -67,6 +69,7 @@ class Commission:
         """Run every stage that is due, and conclude; the outcome of each host."""
         self.identify(self.candidates)
         self.leave_production()
+        self.stop_without_collectives()
         self.show_begin()
         self.take_out_of_service()
         for number, stage in enumerate(STAGES, 1):
@@ -156,6 +159,18 @@ class Commission:
         words = ["./gpufleet", "fleet", *inventories, "--database", str(self.settings.history)]
         return shlex.join([*words, "--limit", ",".join(names), "--set", "new", "--why", "TEXT"])
 
+    def stop_without_collectives(self) -> None:
+        """Stop the hosts whose collectives certainly lack something, before anything is loaded."""
+        due = [each for each in self.candidates if each.begins and each.needs(COLLECTIVES)]
+        hosts, siblings = [each.host for each in due], self.settings.siblings
+        measure = fabric_options(len(hosts) + len(siblings)).measure
+        seen = {each.name: each.seen for each in due if each.seen}
+        lacking = unmet(hosts, siblings, seen, measure)
+        for each in due:
+            if each.name in lacking:
+                each.stop(PREFLIGHT, NOT_JUDGED, [lacking[each.name]])
+                self.show_reasons(each)
+
     def show_begin(self) -> None:
         """Print the stages with their estimates, and where each host begins."""
         burn_in_s = self.settings.burn_in_s
@@ -212,8 +227,7 @@ class Commission:
                     self.request.set_state(each.name, "commissioning", "its stages run")
                     self.withdraw(each)
                     # Without its certificate a stage is as old as it is today.
-                    passed, burn_in_s = self.passed(each), self.settings.burn_in_s
-                    each.valid = still_valid(passed, each.identity, burn_in_s)
+                    each.valid = self.still_valid(each, self.passed(each), RESUMED)
         except BaseException:
             self.give_back(drained)
             raise
@@ -420,9 +434,8 @@ def preflight(each: Candidate) -> Attempt:
     snapshot = each.seen.snapshot
     if snapshot is None:
         return attempt_of(PREFLIGHT, each.seen)
-    checks = {check["id"]: check["verdict"] for check in each.seen.result["checks"]}
     # Otherwise provisioning installs the drivers of the ports first.
-    ports = checks.get("network.setup") in {Verdict.PASS, Verdict.NOT_DECLARED, None}
+    ports = ports_are_set_up(each.seen)
     plan = before_provisioning(each.seen.plan, ports=ports)
     judged = HostRun(each.name, snapshot, plan, judge.judge(plan, snapshot))
     found = attempt_of(PREFLIGHT, judged)
