@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from gpufleet.checks.driver.restart import PENDING
 from gpufleet.commission import attempts
 from gpufleet.commission.decision import (
     Decision,
@@ -112,6 +113,31 @@ def test_the_moment_of_the_first_wrong_product_is_named() -> None:
         "GPU 1: the first wrong product was computed between 5 s and 10 s of the load"
         " (71 degrees, 1755 MHz)"
     ]
+
+
+NO_SPACE = "No space is left in /tmp (3 MiB, 90 files)"
+READ_ONLY = "/tmp cannot be written: the file system is read-only"
+
+
+@pytest.mark.parametrize(
+    ("check", "cause", "outcome"),
+    [
+        ("host.disk", NO_SPACE, "not-judged"),
+        ("host.disk", f"{NO_SPACE}. {READ_ONLY}", "failed"),
+        ("host.temporary", "/dev/shm is full: 0.5 of 64 MiB are free", "not-judged"),
+        ("host.temporary", "/dev/shm is mounted read-only", "failed"),
+        ("driver.pending", f"{PENDING['wait']}. 535.1 is installed", "not-judged"),
+        ("driver.pending", f"{PENDING['reload']}. 535.1 is installed", "not-judged"),
+        ("driver.pending", f"{PENDING['stuck']}. 535.1 is installed", "failed"),
+    ],
+)
+def test_a_full_disk_and_a_pending_restart_refuse_no_host(
+    check: str, cause: str, outcome: str
+) -> None:
+    found = Decision([failing(check, cause)])
+    assert found.outcome == outcome
+    found.reasons.append(failing("gpu.throughput", "GPU 0 is slow"))
+    assert found.outcome == "failed"
 
 
 # -- the part at fault -----------------------------------------------------------------------------

@@ -38,6 +38,11 @@ def full(snapshot: Any) -> None:
     data(snapshot, "disks")["free_mib"]["/tmp"] = 3
 
 
+def read_only(snapshot: Any) -> None:
+    """The disk of this host may be broken."""
+    data(snapshot, "disks")["readonly"] = ["/tmp"]
+
+
 # -- states ----------------------------------------------------------------------------------------
 
 
@@ -88,11 +93,38 @@ def test_a_certified_host_that_others_use_stays_as_it_is(
     assert site.states(capsys)["gpu01"]["state"] == "production"
 
 
+@pytest.mark.parametrize("used", [False, True], ids=["idle", "used"])
+def test_a_certified_host_whose_disk_is_full_keeps_its_certificate(
+    site: Site, capsys: pytest.CaptureFixture[str], used: bool
+) -> None:
+    """Its own jobs had filled the disk, and the host was quarantined."""
+    assert site.run() == 0
+    files = site.files()
+    site.hosts.change("gpu01", full)
+    if used:
+        site.hosts.change("gpu01", held)
+    capsys.readouterr()
+    assert site.run() == 3
+    why = "others compute on its GPUs" if used else "No space is left in /tmp"
+    assert why in capsys.readouterr().out
+    assert site.files() == files
+    assert site.states(capsys)["gpu01"]["state"] == "production"
+
+
+def test_nothing_is_decided_of_a_host_on_which_others_compute(site: Site) -> None:
+    site.hosts.change("gpu01", held)
+    site.hosts.change("gpu01", read_only)
+    assert site.run() == 3
+    [why] = site.record("gpu01")["stages"]["preflight"]["reasons"]
+    assert "others compute on its GPUs" in why["cause"]
+    assert not list(site.state.glob("refusals/*"))
+
+
 def test_a_certified_host_that_fails_its_preflight_is_refused(
     site: Site, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert site.run() == 0
-    site.hosts.change("gpu01", full)
+    site.hosts.change("gpu01", read_only)
     site.hosts.forget()
     assert site.run() == 1
     assert site.hosts.probes("gpu01") == ["read"]

@@ -14,6 +14,8 @@ from typing import Literal
 
 from gpufleet.checks import CHECKS
 from gpufleet.checks.base.registry import HARDWARE
+from gpufleet.checks.driver.restart import PENDING
+from gpufleet.checks.host.shared_files import SHM
 from gpufleet.model.commission import FaultyPart, Figure, Part, Reason
 from gpufleet.model.sections.compute import SustainedResult
 from gpufleet.model.snapshot import Snapshot
@@ -30,6 +32,11 @@ DISK, LINKS = "burn-in.disk", "burn-in.links"
 # How many samples before and after the first wrong product are shown.
 AROUND = 5
 FAILING = {Verdict.FAIL.value, Verdict.HUNG.value}
+# How the findings of a full file system and of a pending restart begin. A driver that does not run
+# after its restart ("stuck") may have a broken card, and a file system that is read-only a broken
+# disk.
+FULL = ("No space is left in ", f"{SHM} is full")
+PENDING_RESTARTS = tuple(PENDING[action] for action in ("reload", "reboot", "wait"))
 
 
 @dataclass
@@ -43,9 +50,24 @@ class Decision:
     @property
     def outcome(self) -> Outcome:
         """`failed` where anything failed, `not-judged` where anything else is not healthy."""
-        if any(reason["verdict"] in FAILING for reason in self.reasons):
+        if any(refuses(reason) for reason in self.reasons):
             return "failed"
         return "not-judged" if self.reasons else "passed"
+
+
+def refuses(found: Reason) -> bool:
+    """Whether a finding refuses the host.
+
+    Full file systems and pending restarts are no fault of a part: whoever uses the host frees the
+    space or restarts it, and commissions it again.
+    """
+    if found["verdict"] not in FAILING:
+        return False
+    if found["check"] == "driver.pending":
+        return not found["cause"].startswith(PENDING_RESTARTS)
+    if found["check"] in {"host.disk", "host.temporary"}:
+        return not all(each.startswith(FULL) for each in found["cause"].split(". "))
+    return True
 
 
 def decided(stage: Stage, result: HostResult) -> Decision:
@@ -199,7 +221,7 @@ def faulty_parts(parts: Sequence[Part], reasons: Sequence[Reason]) -> list[Fault
     A finding that names a GPU, an adapter, a drive or the only memory module of a slot blames it.
     One of the hardware that names none blames the host as a whole. Software is no part.
     """
-    failing = [each for each in reasons if each["verdict"] in FAILING]
+    failing = [each for each in reasons if refuses(each)]
     blamed: dict[int, list[Reason]] = {}
     for each in failing:
         named = [] if each["check"] in NO_PARTS else _named(parts, each)

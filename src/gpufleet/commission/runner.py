@@ -444,12 +444,14 @@ def preflight(each: Candidate) -> Attempt:
             why for why in found.decision.reasons if why["check"] != "network.ports"
         ]
     if used := holders(Sections(snapshot, ())):
-        found.decision.reasons.append(
+        # Jobs fill disks, and what they hold is not read as it is: nothing else is decided beside
+        # them. The verdicts stay in the evidence.
+        found.decision.reasons = [
             reason(
                 PREFLIGHT.name,
                 Verdict.INCONCLUSIVE,
                 f"others compute on its GPUs: {', '.join(used[:4])}",
                 "drain the host, and wait until these processes end",
             )
-        )
+        ]
     return found
