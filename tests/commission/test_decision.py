@@ -18,10 +18,13 @@ from gpufleet.commission.decision import (
 )
 from gpufleet.commission.identity import parts_of
 from gpufleet.commission.stages import BURN, PREFLIGHT, VERIFY
+from gpufleet.host_state.machine import manifest_of
 from gpufleet.judge import judge
+from gpufleet.model.validator import section_data
 from gpufleet.model.verdict import Verdict
 from gpufleet.verification.session import HostRun
 from tests.support.healthy_host import Document, data, document, with_cards
+from tests.support.nightly_sessions import fabric_test, group_test
 
 
 @pytest.fixture
@@ -188,6 +191,50 @@ def test_hardware_that_no_finding_names_is_the_host_and_software_is_no_part(
     assert blamed(host, failing("kernel.application-errors", "Xid 31 of GPU 0, by python")) == []
     # A limit that somebody has set on a card is no fault of the card.
     assert blamed(host, failing("gpu.settings", "GPU 0 has a limit of 300 W, declared 700")) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("memory.modules", ["gpu01"]),
+        ("bios", ["gpu01"]),
+        ("network.adapters", ["gpu01"]),
+        ("gpu.models", ["gpu01"]),
+        ("cpu.microcode", []),
+        ("kernel.release", []),
+    ],
+)
+def test_a_manifest_whose_hardware_differs_blames_the_host(
+    host: tuple[Document, Document], name: str, parts: list[str]
+) -> None:
+    """A host with a missing memory module was refused without a part, and without its serial."""
+    plan, snapshot = host
+    here = manifest_of(section_data(snapshot)).value(name)  # type: ignore[arg-type]
+    assert here
+    plan["manifest"] = {name: [f"{here}, 1 x another"]}
+    [found] = [
+        each
+        for each in decided(PREFLIGHT, judge.judge(plan, snapshot)).reasons  # type: ignore[arg-type]
+        if each["check"] == "host.manifest"
+    ]
+    assert blamed(host, found) == [(part, ["host.manifest"]) for part in parts]
+    assert f"{name}, here: {here}" in found["evidence"]
+
+
+def test_collectives_blame_the_host_and_show_the_rates(host: tuple[Document, Document]) -> None:
+    slow = {"kind": "member", "hosts": ["gpu01"], "rails": [0], "statement": "gpu01 is slow"}
+    test = {**group_test(1, "slow", 210.0, "gpu01", "gpu02"), "least_gb_per_s": 342.0}
+    found = attempts.blamed_hosts(fabric_test(1, "all", test, culprits=[slow]))["gpu01"]
+    assert blamed(host, found) == [("gpu01", ["collectives"])]
+    assert found["evidence"].splitlines()[0] == (
+        "test 1, round 1, gpu01, gpu02: slow, 210 GB/s (at least 342)"
+    )
+
+
+def test_collectives_blame_the_adapter_that_they_name(host: tuple[Document, Document]) -> None:
+    name = data(host[1], "network")["devices"][1]["name"]
+    found = failing("collectives", f"{name} of gpu01 is slow")
+    assert blamed(host, found) == [(name, ["collectives"])]
 
 
 def test_a_pair_blames_no_card_and_what_was_not_judged_blames_nobody(

@@ -24,7 +24,7 @@ from gpufleet.model.verdict import HEALTHY_VERDICTS, CheckResult, HostResult, Ve
 from gpufleet.nightly.offence_records import Finding
 from gpufleet.nightly.offenders import named_cards
 
-from .stages import Stage
+from .stages import COLLECTIVES, OF_HARDWARE, OF_PORTS, Stage
 
 Outcome = Literal["passed", "failed", "not-judged"]
 # The names of the burn-in's own findings, of the disk and of the links.
@@ -203,6 +203,12 @@ def wrong_samples(entries: Iterable[SustainedResult]) -> list[str]:
 
 # -- the part at fault -----------------------------------------------------------------------------
 
+MANIFEST = "host.manifest"
+# The names of a manifest that are hardware and its firmware; of these the system sets a few.
+HARDWARE_NAMES = (*OF_HARDWARE, *OF_PORTS, "gpu.")
+SOFTWARE_NAMES = ("cpu.governor", "cpu.microcode")
+# A line of the manifest's evidence: the name that differs.
+_COMPARED = re.compile(r"^([a-z_.]+), here: ", re.MULTILINE)
 # Settings and programs that these judge are no parts, whichever part their findings name.
 NO_PARTS = {
     "gpu.mig",
@@ -219,21 +225,31 @@ def faulty_parts(parts: Sequence[Part], reasons: Sequence[Reason]) -> list[Fault
     """The parts to send back, each with what was found of it; what failed decides, nothing else.
 
     A finding that names a GPU, an adapter, a drive or the only memory module of a slot blames it.
-    One of the hardware that names none blames the host as a whole. Software is no part.
+    One of the hardware that names none blames the host as a whole. So does a manifest whose
+    hardware differs: its lines name all parts of a kind, and not the one that differs. Software is
+    no part.
     """
     failing = [each for each in reasons if refuses(each)]
     blamed: dict[int, list[Reason]] = {}
     for each in failing:
-        named = [] if each["check"] in NO_PARTS else _named(parts, each)
-        if not named and _of_hardware(each["check"]):
+        named = [] if each["check"] in {*NO_PARTS, MANIFEST} else _named(parts, each)
+        if not named and _of_hardware(each):
             named = [at for at, part in enumerate(parts) if part["kind"] == "host"]
         for at in named:
             blamed.setdefault(at, []).append(each)
     return [{"part": parts[at], "reasons": found} for at, found in sorted(blamed.items())]
 
 
-def _of_hardware(check: str) -> bool:
-    return check in {DISK, LINKS} or (check in CHECKS and CHECKS[check].repair == HARDWARE)
+def _of_hardware(found: Reason) -> bool:
+    check = found["check"]
+    if check == MANIFEST:
+        return any(
+            name.startswith(HARDWARE_NAMES) and not name.startswith(SOFTWARE_NAMES)
+            for name in _COMPARED.findall(found["evidence"])
+        )
+    return check in {DISK, LINKS, COLLECTIVES.name} or (
+        check in CHECKS and CHECKS[check].repair == HARDWARE
+    )
 
 
 def _named(parts: Sequence[Part], found: Reason) -> list[int]:
