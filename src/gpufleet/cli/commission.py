@@ -14,7 +14,7 @@ from pathlib import Path
 from rich.console import Console
 
 from gpufleet.commission import signing
-from gpufleet.commission.attempts import Settings
+from gpufleet.commission.attempts import Settings, mates_of, rack_of
 from gpufleet.commission.candidates import Request
 from gpufleet.commission.records import Store
 from gpufleet.commission.runner import Commission
@@ -128,7 +128,16 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
         options.key = options.key.expanduser()
         signer = signing.check_key(options.key)
     console = Console(stderr=options.json, soft_wrap=True, highlight=False)
-    settings = Settings(selected, how, burn_in_s, siblings, database_path(options), console, rest)
+    settings = Settings(
+        selected,
+        how,
+        burn_in_s,
+        siblings,
+        database_path(options),
+        console,
+        rest,
+        rack_mates(selected, hosts),
+    )
     request = Request(
         settings,
         scheduler,
@@ -175,6 +184,13 @@ def refuse_split(hosts: list[InventoryHost]) -> None:
             "Commission these hosts without it first (gpu_mig: {all: []} switches MIG off), and"
             " declare it then.",
         )
+
+
+def rack_mates(selected: HostSelector, hosts: list[InventoryHost]) -> list[InventoryHost]:
+    """The hosts of the inventory that declare a rack of these hosts, without these."""
+    if not any(map(rack_of, hosts)):
+        return []
+    return mates_of(hosts, inventory_hosts(replace(selected, limit=None)))
 
 
 def named_siblings(

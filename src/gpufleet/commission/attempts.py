@@ -30,6 +30,7 @@ from gpufleet.verification.fabric_test import FabricOptions, InUseError
 from gpufleet.verification.options import ProbeOptions
 from gpufleet.verification.probing import verify
 from gpufleet.verification.session import HostRun, Session
+from gpufleet.verification.siblings import compared
 
 from .beside import beside
 from .decision import (
@@ -51,6 +52,8 @@ KIND = "commission"
 DISK = "/var/tmp"
 SIZES = (1 << 20, 64 << 20, 512 << 20)
 REPEATS = 10
+# The check that compares the hosts of a rack.
+RACK = "gpu.rack"
 # The culprits that are one host, or a part of it.
 OWN_FAULTS = {"member", "port"}
 REPORT_IT = "report it with the evidence of this stage; other hosts are not affected"
@@ -70,7 +73,10 @@ Attempts = dict[str, Attempt]
 
 @dataclass(frozen=True)
 class Settings:
-    """How stages are run. `siblings` are hosts that take part in the collectives alone."""
+    """How stages are run. `siblings` are hosts that take part in the collectives alone.
+
+    `rack_mates` are the other hosts of the racks that the hosts declare: they are only read.
+    """
 
     selector: HostSelector
     probe: ProbeOptions
@@ -79,6 +85,7 @@ class Settings:
     history: Path
     console: Console
     ansible_args: Sequence[str] = ()
+    rack_mates: Sequence[InventoryHost] = ()
 
 
 def run_stage(stage: Stage, hosts: list[InventoryHost], settings: Settings) -> Attempts:
@@ -164,9 +171,53 @@ def unprovisioned(run: HostRun, failed: bool) -> list[Reason]:
 
 
 def verified(stage: Stage, hosts: list[InventoryHost], settings: Settings) -> Attempts:
-    """Verify hosts."""
+    """Verify hosts, beside the other hosts of their racks."""
     session = session_of("Verifying", hosts, settings.probe, settings.console)
-    return {run.name: attempt_of(stage, run) for run in session.hosts}
+    runs = session.hosts
+    if mates := mates_of(hosts, settings.rack_mates):
+        how = replace(settings.probe, mode="full", computes=False)
+        others = session_of("Reading the hosts of the rack", mates, how, settings.console)
+        runs = compared([*runs, *others.hosts])[: len(runs)]
+    found = {run.name: attempt_of(stage, run) for run in runs}
+    for run in runs:
+        add_rack(run, found[run.name].decision)
+    return found
+
+
+def rack_of(host: InventoryHost) -> str | None:
+    """The rack that a host declares."""
+    declared = host.spec.expect.get("fabric")
+    return declared["rack"] if declared else None
+
+
+def mates_of(
+    hosts: Sequence[InventoryHost], others: Sequence[InventoryHost]
+) -> list[InventoryHost]:
+    """Those of the others that declare a rack of the hosts."""
+    racks = {rack_of(host) for host in hosts} - {None}
+    names = {host.name for host in hosts}
+    return [host for host in others if rack_of(host) in racks and host.name not in names]
+
+
+def add_rack(run: HostRun, decision: Decision) -> None:
+    """Add to a decision that a declared rack was compared with nobody.
+
+    A tray whose cables end in another rack is whole by itself.
+    """
+    declared = run.plan["expect"].get("fabric")
+    if not declared or not declared["rack"] or run.snapshot is None or run.plan.get("rack"):
+        return
+    if any(why["check"] == RACK for why in decision.reasons):
+        return
+    cause = (
+        f"no other host of rack {declared['rack']} was read, so nobody knows whether the GPUs"
+        " are in the NVLink domain of the rack"
+    )
+    remedy = (
+        "declare gpu_expect.fabric.rack of the other hosts of the rack, see that they are reached,"
+        " and commission this one again"
+    )
+    decision.reasons.append(reason(RACK, Verdict.INCONCLUSIVE, cause, remedy))
 
 
 def deep(stage: Stage, hosts: list[InventoryHost], settings: Settings) -> Attempts:
