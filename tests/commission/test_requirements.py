@@ -10,6 +10,7 @@ import pytest
 from gpufleet.commission.attempts import fabric_options
 from gpufleet.commission.requirements import unmet
 from gpufleet.inventory import Connection, InventoryHost
+from gpufleet.nightly.history import History
 from gpufleet.verification.judging import plan_of, result_of
 from gpufleet.verification.session import HostRun
 from tests.support.commission_site import Site
@@ -35,6 +36,11 @@ def test_siblings_without_an_nccl_load_nothing(
 ) -> None:
     site = Site(tmp_path, ["gpu01", "gpu02"])
     site.hosts.write_inventory(gpu01=NCCL)
+    # It has passed all stages alone: its collectives are due again for siblings.
+    assert site.run("--limit", "gpu01") == 0
+    with History(site.database) as history:
+        history.flag("gpu01", "state", None)
+    site.hosts.forget()
     assert site.run("--limit", "gpu01", "--siblings", "gpu02") == 3
     assert site.hosts.probes("gpu01") == ["read"]
     assert "no sibling has an NCCL: gpu02: " in capsys.readouterr().out
