@@ -121,18 +121,24 @@ def test_a_module_that_cannot_be_loaded_is_built_again() -> None:
     host = SimpleNamespace(
         kernels={"6.1": {**kernel, "headers": True}},
         params={"version": "535.261.03"},
-        host=None,
+        host=SimpleNamespace(path=str),
         module=SimpleNamespace(
             get_bin_path=lambda *_: "dkms",
             run_command=lambda words: runs.append(words) or (0, "", ""),
         ),
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(MODULES, "dkms_of", lambda _: [{"module": "nvidia", "version": "535.261.03"}])
+        tree = {"module": "nvidia", "version": "535.261.03", "kernel": "6.1", "state": "installed"}
+        patch.setattr(MODULES, "dkms_of", lambda _: [tree])
+        patch.setattr(MODULES, "has_whole_build", lambda *_: True)
+        patch.setattr(MODULES, "forget_build", lambda *_: runs.append(["", "forgotten"]))
         MODULES.Modules.build(host, "6.1")
         host.kernels["6.1"]["modules"] = [row]
         MODULES.Modules.build(host, "6.1")
-    assert [words[1] for words in runs] == ["build", "install", "install"]
+    assert [words[1] for words in runs] == [
+        *("uninstall", "forgotten", "install"),
+        *("uninstall", "install"),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -265,7 +265,7 @@ class _State:
         """Whether a reload was killed in this boot after it had loaded the installed module."""
         reload = mapping(self.marker.get("reload"))
         loaded = self.loaded is not None and self.driver.get("on_disk") == self.loaded
-        return loaded and reload.get("boot_id") == self.boot_id
+        return loaded and bool(reload) and reload.get("boot_id") == self.boot_id
 
     @property
     def load_error(self) -> str | None:

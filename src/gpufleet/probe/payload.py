@@ -59,8 +59,8 @@ from {entry} import main
 
 main(globals().get("CONFIG"))
 '''
-# Lines of comments and docstrings travel empty, so that the others keep their numbers.
-COMMENT = re.compile("^ *#.*$")
+# Comments and docstrings travel empty, so that the lines keep their numbers.
+COMMENT = re.compile("^ *#.*$|  # [^'\"]*$")
 INDENTATION = re.compile("^(?:    )+")
 # The modules whose `main` is called.
 PROBE, WORKLOAD = "gpufleet.probe.runner", "gpufleet.workload.command"
@@ -170,7 +170,7 @@ def without_docstrings(text, nodes):
 
 
 def shortened(text, nodes):
-    """The same program without docstrings and comment lines, a blank for a level of indentation.
+    """The same program without docstrings and comments, a blank for a level of indentation.
 
     `nodes` are its statements, the module first. No statement changes its line.
     """

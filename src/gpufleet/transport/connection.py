@@ -25,12 +25,14 @@ READY = "gpufleet-ready"
 # Variables that steer which libraries and GPUs a program has. Those of the session that starts the
 # probe are unset: they say nothing of other programs.
 STEERING = ("LD_LIBRARY_PATH", "LD_PRELOAD", "LD_AUDIT", "CUDA_VISIBLE_DEVICES")
-# LD_LIBRARY_PATH stays where the session's Python does not start without it, and in a container
+# On this machine LD_LIBRARY_PATH stays where Python does not start without it, and in a container
 # whose driver nothing else finds: there it is the image's, and every program has it.
-KEPT = """[ -z "$paths" ] || {{ {needless}; }} || export LD_LIBRARY_PATH="$paths"; """
-PYTHON_STARTS = """unused=$({python} -I -S -c "" 2>&1)"""
-DRIVER_FOUND = f"""{{ [ "$(readlink /proc/self/ns/pid)" = "{FIRST_PROCESSES}" ] \
-|| PATH=$PATH:/usr/sbin:/sbin ldconfig -p 2>&1 | grep -q libcuda.so.1; }}"""
+KEPT = (
+    """[ -z "$paths" ] || {{ unused=$({python} -I -S -c "" 2>&1)"""
+    f""" && {{{{ [ "$(readlink /proc/self/ns/pid)" = "{FIRST_PROCESSES}" ]"""
+    """ || PATH=$PATH:/usr/sbin:/sbin ldconfig -p 2>&1 | grep -q libcuda.so.1; }}; }}"""
+    """ || export LD_LIBRARY_PATH="$paths"; """
+)
 SUDO_REFUSED = 77
 NO_PYTHON = 78
 
@@ -70,15 +72,10 @@ def remote_script(connection: Connection, run: str | None = None) -> str:
     become = connection.become
     python = shlex.quote(connection.python)
     sudo = f"sudo -u {shlex.quote(become.user)}"
-    needless = [PYTHON_STARTS.format(python=python)]
-    if connection.kind == "local":
-        needless.append(DRIVER_FOUND)
     # Without /dev/null: where an account may not write to it, the host is probed all the same.
-    find_python = (
-        f"paths=$LD_LIBRARY_PATH; unset {' '.join(STEERING)}; "
-        f"unused=$(command -v {python}) || exit {NO_PYTHON}; "
-        + KEPT.format(needless=" && ".join(needless))
-    )
+    find_python = f"unset {' '.join(STEERING)}; unused=$(command -v {python}) || exit {NO_PYTHON}; "
+    if connection.kind == "local":
+        find_python = f"paths=$LD_LIBRARY_PATH; {find_python}{KEPT.format(python=python)}"
     # On its own line, whatever a shell profile has printed before.
     ready = f'printf "\\n%s\\n" {READY}; '
     run = run or f"{python} -I -S -"

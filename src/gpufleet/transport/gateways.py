@@ -2,7 +2,7 @@
 
 A probe through a gateway differs in three ways. The gateway connects to the host with its own
 settings (its `~/.ssh/config`: users, ports, keys). ClusterShell sends standard input to one command
-at a time, so the command itself carries the probe, compressed: 105 of the 128 KB that an argument
+at a time, so the command itself carries the probe, compressed: 124 of the 128 KiB that an argument
 may have. Every account of the host can read a command, so no password is sent through a gateway.
 """
 
