@@ -134,7 +134,7 @@ def refuse_holders(services, stopped=False):
 def refuse_use(services):
     """Raise ``StateError`` where the modules cannot be unloaded: all of them stay then.
 
-    The counts of modules that other modules use are no evidence: those may let go of them.
+    The count of a module that others use is no evidence: they are unloaded before it.
     """
     refuse_holders(services, stopped=True)
     used = sorted(row.name for row in listed() if not row.users and row.count not in ("0", "-"))
@@ -206,22 +206,24 @@ class Reload:
         )
 
     def carry_out(self):
-        """Exchange the modules, or finish what a killed run has begun.
+        """Exchange the modules, or finish what a killed run left unfinished.
 
         Whatever comes of it, the daemons are started afterwards. The marker records what has to
         run and to be loaded in the end, since a killed run leaves no other trace of it.
         """
         folder = self.module.params["state_dir"]
         former = pending.read(folder)
-        begun = pending.interrupted(former)
-        if loaded() == self.version and not begun:
+        unfinished = pending.interrupted(former)
+        if loaded() == self.version and not unfinished:
             return
-        begun, before = begun or {"modules": [], "services": []}, modules()
+        unfinished, before = unfinished or {"modules": [], "services": []}, modules()
         # Those that are enabled and do not run wait for the driver that is loaded now.
         active, enabled = self.are("is-active"), self.are("is-enabled")
-        names = [name for name in begun["modules"] if name not in before] + before
+        names = [name for name in unfinished["modules"] if name not in before] + before
         ran = [
-            unit for unit in self.module.params["services"] if unit in active + begun["services"]
+            unit
+            for unit in self.module.params["services"]
+            if unit in active + unfinished["services"]
         ]
         because = "driver {} is installed".format(self.version)
         pending.write(pending.reloading(former, because, names, ran), folder)
@@ -294,10 +296,10 @@ def main():
     }
     folder, reload = module.params["state_dir"], Reload(module)
     try:
-        begun = pending.interrupted(pending.read(folder))
+        unfinished = pending.interrupted(pending.read(folder))
     except StateError as error:
         module.fail_json(msg=str(error), loaded=before, held=[])
-    if begun:
+    if unfinished:
         answer["changed"] = True
         answer["diff"]["before"] += "a reload that was killed is not finished\n"
     if not answer["changed"]:

@@ -246,8 +246,8 @@ def main():
         )
     except StateError as error:
         # What was changed before the failure has to be described to container engines.
-        begun = rows is not None and not module.check_mode
-        fail(module, error, changed=begun and gpus.changed_since(rows))
+        tried = rows is not None and not module.check_mode
+        fail(module, error, changed=tried and gpus.changed_since(rows))
 
 
 if __name__ == "__main__":

@@ -30,8 +30,8 @@ STOPPING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 GRACE_S, KILLED_S = 6.0, 2.0
 # A stopped command that has not ended by then hangs.
 END_S = 8
-# Nothing is left once so many looks in a row find nothing: what starts during one is in the next.
-LOOKS = 2
+# Nothing is left once so many scans in a row find nothing: what starts during one is in the next.
+SCANS = 2
 # How often an empty environment is read before it counts as one.
 TRIES = 3
 # How long ssh may take to tell the process of a shared connection that no more sessions follow.
@@ -98,10 +98,10 @@ def end_started(*, interrupt: Callable[[int], bool] = lambda pid: True) -> None:
 
 def marked(mark: str) -> set[int]:
     """The processes that carry a mark, and all that these have started."""
-    return _look(mark)[0]
+    return _scan(mark)[0]
 
 
-def _look(mark: str) -> tuple[set[int], bool]:
+def _scan(mark: str) -> tuple[set[int], bool]:
     """The marked processes, and whether there are some whose mark cannot be read at this moment."""
     wanted, parents, found, unreadable = mark.encode(), {}, set[int](), False
     for entry in Path("/proc").glob("[0-9]*"):
@@ -173,8 +173,8 @@ def _group(pid: int) -> int | None:
 
 def _end(mark: str, grace_s: float, interrupt: Callable[[int], bool]) -> None:
     begin, interrupted, empty, end = time.monotonic(), set[int](), 0, math.inf
-    while empty < LOOKS and time.monotonic() < end:
-        found, unreadable = _look(mark)
+    while empty < SCANS and time.monotonic() < end:
+        found, unreadable = _scan(mark)
         empty = 0 if found or unreadable else empty + 1
         if time.monotonic() - begin < grace_s:
             _signal(filter(interrupt, found - interrupted), signal.SIGINT)

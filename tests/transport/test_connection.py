@@ -81,7 +81,7 @@ def test_the_sessions_own_libraries_and_gpus_are_not_those_of_the_probe(tmp_path
 
 
 def test_a_python_that_needs_the_sessions_libraries_has_them(tmp_path: Path) -> None:
-    """That of an environment module, whose libpython only LD_LIBRARY_PATH names."""
+    """The Python of an environment module finds its libpython by LD_LIBRARY_PATH alone."""
     program(tmp_path, "python3", '[ -n "$LD_LIBRARY_PATH" ]')
     assert kept(tmp_path, **SESSION).keys() == {"PATH", "LANG", "LD_LIBRARY_PATH"}
 

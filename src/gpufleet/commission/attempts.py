@@ -193,7 +193,7 @@ def rack_of(host: InventoryHost) -> str | None:
 def mates_of(
     hosts: Sequence[InventoryHost], others: Sequence[InventoryHost]
 ) -> list[InventoryHost]:
-    """Those of the others that declare a rack of the hosts."""
+    """The other hosts that declare the same rack as one of the hosts."""
     racks = {rack_of(host) for host in hosts} - {None}
     names = {host.name for host in hosts}
     return [host for host in others if rack_of(host) in racks and host.name not in names]

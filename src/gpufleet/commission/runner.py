@@ -104,9 +104,14 @@ class Commission:
     def still_valid(
         self, each: Candidate, passed: dict[str, dict[str, str]], stages: Sequence[Stage]
     ) -> tuple[str, ...]:
-        """Those of the stages that a host has passed as it is now, and as it is requested now."""
-        names = [host.name for host in self.settings.siblings]
-        return still_valid(passed, each.identity, self.settings.burn_in_s, stages, names)
+        """The names of the given stages whose proof holds for the host and the request of today."""
+        return still_valid(
+            passed, each.identity, self.settings.burn_in_s, stages, self.sibling_names()
+        )
+
+    def sibling_names(self) -> list[str]:
+        """The siblings that are requested, in their order."""
+        return sorted(host.name for host in self.settings.siblings)
 
     def passed(self, each: Candidate) -> dict[str, dict[str, str]]:
         """The inputs of each stage that a host has passed, recent and with its evidence."""
@@ -165,10 +170,10 @@ class Commission:
         hosts, siblings = [each.host for each in due], self.settings.siblings
         measure = fabric_options(len(hosts) + len(siblings)).measure
         seen = {each.name: each.seen for each in due if each.seen}
-        lacking = unmet(hosts, siblings, seen, measure)
+        missing = unmet(hosts, siblings, seen, measure)
         for each in due:
-            if each.name in lacking:
-                each.stop(PREFLIGHT, NOT_JUDGED, [lacking[each.name]])
+            if each.name in missing:
+                each.stop(PREFLIGHT, NOT_JUDGED, [missing[each.name]])
                 self.show_reasons(each)
 
     def show_begin(self) -> None:
@@ -198,8 +203,7 @@ class Commission:
         if known["outcome"] != PASSED:
             return f"resumes with {stage.name}, which did not pass"
         changed = named(changed_inputs(stage, known["inputs"], each.identity))
-        names = [host.name for host in self.settings.siblings]
-        if not changed and (others := lacking(stage, known["inputs"], names)):
+        if not changed and (others := lacking(stage, known["inputs"], self.sibling_names())):
             return f"resumes with {stage.name}: they were run without {', '.join(others)}"
         old = too_old(stage.name, known, each.record, utc_now())
         why = f"{changed} changed" if changed else old or "it was shorter, or has lost evidence"
@@ -360,7 +364,7 @@ class Commission:
         if BURN_IN in stage.inputs:
             found[BURN_IN] = f"{self.settings.burn_in_s:g}"
         if SIBLINGS in stage.inputs:
-            found[SIBLINGS] = ",".join(sorted(host.name for host in self.settings.siblings))
+            found[SIBLINGS] = ",".join(self.sibling_names())
         return found
 
     def confirm(self, each: Candidate, set_by_person: HostState | None) -> None:

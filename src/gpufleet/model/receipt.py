@@ -177,7 +177,7 @@ class FailedReload(TypedDict):
 
 
 class StartedReload(TypedDict):
-    """A reload of the driver's modules that has begun; it stays where the run is killed."""
+    """A reload of the driver's modules that is under way, or that a killed run left unfinished."""
 
     boot_id: Text | None
     modules: Annotated[list[str], "the loaded modules before it, those that use others first"]

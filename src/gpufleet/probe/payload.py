@@ -60,7 +60,8 @@ from {entry} import main
 main(globals().get("CONFIG"))
 '''
 # Comments and docstrings travel empty, so that the lines keep their numbers.
-COMMENT = re.compile("^ *#.*$|  # [^'\"]*$")
+# What precedes a comment has whole strings only, of one line and without a backslash.
+COMMENT = re.compile(r"""^((?:[^'"#\\]|'[^'\\]*'|"[^"\\]*")*?) *#.*$""")
 INDENTATION = re.compile("^(?:    )+")
 # The modules whose `main` is called.
 PROBE, WORKLOAD = "gpufleet.probe.runner", "gpufleet.workload.command"
@@ -185,7 +186,7 @@ def shortened(text, nodes):
         # The lines of a text that continues are part of its value.
         line
         if number in strings
-        else INDENTATION.sub(lambda blanks: blanks[0][::4], COMMENT.sub("", line))
+        else INDENTATION.sub(lambda blanks: blanks[0][::4], COMMENT.sub(r"\1", line))
         for number, line in enumerate(lines)
     )
 

@@ -206,9 +206,8 @@ def kept_tflops(entry: SustainedResult) -> float:
     return last[len(last) // 2] if last else 0
 
 
-def _fall_explained(samples: Sequence[Sample]) -> bool:
+def _fall_explained(samples: Sequence[Sample], speeds: Sequence[float]) -> bool:
     """Whether the limits that the slow samples report explain why they are slower than the best."""
-    speeds = [required(each["tflops"], "a sample's tflops") for each in samples]
     least = USUALLY_KEPT * max(speeds)
     slow = [each for each, speed in zip(samples, speeds, strict=True) if speed < least]
     fast = [each for each, speed in zip(samples, speeds, strict=True) if speed >= least]
@@ -274,7 +273,7 @@ def _under_load(
             )
         elif kept < LEAST_KEPT * max(speeds):
             yield Finding(fell, "check fans, airflow and the power limit; see gpu.settings")
-        elif not _fall_explained(samples):
+        elif not _fall_explained(samples, speeds):
             yield Finding(
                 f"{fell}, and reports no reason for it",
                 "./gpufleet verify --deep again; if it stays, check fans, airflow and power"
