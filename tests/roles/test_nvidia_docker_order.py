@@ -25,6 +25,30 @@ def test_running_containers_are_seen_to_before_any_package_changes() -> None:
         )
 
 
+@pytest.mark.parametrize(
+    ("answer", "status"),
+    [
+        ("exit 0", 0),
+        # nvidia-ctk before 1.12: https://github.com/urfave/cli answers so.
+        ("echo \"No help topic for 'system'\" >&2; exit 3", 0),
+        ("echo failed to create the link >&2; exit 1", 2),
+    ],
+)
+def test_a_toolkit_without_the_links_command_refuses_nothing(
+    tmp_path: Path, answer: str, status: int
+) -> None:
+    program = tmp_path / "nvidia-ctk"
+    program.write_text(f"#!/bin/sh\n{answer}\n")
+    program.chmod(0o755)
+    [linking] = [
+        task
+        for task in yaml.safe_load((ROLE / "tasks/running.yml").read_text())
+        if "ansible.builtin.command" in task
+    ]
+    del linking["when"]
+    played(tmp_path, [linking], status, PATH=f"{tmp_path}:{os.environ['PATH']}")
+
+
 @pytest.mark.parametrize("name", ["install", "remove"])
 def test_whatever_refuses_comes_before_the_journal_entry(name: str) -> None:
     """A journal entry of a run that was refused is an unfinished installation."""
