@@ -123,6 +123,44 @@ def test_a_host_in_a_hot_room_that_lost_far_more_is_named() -> None:
     assert shared.hosts == tuple(f"host{number}" for number in range(1, 6))
 
 
+@pytest.mark.parametrize(
+    ("loss", "nights", "named"), [(0.04, 3, False), (0.08, 3, True), (0.04, 5, True)]
+)
+def test_a_job_of_three_nights_slows_a_host_as_much_as_one_of_a_night(
+    loss: float, nights: int, named: bool
+) -> None:
+    """A month has many jobs of one night, and hardly one of three."""
+
+    def jobs(card: int, night: int, value: float) -> float:
+        host = card // PER_HOST
+        if host == 7:
+            return value * (1 - loss * (night >= NIGHTS - nights))
+        return value * (0.96 if night % 30 == host else 1)
+
+    assert {(each.host, each.card) for each in failing(jobs)} == (
+        {("host7", ALL)} if named else set()
+    )
+
+
+@pytest.mark.parametrize(("loss", "named"), [(0.04, set()), (0.15, {("shift", "host0")})])
+def test_a_job_in_a_host_of_a_hot_room_is_not_named_for_what_the_room_lost(
+    loss: float, named: set[tuple[str, str]]
+) -> None:
+    """Jobs of a night slowed other hosts by as much."""
+
+    def rooms(card: int, night: int, value: float) -> float:
+        host = card // 8
+        value *= 0.97 if host < 8 and night >= NIGHTS - 7 else 1
+        value *= 0.96 if night == host + 10 else 1
+        return value * (1 - loss * (host == 0 and night >= NIGHTS - 4))
+
+    found = failing_of(lines(rooms, cards=MANY_HOSTS * 8, per_host=8))
+    assert {(each.method, each.host) for each in found} == {("shared", "")} | named
+    assert [each.hosts for each in found if each.hosts] == [
+        tuple(f"host{number}" for number in range(len(named), 8))
+    ]
+
+
 @pytest.mark.parametrize(("loss", "first"), [(0.2, 45), (0.07, 40)])
 def test_what_hosts_share_explains_no_larger_or_earlier_loss_in_another_measure(
     loss: float, first: int

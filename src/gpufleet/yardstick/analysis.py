@@ -115,7 +115,8 @@ def _scale(
                 kind, lines, rows, measures[0].nights, groups=grouped, earlier=MOST_DROPPED
             )
         )
-    limits = shifts.limits(shifts.healthy_runs(known), chance)
+    jobs = any(line.card == ALL for each in known for line in each.lines)
+    limits = shifts.limits(shifts.healthy_runs(known), chance, jobs=jobs)
     counts = sharing.line_counts(known)
     nights = [
         sharing.Night(

@@ -91,6 +91,11 @@ class Runs:
         share = min(1.0, _upper(min(ANCHOR, len(depths))) / possible)
         return max(seen / possible, share * math.pow(anchor / limit, power))
 
+    def rare_night(self) -> float:
+        """The depth that no more than `ANCHOR` nights of all hosts reach; infinite without one."""
+        depths = self._depths[0]
+        return depths[-ANCHOR] if len(depths) >= ANCHOR else math.inf
+
     def limits(self, probability: float, lengths: Sequence[int] = LENGTHS) -> dict[int, float]:
         """By length: the smallest limit that a run passes at most with its part of the probability.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -181,11 +181,13 @@ class Night:
         self.sizes = sizes
         self.members: dict[tuple[str, str], list[tuple[Finding, str]]] = defaultdict(list)
         self._kind, self._lines = kind, lines
+        self._losses: dict[_Key, list[tuple[float, float]]] = {}
         for shift in shifts:
             line = shift.noise.line
             size = sizes[line.groups[-1], line.measure]
             siblings = (len(size) if line.card == ALL else size.total()) - 1
             finding = shift.finding(kind, siblings)
+            self._losses[_key(finding)] = shift.losses(kind)
             self.members[line.groups[-1], line.measure].append((finding, shift.grade))
         everywhere: set[_Key] = set()
         # A room has cards of several groups.
@@ -200,7 +202,7 @@ class Night:
                 (own for (_, measure), own in lines.sizes.items() if measure == name), Counter()
             )
             failing = [one for one in each if one.fails]
-            everywhere |= {_key(one) for one in _shared(each, hosts, failing)}
+            everywhere |= {_key(one) for one in _shared(each, hosts, failing, self._more_than)}
         self._worse = {
             (one.host, one.card) for members in self.members.values() for one, _ in members
         }
@@ -209,12 +211,14 @@ class Night:
         for key, members in self.members.items():
             each = [one for one, _ in members]
             failing = [one for one in each if one.fails]
-            alike = _shared(each, lines.sizes[key], failing)
+            alike = _shared(each, lines.sizes[key], failing, self._more_than)
             if not alike and any(one.fails and _key(one) in everywhere for one in each):
                 alike = [one for one in each if _key(one) in everywhere]
             self.shared |= {_key(one) for one in alike}
             # A room may be hot for long and no host of it beyond a limit, but for a loaded one.
-            room = alike or _shared(each, lines.sizes[key], [one for one in each if _is_long(one)])
+            room = alike or _shared(
+                each, lines.sizes[key], [one for one in each if _is_long(one)], self._more_than
+            )
             if room:
                 runs = [one.nights for one in room if one.fails or _is_long(one)]
                 self._together.append(
@@ -235,20 +239,31 @@ class Night:
     def explains(self, one: Finding, ago: int, tonight: Night) -> _Together | None:
         """Who shares in this night what explains a loss that is found so many nights later.
 
-        It is no larger and began about then, and most of the others lost about as much in this
-        measure too, even if there is too much noise in it for enough of them to be near a limit.
+        What is beyond it is no fault by itself, it began about then, and most of the others lost
+        about as much in this measure too, even if there is too much noise in it for enough of them
+        to be near a limit.
         Later it does so only when most of them have recovered.
         """
         explaining = (
             each
             for each in self._together
             if (one.host, one.card) in each.cards
-            and abs(one.change) <= each.loss * ALIKE_LOSS
+            and not tonight._more_than(one, each.loss)
             and each.nights - ALIKE_NIGHTS <= one.nights - ago <= each.most_nights + ALIKE_NIGHTS
             and not (ago and len(each.cards & tonight._worse) > len(each.cards) / 2)
             and self._lost_too(one, each.cards)
         )
         return next(explaining, None)
+
+    def _more_than(self, one: Finding, loss: float) -> bool:
+        """Whether what a line lost beyond the others' loss is a fault by itself.
+
+        That is at least as much again: a job may slow a host in some nights of a hot room.
+        """
+        return any(
+            lost - loss > max(limit, loss * (ALIKE_LOSS - 1))
+            for lost, limit in self._losses[_key(one)]
+        )
 
     def _lost_too(self, one: Finding, cards: Collection[tuple[str, str]]) -> bool:
         """Whether most of the others lost half as much or more in this measure."""
@@ -267,13 +282,16 @@ def _is_long(one: Finding) -> bool:
 
 
 def _shared(
-    each: Sequence[Finding], hosts: Mapping[str, int], clear: Collection[Finding]
+    each: Sequence[Finding],
+    hosts: Mapping[str, int],
+    clear: Collection[Finding],
+    more_than: Callable[[Finding, float], bool],
 ) -> list[Finding]:
     """Those that share a loss: enough hosts lost about as much since about the same night.
 
     A card that lost less, or whose run is shorter, is among them: a single better night ends a run.
     `hosts`: how many cards each has. `clear`: what is no mere bad night, of which one is among them
-    and which tell the usual loss.
+    and which tell the usual loss. `more_than`: whether one lost too much to be among them.
     """
     own = Counter(one.host for one in each)
     each = [one for one in each if own[one.host] >= min(CARDS, hosts[one.host])]
@@ -291,9 +309,7 @@ def _shared(
         return []
     nights = sorted(runs.values())[-enough]
     within = [
-        one
-        for one in each
-        if abs(one.change) <= size * ALIKE_LOSS and one.nights <= nights + ALIKE_NIGHTS
+        one for one in each if not more_than(one, size) and one.nights <= nights + ALIKE_NIGHTS
     ]
     alike = sum(abs(run - nights) <= ALIKE_NIGHTS for run in runs.values())
     return within if alike >= enough and any(_key(one) in known for one in within) else []

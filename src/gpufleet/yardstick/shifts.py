@@ -142,12 +142,27 @@ def healthy_runs(known: Sequence[Noises]) -> Runs:
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """One line that is beyond a limit; `near`: beyond `NEAR` of that of a fault, or soon so."""
+    """One line that is beyond a limit; `near`: beyond `NEAR` of that of a fault, or soon so.
+
+    `length`, `limit`: of the run that names it. `runs`: by length, how deep all nights of its run
+    are, and the limit of a fault.
+    """
 
     noise: Noise
     length: int
     limit: float
     grade: str
+    runs: Sequence[tuple[float, float]]
+
+    def losses(self, kind: Kind) -> list[tuple[float, float]]:
+        """By length of a run: what was lost in each of its nights, and the loss that is a fault."""
+        return [
+            (
+                abs(kind.change(-depth * self.noise.sigma)),
+                abs(kind.change(-max(limit * self.noise.sigma, kind.least_loss))),
+            )
+            for depth, limit in self.runs
+        ]
 
     def finding(self, kind: Kind, siblings: int) -> Finding:
         """The line as a finding of its own."""
@@ -182,9 +197,18 @@ class Limits(NamedTuple):
     notes: dict[int, float]
 
 
-def limits(runs: Runs, chance: float) -> Limits:
-    """The limits that the runs of healthy nights justify for a probability of a false alarm."""
-    return Limits(runs.limits(chance), runs.limits(NOTE_FACTOR * chance))
+def limits(runs: Runs, chance: float, *, jobs: bool) -> Limits:
+    """The limits that the runs of healthy nights justify for a probability of a false alarm.
+
+    `jobs`: a job may slow the lines for the shortest run of nights. A month has too few such runs
+    to count them, but each of their nights is as deep as one of a job that is gone the next night.
+    """
+    fails, notes = runs.limits(chance), runs.limits(NOTE_FACTOR * chance)
+    shortest = min(LENGTHS)
+    rare = runs.rare_night()
+    if jobs and fails[shortest] < rare < math.inf:
+        fails[shortest] = rare
+    return Limits(fails, notes)
 
 
 def shifts(kind: Kind, known: Sequence[Noises], limits: Limits, dropped: int = 0) -> list[Shift]:
@@ -217,12 +241,18 @@ def shifts(kind: Kind, known: Sequence[Noises], limits: Limits, dropped: int = 0
                 if run not in depths:
                     continue
                 beyond = rest & (depths[run] >= np.maximum(limit[length], least) * part)
-                for line in lines[beyond].tolist():
+                for at in np.flatnonzero(beyond).tolist():
+                    line = int(lines[at])
                     row = tested[line]
                     noise = Noise(
                         each.lines[line], float(each.sigmas[line]), row[~np.isnan(row)].tolist()
                     )
-                    found.append(Shift(noise, run, limit[length], grade))
+                    runs = [
+                        (float(depth[at]), limits.fails[nights])
+                        for nights, depth in depths.items()
+                        if depth[at] > 0 and math.isfinite(limits.fails[nights])
+                    ]
+                    found.append(Shift(noise, run, limit[length], grade, runs))
                 rest &= ~beyond
     return found
 
