@@ -36,7 +36,7 @@ FLEETS: Mapping[int, tuple[Sequence[int], int]] = {
     10: (range(120, 144), 1),
     100: (range(120, 129), 1),
     1000: (range(140, 152), 6),
-    10_000: ((143, 144, *range(161, 165)), 40),
+    10_000: (range(220, 226), 40),
 }
 # The fleets of the comparison with other methods.
 COMPARED, COMPARED_FLEETS, COMPARED_FAULTS = 400, 2, 2

@@ -20,8 +20,8 @@ KEEPING = {"name": "gpufleet.gpu.nvidia_docker", "tasks_from": "running.yml"}
     ("path", "reloading"),
     [
         ("host_packages/tasks/main.yml", "ansible.builtin.package:"),
-        ("network/tasks/main.yml", "settings.yml"),
-        ("network/tasks/main.yml", "undeclared.yml"),
+        ("network/tasks/settings.yml", "ansible.builtin.systemd_service"),
+        ("network/tasks/undeclared.yml", "ansible.builtin.systemd_service"),
         ("nightly_verify/tasks/timer.yml", "ansible.builtin.systemd_service"),
         ("nightly_verify/tasks/remove.yml", "ansible.builtin.systemd_service"),
         ("pull_verify/tasks/timer.yml", "ansible.builtin.systemd_service"),

@@ -123,23 +123,53 @@ def test_a_host_in_a_hot_room_that_lost_far_more_is_named() -> None:
     assert shared.hosts == tuple(f"host{number}" for number in range(1, 6))
 
 
+@pytest.mark.parametrize("per_host", [1, 4])
 @pytest.mark.parametrize(
     ("loss", "nights", "named"), [(0.04, 3, False), (0.08, 3, True), (0.04, 5, True)]
 )
 def test_a_job_of_three_nights_slows_a_host_as_much_as_one_of_a_night(
-    loss: float, nights: int, named: bool
+    loss: float, nights: int, named: bool, per_host: int
 ) -> None:
     """A month has many jobs of one night, and hardly one of three."""
 
     def jobs(card: int, night: int, value: float) -> float:
-        host = card // PER_HOST
+        host = card // per_host
         if host == 7:
             return value * (1 - loss * (night >= NIGHTS - nights))
         return value * (0.96 if night % 30 == host else 1)
 
-    assert {(each.host, each.card) for each in failing(jobs)} == (
-        {("host7", ALL)} if named else set()
-    )
+    found = failing_of(lines(jobs, cards=MANY_HOSTS * per_host, per_host=per_host))
+    assert {each.host for each in found} == ({"host7"} if named else set())
+
+
+def test_hosts_that_lose_as_much_as_jobs_cost_together_are_one_finding_in_the_third_night() -> None:
+    def rack(card: int, night: int, value: float) -> float:
+        host = card // PER_HOST
+        lost = night >= NIGHTS - 3 if host < 8 else night % 30 == host
+        return value * (0.96 if lost else 1)
+
+    (found,) = failing(rack)
+    assert found.hosts == tuple(f"host{number}" for number in range(8))
+
+
+def test_what_many_hosts_lost_in_one_night_is_no_example_of_a_job() -> None:
+    def outage(card: int, night: int, value: float) -> float:
+        host = card // PER_HOST
+        if host == 20:
+            return value * (0.9 if night >= NIGHTS - 3 else 1)
+        return value * (0.6 if host < 14 and night == 30 else 1)
+
+    assert {(each.host, each.card) for each in failing(outage)} == {("host20", ALL)}
+
+
+@pytest.mark.parametrize("nights", [5, 6, 7])
+def test_a_host_that_lost_more_than_twice_as_much_as_its_room_is_named(nights: int) -> None:
+    def rooms(card: int, night: int, value: float) -> float:
+        value *= 0.96 if card < 32 and night >= NIGHTS - 8 else 1
+        return value * (0.94 if card < 4 and night >= NIGHTS - nights else 1)
+
+    found = failing(rooms)
+    assert {(each.method, each.host) for each in found} == {("shared", ""), ("shift", "host0")}
 
 
 @pytest.mark.parametrize(("loss", "named"), [(0.04, set()), (0.15, {("shift", "host0")})])
@@ -350,7 +380,7 @@ def test_hosts_share_what_a_loaded_one_had_a_night_longer(nights: int, near: boo
     tested = np.zeros((6, 10))
     tested[:, -nights:] = tested[0, -7:] = -2.5
     noises = shifts.Noises(known, np.full(6, 0.01), tested, tested, 10)
-    found = shifts.shifts(SPEED, [noises], shifts.Limits(limits, limits))
+    found = shifts.shifts(SPEED, [noises], shifts.Limits(limits, limits, limits))
     assert [(each.noise.line.host, each.grade) for each in found if each.grade == "fails"] == [
         ("host0", "fails")
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from . import fit, groups, hosts, levels, sharing, shifts
@@ -70,7 +70,7 @@ def analyse_both(kind: Kind, values: Iterable[Line], budget: Budget) -> tuple[An
     sizes = _sizes(kind, measures)
     members_of = [each for each in zip(*divided, strict=True) if any(lines for lines, _ in each)]
     chance = budget.chance("shift") / max(len(members_of), 1)
-    scales = [_scale(kind, chance, measures, each, sizes) for each in members_of]
+    scales = [_scale(kind, chance, measures, each, sizes, several=several) for each in members_of]
     tonight, before = (
         _judged(kind, measures, scales, budget=budget, dropped=dropped)
         for dropped in range(NIGHTS_JUDGED)
@@ -99,8 +99,13 @@ def _scale(
     measures: Sequence[_Measure],
     members: Sequence[Lined],
     sizes: Sizes,
+    *,
+    several: Container[str],
 ) -> _Scale:
-    """The lines of all measures, and the means of each card or host."""
+    """The lines of all measures, and the means of each card or host.
+
+    `several`: the hosts with several cards. What these cards lost themselves is no job's.
+    """
     known = [
         shifts.noises(
             kind, lines, rows, each.nights, groups=each.heights[-1].keys(), earlier=MOST_DROPPED
@@ -115,7 +120,9 @@ def _scale(
                 kind, lines, rows, measures[0].nights, groups=grouped, earlier=MOST_DROPPED
             )
         )
-    jobs = any(line.card == ALL for each in known for line in each.lines)
+    jobs = any(
+        line.card == ALL or line.host not in several for each in known for line in each.lines
+    )
     limits = shifts.limits(shifts.healthy_runs(known), chance, jobs=jobs)
     counts = sharing.line_counts(known)
     nights = [

@@ -32,6 +32,8 @@ LONGEST, SHALLOWEST = max(LENGTHS), 1.0
 ANCHOR, TAIL_POWER, MOST_POWER = 10, 4.0, 12.0
 # One of so many hosts is left out, and one more, where there are enough of them.
 TRIM, LEAST_TRIMMED = 100, 10
+# Of one night so many hosts at most are examples of what jobs do.
+FEW = 3
 # Limits are searched on this grid, in units of the noise: 1 to 250, in steps of 4 %.
 GRID = tuple(SHALLOWEST * 1.04**step for step in range(142))
 
@@ -58,6 +60,8 @@ class Runs:
         self._depths = [
             np.sort(depths[kept][depths[kept] >= SHALLOWEST]).tolist() for depths in deepest
         ]
+        # The deepest of each night, the deepest night first.
+        self._worst_nights = np.sort(-np.sort(-deepest[0][kept], axis=0)[:FEW], axis=None)[::-1]
         # By length of a run: how many there could have been.
         nights = np.maximum.reduceat(known, begins)[kept] if len(begins) else known
         self._possible = [int(np.maximum(0, nights - length).sum()) for length in range(LONGEST)]
@@ -92,9 +96,12 @@ class Runs:
         return max(seen / possible, share * math.pow(anchor / limit, power))
 
     def rare_night(self) -> float:
-        """The depth that no more than `ANCHOR` nights of all hosts reach; infinite without one."""
-        depths = self._depths[0]
-        return depths[-ANCHOR] if len(depths) >= ANCHOR else math.inf
+        """The depth that no more than `ANCHOR` nights of all hosts reach, or 0 of fewer nights.
+
+        Of each night the `FEW` deepest hosts count: what more of them had was no job of one host.
+        """
+        depths = self._worst_nights
+        return max(0.0, float(depths[ANCHOR - 1])) if len(depths) >= ANCHOR else 0.0
 
     def limits(self, probability: float, lengths: Sequence[int] = LENGTHS) -> dict[int, float]:
         """By length: the smallest limit that a run passes at most with its part of the probability.

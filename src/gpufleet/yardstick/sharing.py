@@ -101,7 +101,7 @@ def judged(kind: Kind, nights: Sequence[Night]) -> list[Finding]:
                     found.append(one)
                 elif ago and room.found:
                     alike.append(one)
-        if any(one.fails for one in alike):
+        if any(_key(one) in tonight.clear for one in alike):
             found.append(
                 Finding(
                     "shared",
@@ -180,6 +180,8 @@ class Night:
         """`sizes`: by group and measure, the cards of each host."""
         self.sizes = sizes
         self.members: dict[tuple[str, str], list[tuple[Finding, str]]] = defaultdict(list)
+        # What fails, or does so where enough others lost as much.
+        self.clear: set[_Key] = set()
         self._kind, self._lines = kind, lines
         self._losses: dict[_Key, list[tuple[float, float]]] = {}
         for shift in shifts:
@@ -189,6 +191,8 @@ class Night:
             finding = shift.finding(kind, siblings)
             self._losses[_key(finding)] = shift.losses(kind)
             self.members[line.groups[-1], line.measure].append((finding, shift.grade))
+            if shift.grade in ("fails", "shared"):
+                self.clear.add(_key(finding))
         everywhere: set[_Key] = set()
         # A room has cards of several groups.
         for name in {name for _, name in self.members}:
@@ -201,8 +205,8 @@ class Night:
             hosts = sum(
                 (own for (_, measure), own in lines.sizes.items() if measure == name), Counter()
             )
-            failing = [one for one in each if one.fails]
-            everywhere |= {_key(one) for one in _shared(each, hosts, failing, self._more_than)}
+            clear = [one for one in each if _key(one) in self.clear]
+            everywhere |= {_key(one) for one in _shared(each, hosts, clear, self._more_than)}
         self._worse = {
             (one.host, one.card) for members in self.members.values() for one, _ in members
         }
@@ -210,9 +214,9 @@ class Night:
         self._together: list[_Together] = []
         for key, members in self.members.items():
             each = [one for one, _ in members]
-            failing = [one for one in each if one.fails]
-            alike = _shared(each, lines.sizes[key], failing, self._more_than)
-            if not alike and any(one.fails and _key(one) in everywhere for one in each):
+            clear = [one for one in each if _key(one) in self.clear]
+            alike = _shared(each, lines.sizes[key], clear, self._more_than)
+            if not alike and any(_key(one) in everywhere for one in clear):
                 alike = [one for one in each if _key(one) in everywhere]
             self.shared |= {_key(one) for one in alike}
             # A room may be hot for long and no host of it beyond a limit, but for a loaded one.
@@ -220,7 +224,7 @@ class Night:
                 each, lines.sizes[key], [one for one in each if _is_long(one)], self._more_than
             )
             if room:
-                runs = [one.nights for one in room if one.fails or _is_long(one)]
+                runs = [one.nights for one in room if _key(one) in self.clear or _is_long(one)]
                 self._together.append(
                     _Together(
                         bool(alike),
@@ -256,13 +260,12 @@ class Night:
         return next(explaining, None)
 
     def _more_than(self, one: Finding, loss: float) -> bool:
-        """Whether what a line lost beyond the others' loss is a fault by itself.
+        """Whether a line lost far more than others, and what is beyond their loss is a fault.
 
-        That is at least as much again: a job may slow a host in some nights of a hot room.
+        A job may slow a host in some nights of a hot room.
         """
-        return any(
-            lost - loss > max(limit, loss * (ALIKE_LOSS - 1))
-            for lost, limit in self._losses[_key(one)]
+        return abs(one.change) > loss * ALIKE_LOSS and any(
+            lost - loss > limit for lost, limit in self._losses[_key(one)]
         )
 
     def _lost_too(self, one: Finding, cards: Collection[tuple[str, str]]) -> bool:

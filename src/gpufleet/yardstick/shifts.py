@@ -142,10 +142,12 @@ def healthy_runs(known: Sequence[Noises]) -> Runs:
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """One line that is beyond a limit; `near`: beyond `NEAR` of that of a fault, or soon so.
+    """One line that is beyond a limit.
 
-    `length`, `limit`: of the run that names it. `runs`: by length, how deep all nights of its run
-    are, and the limit of a fault.
+    `grade`: `fails`; `shared`: it fails if enough others lost as much, and is a note else; `note`;
+    `near`: beyond `NEAR` of that of a fault which others share, or soon so. `length`, `limit`: of
+    the run that names it. `runs`: by length, how deep all nights of its run are, and the limit of a
+    fault.
     """
 
     noise: Noise
@@ -191,9 +193,10 @@ class Shift:
 
 
 class Limits(NamedTuple):
-    """By length of a run, from which depth on it is a fault, and a note."""
+    """By length of a run, from which depth on it is a fault, one if others share it, or a note."""
 
     fails: dict[int, float]
+    shared: dict[int, float]
     notes: dict[int, float]
 
 
@@ -203,12 +206,10 @@ def limits(runs: Runs, chance: float, *, jobs: bool) -> Limits:
     `jobs`: a job may slow the lines for the shortest run of nights. A month has too few such runs
     to count them, but each of their nights is as deep as one of a job that is gone the next night.
     """
-    fails, notes = runs.limits(chance), runs.limits(NOTE_FACTOR * chance)
+    shared, notes = runs.limits(chance), runs.limits(NOTE_FACTOR * chance)
     shortest = min(LENGTHS)
-    rare = runs.rare_night()
-    if jobs and fails[shortest] < rare < math.inf:
-        fails[shortest] = rare
-    return Limits(fails, notes)
+    rare = runs.rare_night() if jobs else 0.0
+    return Limits({**shared, shortest: max(shared[shortest], rare)}, shared, notes)
 
 
 def shifts(kind: Kind, known: Sequence[Noises], limits: Limits, dropped: int = 0) -> list[Shift]:
@@ -218,8 +219,9 @@ def shifts(kind: Kind, known: Sequence[Noises], limits: Limits, dropped: int = 0
     """
     grades = (
         ("fails", limits.fails, 1.0),
+        ("shared", limits.shared, 1.0),
         ("note", limits.notes, 1.0),
-        ("near", limits.fails, NEAR),
+        ("near", limits.shared, NEAR),
     )
     # Most lines are not as deep tonight as the smallest of these limits.
     nearest = min(part * min(each.values()) for _, each, part in grades)
