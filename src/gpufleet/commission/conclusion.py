@@ -30,7 +30,7 @@ def conclude(each: Candidate, request: Request, store: Store, log: Log) -> None:
         elif each.outcome == FAILED:
             refuse(each, request, store, log)
         else:
-            log(f"{each.name} is not judged, by its {each.stopped}: nothing failed")
+            log(f"{each.name} is not judged: its {each.stopped} names no part to send back")
 
     def failed(defect: Defect) -> None:
         each.error = defect.error
