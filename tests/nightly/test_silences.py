@@ -66,6 +66,7 @@ SILENCED = {"until": "2026-11-20", "who": "ann", "why": "card ordered"}
         ("FAIL: a. b. ... and 5 more", "FAIL: a. b. ... and 6 more", False),
         # A measured figure of another one is no count of parts.
         ("FAIL: slow, 31.5 of 60 TFLOP/s", "FAIL: slow, 32.5 of 60 TFLOP/s", True),
+        ("FAIL: slowed in 3 of 12 samples", "FAIL: slowed in 4 of 15 samples", True),
         # A worse verdict sounds, a milder one does not.
         ("INCONCLUSIVE: it is busy", "FAIL: it is busy", False),
         ("FAIL: it is busy", "INCONCLUSIVE: it is busy", True),
@@ -172,7 +173,7 @@ FAILS, OTHER = f"FAIL: {CAUSE}", f"FAIL: {TWO}"
         ([FAILS, FAILS], []),
         ([FAILS, OTHER], [("other-cause", False)]),
         (["FAIL: a cable", FAILS], [("other-cause", True)]),
-        ([OTHER, FAILS], []),
+        ([OTHER, FAILS], [("other-cause", True)]),
         ([FAILS, "PASS"], [("recovery", False)]),
         # A check that flaps is not reported for each cause, a new one is all the same, once.
         (["PASS", FAILS] * 4 + ["PASS", OTHER], [("other-cause", False)]),

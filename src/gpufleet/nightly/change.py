@@ -65,14 +65,41 @@ def count_nights(count: int) -> str:
     return "one night" if count == 1 else f"{count} nights"
 
 
+# A number differs from night to night and is no other cause, but a count of parts is one.
+_COUNTS = re.compile(
+    r"(?<![\d.])\d+ of \d+(?!\d|\.\d| (?:samples|TFLOP|MiB|GiB))|(?<=and )\d+(?= more)"
+)
+# Numbers that count parts or name them, of which a capitalised word before them names the first.
+_PARTS = "|".join(
+    (
+        r"\d+(?= x | NVLinks )",
+        r"(?<=inactive: )\d+(?:, \d+)*",
+        r"(?<![^\s(])[A-Z]\S* \d+(?:(?:,|;| and|, and) \d+(?=$|[,;:.)](?!\d)| (?:and|of|have) ))+",
+    )
+)
+_NUMBER = r"(?<![\w./:-])\d+(\.\d+)?(?![\w/:-]|\.\d)"
+_NUMBERS = re.compile(rf"(?<![\w./:-])(?P<parts>{_PARTS})|{_NUMBER}")
+
+
+def comparable(cause: str) -> tuple[str, ...]:
+    """What two causes have in common if they are the same one.
+
+    Both sides of a comparison come from here: what is stored is the cause as the check gave it.
+    """
+    return without_numbers(cause), *_COUNTS.findall(cause)
+
+
 def without_numbers(cause: str) -> str:
     """Replace the numbers in a cause that differ from night to night; numbers in names stay.
 
-    `GPU 3`, `CUDA 11.8` and `Xid 79` are names, `at 9.13 TFLOP/s` and `pid 4711` are not.
+    `GPU 3`, `GPUs 0 and 5`, `CUDA 11.8`, `Xid 79` and the count in `31 x 64GiB` are names,
+    `at 9.13 TFLOP/s` and `pid 4711` are not.
     """
 
     def number(found: re.Match[str]) -> str:
+        if found["parts"]:
+            return found[0]
         word = cause[: found.start()].split()[-1:]
         return found[0] if word and word[0][0].isupper() else "#"
 
-    return re.sub(r"(?<![\w./:-])\d+(\.\d+)?(?![\w/:-]|\.\d)", number, cause)
+    return _NUMBERS.sub(number, cause)

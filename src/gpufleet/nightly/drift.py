@@ -22,7 +22,7 @@ from gpufleet.model.nightly import Changes, Silence, Standing
 from gpufleet.model.verdict import LETTERS, Silenced, Verdict
 
 from . import baselines, outliers, silenced_changes
-from .change import WEIGHTS, Change, count_nights, without_numbers
+from .change import WEIGHTS, Change, comparable, count_nights
 from .outliers import Outliers
 from .port_errors import error_changes
 from .retention import read_time
@@ -380,7 +380,7 @@ def check_changes(host: str, check: str, line: Sequence[CheckResult | None]) -> 
         and bad
         and last
         and not is_flapping(judged(letters))
-        and (without_numbers(last.cause) != without_numbers(now.cause))
+        and comparable(last.cause) != comparable(now.cause)
     ):
         yield Change(
             "other-cause",

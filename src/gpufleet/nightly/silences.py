@@ -9,7 +9,6 @@ begins without any.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -29,7 +28,7 @@ from gpufleet.model.verdict import (
     worst,
 )
 
-from .change import OUTLIER, SLOW, without_numbers
+from .change import OUTLIER, SLOW, comparable
 
 if TYPE_CHECKING:
     from gpufleet.verification.session import Session
@@ -51,10 +50,6 @@ RANKS = (
 OF_VERDICT = {"failure", "other-cause", "flapping"}
 # How the judge joins the causes of one check.
 BETWEEN = ". "
-# A number differs from night to night and is no other cause, but a count of parts is one.
-_COUNTS = re.compile(
-    r"(?<![\d.])\d+ of \d+(?!\.\d| (?:samples|TFLOP|MiB|GiB))|(?<=and )\d+(?= more)"
-)
 
 
 class FlagStore(Protocol):
@@ -126,10 +121,7 @@ def parts(cause: str) -> frozenset[tuple[str, ...]]:
     """The causes that a check's cause consists of, without the numbers that no cause depends on."""
     # Text from a host may not be valid Unicode; the history stores it so.
     stored = cause.encode("utf-8", "backslashreplace").decode()
-    return frozenset(
-        (without_numbers(part), *_COUNTS.findall(part))
-        for part in stored.removesuffix(".").split(BETWEEN)
-    )
+    return frozenset(map(comparable, stored.removesuffix(".").split(BETWEEN)))
 
 
 def covering(
