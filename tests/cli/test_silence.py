@@ -167,7 +167,11 @@ def test_it_is_ended(capsys: pytest.CaptureFixture[str], path: Path) -> None:
     assert status == 4 and "Silenced are: gpu01 gpu.count." in err
     status, out, _ = run(capsys, path, "gpu01", "gpu.count", "--end")
     assert (status, out) == (0, "gpu.count of gpu01 is no longer silenced.\n")
-    assert known(path) == {}
+    assert [silences.ended(each) for each in known(path).values()] == [True]
+    # Nothing shows it any more, and it cannot be ended twice.
+    assert run(capsys, path, "--list")[1] == "No check is silenced.\n"
+    assert run(capsys, path, "gpu01", "gpu.count", "--end")[0] == 4
+    assert "It was silenced" not in run(capsys, path, "gpu01", "gpu.count", *WHY)[1]
 
 
 def test_the_list_names_what_each_silence_does(

@@ -238,7 +238,7 @@ def test_a_card_that_is_slow_is_silenced_by_its_own_cause(path: Path) -> None:
         (change,) = history.changes()["changes"]
         causes = silences.found_causes(history.changes(), {}, "gpu01", "gpu.throughput")
         assert [row["verdict"] for row in causes] == ["SLOW"]
-        assert change["text"] == causes[0]["cause"]
+        assert change["known_as"] == causes[0]["cause"]
         silences.store(history, silence("gpu.throughput", f"SLOW: {causes[0]['cause']}"))
         (change,) = history.changes()["changes"]
         assert change["silenced"] == SILENCED
@@ -442,10 +442,10 @@ def test_a_silence_waits_for_a_run_that_is_being_recorded(
     with nights(path, FAILS) as first, History(path) as second:
         first._writer.execute("BEGIN IMMEDIATE")
         with pytest.raises(HistoryError, match="Another process is writing"):
-            silences.end(second, "gpu01", "gpu.count")
+            silences.end(second, silence(), at(1))
         first._writer.execute("COMMIT")
-        silences.end(second, "gpu01", "gpu.count")
-        assert silences.read(second) == {}
+        silences.end(second, silence(), at(1))
+        assert silences.read(second) == {("gpu01", "gpu.count"): silence(until=at(1))}
 
 
 # -- a nightly run ---------------------------------------------------------------------------------

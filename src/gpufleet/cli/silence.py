@@ -126,7 +126,7 @@ def _check_usage(options: argparse.Namespace) -> None:
 def _set(history: History, options: argparse.Namespace) -> None:
     host, check, until = options.host, options.check, last_day(options.until, utc_now())
     causes = standing_causes(history, host, check)
-    before = silences.read(history).get((host, check))
+    before = _recorded(history).get((host, check))
     silence: Silence = {
         "host": host,
         "check": check,
@@ -144,7 +144,7 @@ def _set(history: History, options: argparse.Namespace) -> None:
 
 
 def _end(history: History, host: str, check: str) -> None:
-    known = silences.read(history)
+    known = _recorded(history)
     if (host, check) not in known:
         near = [f"{name} {other}" for name, other in known if host == name or check == other]
         raise ConfigurationError(
@@ -152,8 +152,17 @@ def _end(history: History, host: str, check: str) -> None:
             "",
             f"Silenced are: {', '.join(near)}." if near else "gpufleet silence --list shows which.",
         )
-    silences.end(history, host, check)
+    silences.end(history, known[host, check], utc_now())
     print(f"{check} of {host} is no longer silenced.")
+
+
+def _recorded(history: History) -> dict[tuple[str, str], Silence]:
+    """The silences that nobody has ended."""
+    return {
+        key: silence
+        for key, silence in silences.read(history).items()
+        if not silences.ended(silence)
+    }
 
 
 def last_day(text: str, now: str) -> str:
@@ -245,7 +254,7 @@ def _nearest(name: str, known: Collection[str], title: str) -> str:
 
 def listed_silences(history: History) -> SilenceList:
     """The document of `silence --list --json`."""
-    known, now = silences.read(history), utc_now()
+    known, now = _recorded(history), utc_now()
     changes = history.changes() if known and history.latest(NIGHTLY) else None
     rows: list[ListedSilence] = []
     for (host, check), silence in sorted(known.items()):

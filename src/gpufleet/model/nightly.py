@@ -33,7 +33,7 @@ class ChangeEntry(TypedDict):
         Annotated[Text, "the check of the same host whose finding explains this one"]
     ]
     explains: NotRequired[Annotated[list[Text], "the checks that its finding explains"]]
-    known_as: NotRequired[Annotated[str, "of an outlier: what a silence compares, without figures"]]
+    known_as: NotRequired[Annotated[str, "of an outlier or a slow card: what a silence compares"]]
     silenced: NotRequired[Annotated[Silenced, "nobody is notified of it"]]
 
 
@@ -58,7 +58,7 @@ class Standing(TypedDict):
     explained_by: NotRequired[
         Annotated[Text, "the check of the same host whose finding explains this one"]
     ]
-    known_as: NotRequired[Annotated[str, "of an outlier: what a silence compares, without figures"]]
+    known_as: NotRequired[Annotated[str, "of an outlier or a slow card: what a silence compares"]]
     silenced: NotRequired[Silenced]
     slow_card: NotRequired[SlowCard]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -120,6 +121,7 @@ def throughput_changes(
                 REMEDY,
                 "bad",
                 worst.row,
+                known_as=known_as(_lower(title, worst, how)),
             )
         elif worst.settled and not worst.row:
             yield Change(
@@ -160,10 +162,19 @@ def standing(speeds: Mapping[tuple[str, str], Sequence[float | None]]) -> Iterat
                 "cause": _lower(title, worst, how),
                 "remedy": REMEDY,
                 "strikes": worst.row,
+                "known_as": known_as(_lower(title, worst, how)),
             }
             if title != PROCESSOR:
                 row["slow_card"] = {"gpu": title.removeprefix("GPU "), "nights": worst.row}
             yield row
+
+
+def known_as(cause: str) -> str:
+    """A slow card's cause as silences compare it, also of a silence that has the whole cause.
+
+    Which environment has the largest loss, and is named, differs from night to night by noise.
+    """
+    return re.sub(r"(?<= reaches ).*", "less than its baseline", cause)
 
 
 def _lower(title: str, slow: Slowdown, how: str) -> str:

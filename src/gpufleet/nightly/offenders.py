@@ -19,10 +19,10 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
-from gpufleet.model.nightly import Failure, Offender, Offenders
+from gpufleet.model.nightly import Failure, Offender, Offenders, Silence
 from gpufleet.model.verdict import silence_text
 
-from . import offence_records, versions
+from . import offence_records, silences, versions
 from .drift import BAD, NOT_THERE, SETTLED
 from .history import CARDS, History
 from .offence_records import Finding, Records, Texts
@@ -349,7 +349,8 @@ def _done(subject: Subject, records: Records, texts: Mapping[str, Texts]) -> lis
             since = silence["since"]
             # Between two nights.
             at = sum(started <= since for started in records.nights) - 0.5
-            text = f"{check} was silenced {silence_text(silence)}"
+            shown: Silence = {**silence, "until": silences.last_day(silence)}
+            text = f"{check} was silenced {silence_text(shown)}"
             found.append(Act(at, since[:10], text))
     return sorted(dict.fromkeys(found))
 

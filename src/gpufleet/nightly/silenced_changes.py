@@ -1,7 +1,7 @@
 """What silences do to a night's changes: mark what one covers, report what sounds again. Pure.
 
 A change that is marked is in the document and in no notification. What a silence no longer covers
-is reported once: when it expires, and when another cause is found where nothing else reports it.
+is reported once: when it is over, and when another cause is found where nothing else reports it.
 """
 
 from __future__ import annotations
@@ -96,17 +96,16 @@ def _sounding_again(window: Window, silence: Silence, rows: list[Standing]) -> I
 
     No other change of tonight reports the check.
     """
-    before, night = window.nights[-2:]
-    over = before[:10] <= silence["until"] < night[:10]
+    night = window.nights[-1]
     line = window.checks.get((silence["host"], silence["check"]), [])
     known = [silences.parts(result.cause) for result in line[:-1] if result and _failed(result)]
     for row in rows:
         text = row["cause"]
-        if over and silences.matches(silence, row["verdict"], standing_cause(row)):
+        if "silenced" not in row and _is_over(window, silence, row):
             kind = "unsilenced"
             what = (
                 f"is still bad, for {count_nights(row['strikes'])} in a row, and its silence ended"
-                f" on {silence['until']}"
+                f" on {silences.last_day(silence)}"
             )
         elif "silenced" in row or row["verdict"] == SLOW or not silences.in_force(silence, night):
             continue
@@ -129,6 +128,39 @@ def _sounding_again(window: Window, silence: Silence, rows: list[Standing]) -> I
             row["strikes"],
             row.get("explained_by", ""),
         )
+
+
+def _is_over(window: Window, silence: Silence, row: Standing) -> bool:
+    """Whether the silence covered what was bad when it was last bad, and is over tonight."""
+    if silences.in_force(silence, window.nights[-1]):
+        return False
+    line = window.checks.get((row["host"], row["check"]))
+    if line is None:
+        night = _last_measured(window, row)
+        return silences.in_force(silence, night) and silences.matches(
+            silence, row["verdict"], standing_cause(row)
+        )
+    failed = [number for number, result in enumerate(line[:-1]) if result and _failed(result)]
+    if not failed:
+        return False
+    last = line[failed[-1]]
+    return (
+        last is not None
+        and silences.in_force(silence, window.nights[failed[-1]])
+        and silences.matches(silence, _VERDICTS[last.letter].value, last.cause)
+    )
+
+
+def _last_measured(window: Window, row: Standing) -> str:
+    """The last night before tonight in which the cards of the row's host were measured."""
+    measured = {
+        number
+        for (host, name), line in window.speeds.items()
+        if host == row["host"] and name.startswith("gpu.")
+        for number, speed in enumerate(line[:-1])
+        if speed is not None
+    }
+    return window.nights[max(measured, default=len(window.nights) - 2)]
 
 
 def _new_parts(window: Window, silence: Silence, row: Standing) -> str:

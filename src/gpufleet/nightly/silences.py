@@ -28,6 +28,7 @@ from gpufleet.model.verdict import (
     worst,
 )
 
+from . import baselines
 from .change import OUTLIER, SLOW, comparable
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ Row = tuple[str, str, str]
 
 # How the name of a silence's flag begins; the check follows.
 FLAG = "silence "
+# Characters of a date.
+_DAY = len("2026-12-15")
 # Worst first: a silence covers its verdict and the milder ones.
 RANKS = (
     *(each.value for each in Verdict if each not in HEALTHY_VERDICTS),
@@ -66,14 +69,23 @@ class FlagStore(Protocol):
 
 
 def read(history: FlagStore) -> dict[tuple[str, str], Silence]:
-    """Every recorded silence, expired or not. One that is damaged silences nothing."""
+    """Every recorded silence, over or not. One that is damaged silences nothing."""
     found: dict[tuple[str, str], Silence] = {}
     for host, name, value in history.flags_named(f"{FLAG}*"):
         with suppress(ValueError, TypeError, RecursionError):
             silence = json.loads(value)
             if not faults(Silence, silence, "silence"):
-                found[host, name.removeprefix(FLAG)] = silence
+                found[host, name.removeprefix(FLAG)] = _in_present_words(silence)
     return found
+
+
+def _in_present_words(silence: Silence) -> Silence:
+    """The silence; earlier releases stored a slow card's cause with its environment."""
+    causes: list[SilencedCause] = [
+        {**row, "cause": baselines.known_as(row["cause"])} if row["verdict"] == SLOW else row
+        for row in silence["causes"]
+    ]
+    return {**silence, "causes": causes}
 
 
 def store(history: FlagStore, silence: Silence) -> None:
@@ -81,16 +93,30 @@ def store(history: FlagStore, silence: Silence) -> None:
     history.flag(silence["host"], f"{FLAG}{silence['check']}", json.dumps(silence))
 
 
-def end(history: FlagStore, host: str, check: str) -> None:
-    """Delete a silence."""
-    history.flag(host, f"{FLAG}{check}", None)
+def end(history: FlagStore, silence: Silence, now: str) -> None:
+    """End a silence. It stays recorded: the next run reports what it covered and still stands."""
+    store(history, {**silence, "until": min(_last_moment(silence), now)})
+
+
+def ended(silence: Silence) -> bool:
+    """Whether it was ended before its last day: its end is a time, and no day."""
+    return len(silence["until"]) > _DAY
+
+
+def last_day(silence: Silence) -> str:
+    """The day on which it ends, however it ends."""
+    return silence["until"][:_DAY]
+
+
+def _last_moment(silence: Silence) -> str:
+    return silence["until"] if ended(silence) else f"{silence['until']}T23:59:59Z"
 
 
 def end_expired(history: FlagStore, expired: Callable[[str], bool]) -> None:
     """Delete the silences whose last moment is `expired`."""
     for (host, check), silence in read(history).items():
-        if expired(f"{silence['until']}T23:59:59Z"):
-            end(history, host, check)
+        if expired(_last_moment(silence)):
+            history.flag(host, f"{FLAG}{check}", None)
 
 
 # -- what a silence covers -------------------------------------------------------------------------
@@ -98,7 +124,7 @@ def end_expired(history: FlagStore, expired: Callable[[str], bool]) -> None:
 
 def in_force(silence: Silence, night: str) -> bool:
     """Whether it has not expired in a run that started at this time."""
-    return night[:10] <= silence["until"]
+    return night[: len(silence["until"])] <= silence["until"]
 
 
 def end_of(silenced: Silenced) -> int:
@@ -130,7 +156,7 @@ def covering(
     """The silence that covers what is found of a host's check in a run that started then."""
     silence = silences.get(key)
     if silence and in_force(silence, night) and matches(silence, verdict, cause):
-        return {"until": silence["until"], "who": silence["who"], "why": silence["why"]}
+        return {"until": last_day(silence), "who": silence["who"], "why": silence["why"]}
     return None
 
 
