@@ -113,6 +113,7 @@ def cases() -> Iterator[Any]:
         yield pytest.param(state.HEARTBEAT, without(key), id=f"{state.HEARTBEAT} no {key}")
     yield pytest.param(state.DELIVERED, replaced(state.OWED, 5), id="owed=5")
     yield pytest.param(state.DELIVERED, replaced(state.OWED, {"a": [None]}), id="owed null")
+    yield pytest.param(state.DELIVERED, replaced(state.DONE, {"1": [5]}), id="done of numbers")
 
 
 def fits(key: str, value: Any) -> bool:

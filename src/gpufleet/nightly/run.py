@@ -51,7 +51,7 @@ from .history import ALERTS_PER_MONTH, COUNTERS, NIGHTLY, History, HistoryError
 from .measures import measured
 from .port_errors import growths
 from .retention import TOLERANCE_S, RecordedTime, future_note, read_time
-from .state import DELIVERED, ERROR, HEARTBEAT, HISTORY, OWED, WARNING, log
+from .state import DELIVERED, DONE, ERROR, HEARTBEAT, HISTORY, OWED, WARNING, log
 
 # The exit status of a run with a failed step, whatever its verdicts.
 TROUBLE = 5
@@ -168,6 +168,7 @@ class NightlyRun:
                     )
                     for sentence in self.done:
                         log(sentence)
+                    self._keep_done(self.night)
                     if failed:
                         raise ConfigurationError(" ".join(failed))
             self.recorded = history.recorded_time()
@@ -297,6 +298,7 @@ class NightlyRun:
         settings, path = self.settings, self.settings.state_dir / DELIVERED
         (delivered, _), missed = state.read(path), []
         owed: dict[str, list[int]] = delivered.setdefault(OWED, {})
+        done: dict[str, list[str]] = {**delivered.get(DONE, {}), str(night): self.done}
         with History(settings.state_dir / HISTORY) as history:
             earlier = [
                 each.id for each in history.nights() if each.kind == "nightly" and each.id < night
@@ -308,7 +310,7 @@ class NightlyRun:
                 for each in (night, *late):
                     try:
                         document = changes if each == night else history.changes(each)
-                        self._notify_one(channel, document, late=each != night)
+                        self._notify_one(channel, document, done.get(str(each), []), each != night)
                     except channels.DeliveryError as error:
                         missed.append(str(error))
                         if not error.reached and (each == night or error.later):
@@ -316,11 +318,26 @@ class NightlyRun:
                     owed[channel.key].remove(each)
                     state.write(path, delivered)
                 state.write(path, delivered)
+        undelivered = {str(each) for runs in owed.values() for each in runs}
+        still_done = {run: texts for run, texts in done.items() if texts and run in undelivered}
+        delivered.pop(DONE, None)
+        if still_done:
+            delivered[DONE] = still_done
+        state.write(path, delivered)
         if missed:
             raise channels.DeliveryError("; ".join(missed))
 
-    def _notify_one(self, channel: channels.Channel, document: Changes, *, late: bool) -> None:
-        done = [] if late else self.done
+    def _keep_done(self, night: int) -> None:
+        """Keep what was done until it is delivered: a mail server may be down, or a run killed."""
+        if self.done:
+            path = self.settings.state_dir / DELIVERED
+            delivered = state.read(path)[0]
+            delivered.setdefault(DONE, {})[str(night)] = self.done
+            state.write(path, delivered)
+
+    def _notify_one(
+        self, channel: channels.Channel, document: Changes, done: list[str], late: bool
+    ) -> None:
         link = _link(self.settings, report.LATEST) if late else self.link
         if notifications.has_content(document, done):
             message = notifications.nightly_message(document, link, done)

@@ -24,6 +24,9 @@ HISTORY, HEARTBEAT, DELIVERED = "history.sqlite", "heartbeat.json", "delivered.j
 FORMERLY_DELIVERED = "told.json"
 # Key in DELIVERED: by channel, the runs of which no notification was delivered yet.
 OWED = "owed"
+# Key in DELIVERED: by run, as text, what was done after it and is still owed to a channel. Nothing
+# else knows these sentences.
+DONE = "done"
 # Priorities of the systemd journal.
 ERROR, WARNING, NOTICE = 3, 4, 5
 
@@ -96,13 +99,17 @@ def _heartbeat_faults(found: Any) -> list[str]:
 
 
 def _delivered_faults(found: Any) -> list[str]:
-    """For each channel the last run that it was notified of; under OWED those that it was not."""
+    """For each channel the last run that it was notified of; under OWED those that it was not.
+
+    Under DONE, which earlier releases did not write, sentences by run.
+    """
     if not isinstance(found, dict):
         return faults_of(MappingOf(ANY), found, "delivered")
-    runs = {key: value for key, value in found.items() if key != OWED}
+    runs = {key: value for key, value in found.items() if key not in {OWED, DONE}}
     return [
         *faults_of(MappingOf(Plain("integer")), runs, "delivered"),
         *faults_of(MappingOf(ListOf(Plain("integer"))), found.get(OWED, {}), f"delivered.{OWED}"),
+        *faults_of(MappingOf(ListOf(Plain("text"))), found.get(DONE, {}), f"delivered.{DONE}"),
     ]
 
 
