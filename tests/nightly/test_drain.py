@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -9,10 +10,17 @@ from typing import Any
 
 import pytest
 
-from gpufleet.inventory import HostSelector
+from gpufleet.inventory import Connection, HostSelector
 from gpufleet.nightly.drain import after_night, strikes
 from gpufleet.nightly.history import History
-from gpufleet.rollout.schedulers import PROMISE, SLURM, Scheduler, SchedulerError
+from gpufleet.rollout.schedulers import (
+    ANNOTATION,
+    KUBERNETES,
+    PROMISE,
+    SLURM,
+    Scheduler,
+    SchedulerError,
+)
 from tests.support.fleet_stand_ins import RunHistory, Slurm, session
 
 HOSTS = [f"gpu{number:02}" for number in range(1, 21)]
@@ -23,12 +31,22 @@ def slurm() -> Slurm:
     return Slurm({name: ["", ""] for name in HOSTS})
 
 
-def past(**letters: str) -> RunHistory:
-    """The letters of gpu.smi by host; hosts without letters are healthy."""
-    return RunHistory({name: {"gpu.smi": letters.get(name, "PPP")} for name in HOSTS})
+def past(flags: dict[tuple[str, str], str] | None = None, **letters: str) -> RunHistory:
+    """The letters of gpu.smi by host; hosts without letters are healthy.
+
+    `flags`: what the nights before have stored.
+    """
+    checks = {name: {"gpu.smi": letters.get(name, "PPP")} for name in HOSTS}
+    return RunHistory(checks, flags={} if flags is None else flags)
 
 
-def tried(slurm: Slurm, history: Any, folder: Path, **settings: Any) -> tuple[list[str], list[str]]:
+def tried(
+    slurm: Slurm,
+    history: Any,
+    folder: Path,
+    scheduler: Scheduler | None = None,
+    **settings: Any,
+) -> tuple[list[str], list[str]]:
     inventory = folder / "hosts.yml"
     inventory.write_text("gpu_hosts:\n  hosts:\n" + "".join(f"    {name}:\n" for name in HOSTS))
     return after_night(
@@ -39,7 +57,7 @@ def tried(slurm: Slurm, history: Any, folder: Path, **settings: Any) -> tuple[li
             "selector": HostSelector([str(inventory)]),
             **settings,
         },
-        Scheduler(SLURM, {name: name for name in HOSTS}, runner=slurm),
+        scheduler or Scheduler(SLURM, {name: name for name in HOSTS}, runner=slurm),
     )
 
 
@@ -143,15 +161,51 @@ def test_at_most_a_percentage_is_out_of_service_whoever_drained_it(
 ) -> None:
     slurm.nodes["gpu20"] = ["DRAIN", "broken fan"]
     bad = dict.fromkeys(HOSTS[:5], "FF") | {"gpu03": "FFF"}
-    output = night(slurm, past(**bad), tmp_path)
+    flags: dict[tuple[str, str], str] = {}
+    output = night(slurm, past(flags, **bad), tmp_path)
     # 10% of 20 is two, and one is out already: the one that is bad for longest goes.
     assert [name for name in HOSTS if slurm.nodes[name][0]] == ["gpu03", "gpu20"]
     assert len(output) == 5
     assert "gpu01 is not drained" in output[1]
     assert "2 of 20 hosts are out of service already" in output[1]
     longer = {name: f"{letters}F" for name, letters in bad.items()}
-    assert night(slurm, past(**longer), tmp_path) == []  # told once
-    assert "gpu01 is drained" in night(slurm, past(**bad), tmp_path, most_percent=50)[0]
+    assert night(slurm, past(flags, **longer), tmp_path) == []  # told once
+    assert "gpu01 is drained" in night(slurm, past(flags, **bad), tmp_path, most_percent=50)[0]
+    assert flags == {}
+
+
+def test_a_host_that_is_left_in_service_is_reported_whenever_that_begins(
+    slurm: Slurm, tmp_path: Path
+) -> None:
+    """Also where the scheduler was silent in the night of the last strike, or a share shrank."""
+
+    def failing(connection: object, words: Sequence[str], limit_s: float) -> str:
+        raise SchedulerError("scontrol gave no answer within 60 s.")
+
+    flags: dict[tuple[str, str], str] = {}
+
+    def left(letters: str, **settings: Any) -> list[str]:
+        bad = dict.fromkeys(HOSTS[:3], letters)
+        return [
+            line.split(" (")[0]
+            for line in night(slurm, past(flags, **bad), tmp_path, **settings)
+            if "not drained" in line
+        ]
+
+    tried(failing, past(flags, gpu01="FF"), tmp_path)  # type: ignore[arg-type]
+    assert left("FFF") == ["gpu03 is not drained"]
+    assert left("FFFF") == []
+    # In a night in which it cannot be judged nothing begins again, in a healthy one it does.
+    assert left("FFFFU") == left("FFFFUF") == []
+    assert left("FFP") == []
+    assert flags == {}
+    assert left("FFPFF") == ["gpu03 is not drained"]
+    slurm.nodes["gpu03"] = ["DRAIN", "a person did"]
+    assert left("FFPFFF") == []
+    assert flags == {}
+    del slurm.nodes["gpu03"]
+    assert left("FFPFFFF") == ["gpu03 is not drained"]
+    assert left("FFPFFFFF") == []
 
 
 def test_a_node_that_does_not_respond_is_out_of_service_too(slurm: Slurm, tmp_path: Path) -> None:
@@ -192,11 +246,77 @@ def test_a_host_that_the_scheduler_does_not_know_is_named_once_and_stops_nothing
     slurm: Slurm, tmp_path: Path
 ) -> None:
     del slurm.nodes["gpu01"]
-    first = night(slurm, past(gpu01="FF", gpu02="FF"), tmp_path)
+    flags: dict[tuple[str, str], str] = {}
+    first = night(slurm, past(flags, gpu01="FF", gpu02="FF"), tmp_path)
     assert first[0].startswith("gpu01 is not drained")
     assert "does not know it" in first[0]
     assert slurm.nodes["gpu02"][0] == "DRAIN"
-    assert night(slurm, past(gpu01="FFF", gpu02="FFF"), tmp_path) == []
+    assert night(slurm, past(flags, gpu01="FFF", gpu02="FFF"), tmp_path) == []
+
+
+def test_a_mark_that_cannot_be_removed_stops_nothing(tmp_path: Path) -> None:
+    marked = {"gpu03": False, "gpu05": True}
+    called: list[str] = []
+
+    def kubectl(connection: object, words: Sequence[str], limit_s: float) -> str:
+        if words[1] == "get":
+            return json.dumps({"items": [node(name) for name in HOSTS]})
+        called.append(f"{words[1]} {words[3]}")
+        if words[3] == "gpu03":
+            raise SchedulerError("admission webhook denied the request.")
+        return ""
+
+    def node(name: str) -> dict[str, Any]:
+        reason = f"gpufleet nightly: x{PROMISE}"
+        return {
+            "metadata": {
+                "name": name,
+                "annotations": {ANNOTATION: reason} if name in marked else {},
+            },
+            "spec": {"unschedulable": marked.get(name, False)},
+            "status": {"conditions": [{"type": "Ready", "status": "True"}]},
+        }
+
+    nodes = {name: name for name in HOSTS}
+    done, failed = tried(
+        kubectl,  # type: ignore[arg-type]
+        past(gpu07="PFF"),
+        tmp_path,
+        Scheduler(KUBERNETES, nodes, runner=kubectl),
+    )
+    assert failed == ["admission webhook denied the request."]
+    assert called == ["annotate gpu03", "patch gpu05", "patch gpu07"]
+    assert [line.split(":")[0] for line in done] == [
+        "gpu05 is healthy again and resumed",
+        "gpu07 is drained",
+    ]
+
+
+def test_a_silent_scheduler_costs_only_its_own_hosts(slurm: Slurm, tmp_path: Path) -> None:
+    first, second = (Connection(name) for name in ("head1", "head2"))
+    flags: dict[tuple[str, str], str] = {}
+
+    def two(connection: Connection | None, words: Sequence[str], limit_s: float) -> str:
+        if connection is second:
+            raise SchedulerError("head2 does not answer.")
+        return slurm(connection, words, limit_s)
+
+    nodes = {name: name for name in HOSTS}
+    via = {name: first if name < "gpu11" else second for name in HOSTS}
+    slurm.nodes["gpu02"] = ["DRAIN", f"gpufleet nightly: gpu.smi failed{PROMISE}"]
+    done, failed = tried(
+        slurm,
+        past(flags, gpu01="FF", gpu12="FF"),
+        tmp_path,
+        Scheduler(SLURM, nodes, via, runner=two),
+    )
+    assert failed == ["head2 does not answer."]
+    assert [line.split(":")[0] for line in done] == [
+        "gpu02 is healthy again and resumed",
+        "gpu01 is drained",
+    ]
+    # Of a host whose scheduler is silent it is not said that it is unknown.
+    assert flags == {}
 
 
 @pytest.mark.parametrize(

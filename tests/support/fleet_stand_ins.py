@@ -77,6 +77,18 @@ class RunHistory:
     checks: dict[str, dict[str, str]]
     # {check: the one that explains it}
     explained: dict[str, str] = field(default_factory=dict)
+    # By host and name, the values that are stored beside the runs.
+    flags: dict[tuple[str, str], str] = field(default_factory=dict)
+
+    def flag(self, host: str, name: str, value: str | None) -> None:
+        """Store a value, or delete it."""
+        self.flags.pop((host, name), None)
+        if value is not None:
+            self.flags[host, name] = value
+
+    def flags_named(self, pattern: str) -> list[tuple[str, str, str]]:
+        """The values with this name."""
+        return [(host, name, it) for (host, name), it in self.flags.items() if name == pattern]
 
     def nights(self, last: int | None = None, kind: str | None = None) -> list[RecordedRun]:
         """As many runs as the longest line of letters has."""

@@ -4,6 +4,7 @@ A host is drained once the same check of severity critical FAILED or HUNG in `af
 nights in a row, and resumed by the first night in which the host is healthy. A night that could not
 judge the host (UNREACHABLE, INCONCLUSIVE) does not count: neither as a strike nor as a recovery.
 A silenced check drains no host, and a host that is drained stays so until all of its checks pass.
+A host that is left in service all the same is reported once: a flag in the history remembers it.
 """
 
 from __future__ import annotations
@@ -33,6 +34,9 @@ RUNS = 30
 NIGHT = timedelta(hours=12)
 BAD, GOOD = "FH", "P-"
 SEVERITY = "critical"
+# The flag of a host that was reported to be left in service; its value says why.
+LEFT = "left in service"
+UNKNOWN, MOST = "unknown", "most_percent"
 
 
 class RunHistory(Protocol):
@@ -43,6 +47,12 @@ class RunHistory(Protocol):
 
     def window(self, nights: list[RecordedRun]) -> Window:
         """The results of these runs."""
+
+    def flag(self, host: str, name: str, value: str | None) -> None:
+        """Store a named value of a host; None deletes it."""
+
+    def flags_named(self, pattern: str) -> list[tuple[str, str, str]]:
+        """Each (host, name, value) whose name matches a GLOB pattern."""
 
 
 def after_night(
@@ -62,8 +72,11 @@ def after_night(
     window = history.window(history.nights(RUNS, NIGHTLY))
     with _collect(failed):
         scheduler = scheduler or scheduler_of(settings["hook"], hosts, settings["selector"])
-        states = scheduler.states(known_only=True)
-        scheduler.clear_marks(states)
+        states, silent = scheduler.answering()
+        failed += dict.fromkeys(map(str, silent.values()))
+        for host, state in states.items():
+            with _collect(failed):
+                scheduler.clear_marks({host: state})
         healthy = [
             host
             for host, letters in window.hosts.items()
@@ -78,13 +91,20 @@ def after_night(
         limit = settings.get("after_strikes", STRIKES)
         percent = settings.get("most_percent", MOST_PERCENT)
         most = max(1, math.floor(len(states) * percent / 100))
+        reported = {host: why for host, _, why in history.flags_named(LEFT)}
+        left: dict[str, str] = {}
+        over = {host for host, letters in window.hosts.items() if letters.endswith("P")}
+        over |= {host for host, state in states.items() if state.unschedulable}
+        over |= reported.keys() - names
         for host, nights, checks in worst_first(window, limit):
             reason = f"{_listed(causes(window, host, checks))} failed, {nights} nights in a row"
-            if host not in names or (host in states and states[host].unschedulable):
+            unschedulable = host in states and states[host].unschedulable
+            if host not in names or host in silent or unschedulable:
                 continue
             if host not in states:
-                why = "the scheduler does not know it (gpu_node_name)"
+                left[host], why = UNKNOWN, "the scheduler does not know it (gpu_node_name)"
             elif unavailable >= most and not states[host].unresponsive:
+                left[host] = MOST
                 why = (
                     f"{unavailable} of {len(states)} hosts are out of service already, and"
                     f" most_percent is {percent}"
@@ -93,14 +113,27 @@ def after_night(
                 with _collect(failed):
                     scheduler.drain(host, f"gpufleet {OWNER}: {reason}")
                     unavailable += not states[host].unresponsive
+                    over.add(host)
                     done.append(
                         f"{host} is drained: {reason}. Once repaired, a healthy night"
                         f" resumes it; by hand: {scheduler.resume_command(host)}"
                     )
                 continue
-            if nights == limit:  # reported once
+            if reported.get(host) != left[host]:
                 done.append(f"{host} is not drained ({reason}): {why}.")
+        _remember(history, reported, left, over)
     return done, failed
+
+
+def _remember(
+    history: RunHistory, reported: Mapping[str, str], left: Mapping[str, str], over: set[str]
+) -> None:
+    """Remember which hosts were reported to be left in service, until that is over."""
+    for host, why in left.items():
+        if reported.get(host) != why:
+            history.flag(host, LEFT, why)
+    for host in over & reported.keys():
+        history.flag(host, LEFT, None)
 
 
 def strikes(letters: Sequence[str], started: Sequence[datetime]) -> int:

@@ -14,6 +14,7 @@ import re
 import shlex
 import subprocess
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -289,6 +290,24 @@ class Scheduler:
                 raise self.unknown(host)
             found[host] = known[name][self.nodes[host]]
         return found
+
+    def answering(self) -> tuple[dict[str, NodeState], dict[str, SchedulerError]]:
+        """The state of each host that its scheduler knows, and what is wrong with silent ones.
+
+        A scheduler that does not answer is the error of its own hosts, and of no others.
+        """
+        found: dict[str, NodeState] = {}
+        silent: dict[str, SchedulerError] = {}
+        own: dict[str, list[str]] = defaultdict(list)
+        for host in self.nodes:
+            connection = self.via.get(host)
+            own[connection.name if connection else ""].append(host)
+        for hosts in own.values():
+            try:
+                found |= self.states(hosts, known_only=True)
+            except SchedulerError as error:
+                silent |= dict.fromkeys(hosts, error)
+        return found, silent
 
     def unknown(self, host: str) -> SchedulerError:
         """The error of a host that the scheduler does not know."""
