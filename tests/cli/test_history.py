@@ -18,7 +18,7 @@ from gpufleet.cli.main import main
 from gpufleet.nightly import host_states
 from gpufleet.nightly.history import History
 from gpufleet.report import directory as report
-from tests.support.nightly_sessions import files, host, measured, session
+from tests.support.nightly_sessions import at, files, host, measured, session
 
 ROOT = Path(__file__).parents[2]
 SPEED = "gpu.GPU-0.toolkit.12.3.tflops"
@@ -211,6 +211,38 @@ def test_a_report_that_was_not_recorded_is_taken_in_later(
         capsys, "--database", str(base), "--record", str(directory), "--kind", "verify"
     )
     assert status == 4 and "in the history already" in err
+
+
+def test_a_verify_of_some_hosts_is_no_nightly_run_unless_a_person_says_so(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """The others would be reported as removed from the inventory, and as new the night after."""
+    base = tmp_path / "history.sqlite"
+    names = [f"gpu{number:02}" for number in range(1, 9)]
+    with History(base) as history:
+        history.record(session(2, *(host(name, a="PASS") for name in names)))
+    words = ["--database", str(base), "--record"]
+
+    def recorded(night: int, *hosts: str) -> list[str]:
+        directory = report.create_directory(tmp_path / "reports")
+        report.write_report(directory, session(night, *(host(name, a="PASS") for name in hosts)))
+        return [*words, str(directory)]
+
+    status, _, err = run(capsys, *recorded(3, "gpu01"))
+    said = " ".join(err.split())
+    assert status == 4
+    assert f"It lacks 7 hosts of the nightly run before it ({at(2)}): gpu02, gpu03," in said
+    assert "gpu06 and 2 more." in said and "--kind verify" in said
+    assert run(capsys, *recorded(3, *names))[0] == 0
+    # It is compared with the run before it: the first one of a history lacks none.
+    assert run(capsys, *recorded(1, "gpu01"))[0] == 0
+    # A run of the nightly from which hosts were removed, and one of another kind.
+    assert run(capsys, *recorded(4, "gpu01"), "--kind", "nightly")[0] == 0
+    assert run(capsys, *recorded(5, "gpu02"), "--kind", "verify")[0] == 0
+    with History(base) as history:
+        assert [night.started for night in history.nights(kind="nightly")] == [
+            at(night) for night in (1, 2, 3, 4)
+        ]
 
 
 def test_the_launcher_hands_on_paths_as_the_person_means_them(path: Path) -> None:

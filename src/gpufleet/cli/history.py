@@ -12,7 +12,7 @@ import json
 import math
 import statistics
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
@@ -57,6 +57,8 @@ _STYLE = {
 }
 # So many nights stand in a row where there is room.
 MOST_WIDE = 60
+# So many hosts are named in an error.
+MOST_NAMED = 5
 _BARS = "▁▂▃▄▅▆▇█"
 
 Document = dict[str, Any]
@@ -110,7 +112,7 @@ def parser() -> Parser:
         metavar="N",
         help=f"Show this many nights (default: {WINDOW}; with --offenders all)",
     )
-    group.add_argument("--kind", choices=KINDS, default=NIGHTLY, help="Show runs of this kind")
+    group.add_argument("--kind", choices=KINDS, help=f"Show runs of this kind (default: {NIGHTLY})")
     group = verb.add_argument_group("Database")
     add_database(group, "Read this history")
     group.add_argument(
@@ -128,9 +130,10 @@ def parser() -> Parser:
 def run(options: argparse.Namespace, _: list[str]) -> int:
     """Print the selection; the exit status."""
     path = database_path(options)
+    named, options.kind = options.kind is not None, options.kind or NIGHTLY
     with History(path) as history:
         for directory in options.record:
-            _record(history, directory, options.kind)
+            _record(history, directory, options.kind, any_hosts=named)
         found = (offending if options.offenders else document)(history, options)
         future = history.future_nights()
     if future:
@@ -425,8 +428,27 @@ def _count(number: int, what: str) -> str:
 # -- a report that was not recorded ----------------------------------------------------------------
 
 
-def _record(history: History, directory: Path, kind: str) -> None:
-    """Take in what a report's directory holds: its verdicts, snapshots and plans."""
+def _refuse_a_part(history: History, directory: Path, started: str, hosts: Collection[str]) -> None:
+    """Refuse a run of some hosts as a nightly run: the others would vanish, and appear again."""
+    before = [night for night in history.nights(kind=NIGHTLY) if night.started < started][-1:]
+    missing = [name for name in history.letters(before) if name not in hosts]
+    if missing:
+        more = f" and {len(missing) - MOST_NAMED} more" if len(missing) > MOST_NAMED else ""
+        raise ConfigurationError(
+            f"It lacks {_count(len(missing), 'host')} of the nightly run before it"
+            f" ({before[0].started}): {', '.join(missing[:MOST_NAMED])}{more}. They would count as"
+            " removed from the inventory.",
+            str(directory),
+            "Record a run of some hosts with --kind verify. If the nightly run wrote it, or they"
+            " were removed on purpose, say so with --kind nightly.",
+        )
+
+
+def _record(history: History, directory: Path, kind: str, *, any_hosts: bool) -> None:
+    """Take in what a report's directory holds: its verdicts, snapshots and plans.
+
+    `any_hosts`: it may lack hosts of the run before, since a person named its kind.
+    """
     from gpufleet.verification.session import HostRun, Session  # noqa: PLC0415
 
     def read(name: str) -> Any:
@@ -445,6 +467,8 @@ def _record(history: History, directory: Path, kind: str) -> None:
         raise ConfigurationError(
             f"This run ({report['started']}) is in the history already.", str(directory)
         )
+    if not any_hosts:
+        _refuse_a_part(history, directory, report["started"], report["hosts"])
     hosts = []
     for name, result in report["hosts"].items():
         file = f"{host_file_name(name)}.json"
