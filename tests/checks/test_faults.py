@@ -8,6 +8,7 @@ import pytest
 
 from gpufleet.checks import CHECKS
 from gpufleet.judge import judge
+from tests.checks.faults.gpu_unlike import with_four_cards
 from tests.checks.faults.grace import with_tray
 from tests.checks.faults.lossless import with_lossless
 from tests.checks.faults.manifest import with_manifest
@@ -32,6 +33,7 @@ HEALTHY: dict[Break, set[str]] = {
     no_gpus: UNUSED,
     with_driver: UNUSED,
     with_cards: {"PASS"},
+    with_four_cards: {"PASS"},
     with_rack: {"PASS"},
     with_lossless: {"PASS"},
     with_tray: {"PASS"},
@@ -59,6 +61,7 @@ def not_declared(*names: tuple[str, ...]) -> dict[str, str]:
 
 DIFFER: dict[Break, dict[str, str]] = {
     with_cards: {**CARDS, **not_declared(RACK, GRACE, LOSSLESS, NETWORK, MANIFEST)},
+    with_four_cards: {**CARDS, **not_declared(RACK, GRACE, LOSSLESS, NETWORK, MANIFEST)},
     with_rack: {**CARDS, **not_declared(GRACE, LOSSLESS, NETWORK, MANIFEST)},
     with_lossless: {**CARDS, **not_declared(RACK, GRACE, NETWORK, MANIFEST)},
     with_tray: {**CARDS, **not_declared(RACK, LOSSLESS, NETWORK, MANIFEST)},

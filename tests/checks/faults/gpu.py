@@ -479,11 +479,8 @@ def ecc_not_told(plan: Document, snapshot: Document) -> None:
 
 @harmless
 def a_lowered_limit_that_nobody_declared_otherwise(plan: Document, snapshot: Document) -> None:
-    printed(
-        snapshot,
-        {"gpu_power_readings/current_power_limit": "450.00 W", "compute_mode": "Exclusive_Process"},
-        {},
-    )
+    limit: dict[str, str | None] = {"gpu_power_readings/current_power_limit": "450.00 W"}
+    printed(snapshot, {**limit, "compute_mode": "Exclusive_Process"}, limit)
 
 
 @harmless

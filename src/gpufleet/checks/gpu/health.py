@@ -26,6 +26,7 @@ from gpufleet.model.verdict import Verdict
 
 from .identity import cards, missing_value, unknown_without_cards
 from .smi_elements import fields, in_fabric, label, portable, virtual
+from .unlike import unlike
 
 
 @check("gpu.recovery", reads=("smi",), repair=HARDWARE, skip_reason=no_gpus_declared)
@@ -224,9 +225,10 @@ def throttle(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
 
 @check("gpu.settings", reads=("smi", "driver"), severity="major", skip_reason=no_gpus_declared)
 def settings(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
-    """Power limit, ECC, compute mode and persistence are as declared; programs may compute."""
+    """Settings are as declared, power limit and ECC alike; programs may compute."""
     yield from unknown_without_cards(observed, "The settings of the GPUs")
     yield from fields("gpu.settings", observed)
+    yield from unlike(plan, cards(observed))
     wanted = plan["expect"]
     for card in cards(observed):
         yield from _power(card, wanted.get("power_limit_w"))

@@ -38,17 +38,14 @@ class Measured:
 
     @property
     def conditions(self) -> tuple[object, ...]:
-        """GPUs with the same ones are equally fast."""
+        """GPUs with the same ones are equally fast, unless the clocks of some are limited."""
         card = self.card
-        return (
-            self.name,
-            card
-            and (
-                card["power_limit_w"],
-                card["ecc"],
-                "application-clocks" in (card["throttle"] or []),
-            ),
-        )
+        return (self.name, card and (card["power_limit_w"], card["ecc"]))
+
+    @property
+    def limited(self) -> bool:
+        """Whether somebody has set a limit of its clocks that holds it back."""
+        return bool(self.card and "application-clocks" in (self.card["throttle"] or []))
 
     def floors(self) -> performance.Floors | None:
         """The minimums of its model, at its power limit."""
@@ -85,8 +82,11 @@ def measured(observed: Sections, gpu: int, device: ComputeDevice | None, rate: f
     )
 
 
-def usual(each: Measured, siblings: Sequence[Measured]) -> float | None:
-    """The median rate of the other GPUs of the same model, under the same conditions."""
+def usual(each: Measured, siblings: Sequence[Measured], *, limited: bool) -> float | None:
+    """The median rate of the other GPUs of the same model, under the same conditions.
+
+    `limited`: of those whose clocks are limited, or of the others.
+    """
     if each.others or not each.name or model_names.is_share(each.name):
         return None
     rates = [
@@ -96,6 +96,7 @@ def usual(each: Measured, siblings: Sequence[Measured]) -> float | None:
         and other.rate > 0
         and not other.others
         and other.conditions == each.conditions
+        and other.limited == limited
     ]
     return statistics.median(rates) if rates else None
 
@@ -111,7 +112,7 @@ def too_slow(
     remedy: str,
 ) -> Iterator[Finding]:
     """A finding for a rate below the minimum, or clearly below that of the siblings."""
-    others = usual(each, siblings)
+    others = usual(each, siblings, limited=each.limited)
     if least is not None and each.rate < least:
         reason = f"the minimum is {least} ({because})"
     elif others is not None and each.rate < SIBLINGS * others:
@@ -120,6 +121,7 @@ def too_slow(
             f" (less than {SIBLINGS:.0%} of it is a finding)"
         )
     else:
+        yield from _held_back(each, siblings, what, unit)
         return
     cause = f"GPU {each.gpu} {what} {each.rate} {unit}, {reason}"
     if each.others:
@@ -134,5 +136,25 @@ def too_slow(
             cause,
             remedy,
             f"GPU {each.gpu} ({each.name or 'without a name'}): {each.rate} {unit}",
+            about=subjects.slow(each.address),
+        )
+
+
+def _held_back(
+    each: Measured, siblings: Sequence[Measured], what: str, unit: str
+) -> Iterator[Finding]:
+    """A GPU that is slower than its siblings because its clocks are limited, and theirs are not.
+
+    Nothing says whether that is meant so.
+    """
+    others = usual(each, siblings, limited=False) if each.limited else None
+    if each.card and others is not None and each.rate < SIBLINGS * others:
+        index = each.card["index"]
+        yield Finding(
+            f"GPU {each.gpu} {what} {each.rate} {unit}, since its clocks are limited (throttle"
+            f" reason application-clocks); GPUs of the same model in this host reach {others:g}",
+            f"on the host: nvidia-smi -i {index} -rac, and nvidia-smi -i {index} -rgc; or limit the"
+            " clocks of all GPUs alike",
+            verdict=Verdict.INCONCLUSIVE,
             about=subjects.slow(each.address),
         )
