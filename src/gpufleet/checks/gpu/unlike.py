@@ -77,13 +77,13 @@ def _differing(setting: _Setting, own: Sequence[SmiDevice]) -> Iterator[Finding]
     )
     siblings = f"; most others of the model: {setting.shown(usual)}" if most else ""
     if most:
-        index, value = next(iter(others.values()))[0]["index"], setting.shown(usual)
+        index, wanted = next(iter(others.values()))[0]["index"], setting.shown(usual)
         remedy = f"on the host: nvidia-smi -i {index} {setting.command(usual)}; or declare"
     else:
-        value, remedy = "...", "set it alike on all of them (on the host: nvidia-smi), and declare"
+        wanted, remedy = "...", "set it alike on all of them (on the host: nvidia-smi), and declare"
     yield Finding(
         f"GPUs of one model differ in their {setting.what}: {shown}{siblings};"
         f" gpu_expect.{setting.key}: not set",
-        f"{remedy} gpu_expect: {{{setting.key}: {value.removesuffix(' W')}}}",
+        f"{remedy} gpu_expect: {{{setting.key}: {wanted.removesuffix(' W')}}}",
         verdict=Verdict.INCONCLUSIVE,
     )

@@ -32,6 +32,8 @@ from gpufleet.model.text import plain, quoted, shell
 from gpufleet.model.validator import DAMAGED
 from gpufleet.model.verdict import Verdict
 
+from .remounted import remounted
+
 # A section that is read again exists only where something ran on GPUs.
 SECOND_READINGS = tuple(name for name in Documented.__annotations__ if name.endswith("_after"))
 SECTIONS = tuple(name for name in Documented.__annotations__ if name not in SECOND_READINGS)
@@ -194,7 +196,9 @@ def disk(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     full = [
         f"{path} ({mib} MiB, {'any number of' if files is None else files} files)"
         for path, (mib, files) in space.items()
-        if mib < LEAST_MIB or (files is not None and files < LEAST_FILES)
+        # One that is read-only cannot fill up: an image has no free space by design.
+        if path not in disks["readonly"]
+        and (mib < LEAST_MIB or (files is not None and files < LEAST_FILES))
     ]
     if full:
         yield Finding(
@@ -209,6 +213,7 @@ def disk(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
             "on the host: check the kernel log for disk errors (dmesg -T), repair the file"
             " system and mount it again",
         )
+    yield from remounted(observed, readonly)
     yield Evidence(", ".join(f"{path}: {disks['free_mib'][path]} MiB free" for path in paths))
 
 
