@@ -46,6 +46,9 @@ class Port:
             number = facts.state_number(self.port["state"])
             return None if number is None else number == facts.state("active")
         state = self.interface["operstate"] if self.interface else None
+        if self.interface and state == "unknown":
+            # Some drivers, such as virtio's, report the carrier alone.
+            return self.interface["carrier"] == 1
         return None if state is None else state == "up"
 
     @property
@@ -157,6 +160,25 @@ def groups(found: Iterable[Port], roles: Iterable[str] = (COMPUTE, STORAGE)) -> 
 def bridges(network: Network) -> list[str]:
     """The RDMA devices that are bridges to the NVSwitches."""
     return [row["name"] for row in network["devices"] or [] if row["bridge"]]
+
+
+def other_legs(port: Port, network: Network) -> list[Interface]:
+    """The further interfaces of a RoCE bond: one RDMA device serves functions of one card.
+
+    A bridge has members on the card as well. Those that stand for other functions have the
+    address of an RDMA device.
+    """
+    own = port.interface
+    if port.device is None or own is None or not own["master"] or not own["address"]:
+        return []
+    addresses = {device["address"] for device in network["devices"] or []}
+    return [
+        row
+        for row in network["interfaces"] or []
+        if row["master"] == own["master"]
+        and row["address"] not in addresses
+        and (row["address"] or "").rpartition(".")[0] == own["address"].rpartition(".")[0]
+    ]
 
 
 def matched(row: PlannedPorts, found: Iterable[Port]) -> list[Port]:

@@ -20,6 +20,7 @@ from gpufleet.model.sections.network import Network
 from gpufleet.model.text import quoted
 from gpufleet.model.verdict import Verdict
 
+from .legs import lost_legs
 from .reading import (
     Ports,
     declared,
@@ -57,6 +58,7 @@ def carrying(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     for group in found.groups:
         row = declared_row(plan, group)
         yield from _states(group, wanted=row is not None)
+        yield from lost_legs(group, found)
         yield from _rates(group, row)
         if row and row["link_layer"]:
             others = [port for port in group if port.layer != row["link_layer"]]
