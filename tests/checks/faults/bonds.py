@@ -1,4 +1,4 @@
-"""RoCE bonds of two functions of a card, interfaces that report a carrier alone, and MTUs."""
+"""RoCE bonds, interfaces that report a carrier alone, MTUs, and adapters that are gone."""
 
 from __future__ import annotations
 
@@ -83,3 +83,97 @@ def an_interface_that_reports_its_carrier_alone(plan: Document, snapshot: Docume
 def an_interface_without_a_carrier(plan: Document, snapshot: Document) -> None:
     an_interface_that_reports_its_carrier_alone(plan, snapshot)
     data(snapshot, "network")["interfaces"][-1].update(carrier=0)
+
+
+def roce_rails(plan: Document, snapshot: Document, **first: Any) -> list[Document]:
+    """Eight RoCE ports beside GPUs; their interfaces, of which the fourth has these values."""
+    devices = derived(plan, snapshot)
+    for number, row in enumerate(devices):
+        row["ports"] = [roce_port(number)]
+    interfaces = [interface(number) for number in range(8)]
+    interfaces[3].update(first)
+    data(snapshot, "network")["interfaces"] = interfaces
+    return interfaces
+
+
+@fault(
+    "network.settings",
+    cause="The MTU of the interfaces differs: mlx5_3 has 1500, its siblings 9000",
+    remedy="ip link set ens3np0 mtu 9000",
+)
+def a_rail_with_another_mtu(plan: Document, snapshot: Document) -> None:
+    roce_rails(plan, snapshot, mtu=1500)
+
+
+@fault("network.settings", cause="mlx5_3 has 1500, its siblings 9000", remedy="set bond3 mtu 9000")
+def a_bond_with_another_mtu(plan: Document, snapshot: Document) -> None:
+    roce_rails(plan, snapshot, mtu=1500, master="bond3")
+    for gid in data(snapshot, "network")["devices"][3]["ports"][0]["gids"]:
+        gid["interface"] = "bond3"
+
+
+@fault("network.settings", cause="mlx5_3 has 1500", remedy="ip link set INTERFACE mtu 9000")
+def an_interface_whose_name_is_no_plain_one(plan: Document, snapshot: Document) -> None:
+    roce_rails(plan, snapshot, mtu=1500, name="ens3;reboot")
+
+
+@fault(
+    "network.settings",
+    verdict="INCONCLUSIVE",
+    cause="have 1500; mlx5_4",
+    remedy="ip link set ens0np0 mtu 9000",
+)
+def rails_of_two_mtus(plan: Document, snapshot: Document) -> None:
+    for row in roce_rails(plan, snapshot)[:4]:
+        row["mtu"] = 1500
+
+
+@harmless
+def a_rail_that_is_also_the_way_to_the_users(plan: Document, snapshot: Document) -> None:
+    roce_rails(plan, snapshot, mtu=1500, default_route=True)
+
+
+@harmless
+def bonds_for_storage_and_for_users(plan: Document, snapshot: Document) -> None:
+    for leg in bonded(plan, snapshot)[2:]:
+        leg["mtu"] = 1500
+
+
+def gone(plan: Document, snapshot: Document, *numbers: int) -> Document:
+    """Eight GPUs with an adapter each, but for these; the section."""
+    derived(plan, snapshot)
+    left = [device(number) for number in range(8) if number not in numbers]
+    found: Document = data(snapshot, "network")
+    found.update(network(left, 8))
+    return found
+
+
+@fault(
+    "network.ports",
+    verdict="INCONCLUSIVE",
+    cause="No adapter is beside the GPU at 0000:03:00.0: 7 of 8 GPUs share a PCI port with one",
+    remedy="lspci",
+)
+def an_adapter_that_is_gone(plan: Document, snapshot: Document) -> None:
+    gone(plan, snapshot, 3)
+
+
+@harmless
+def two_adapters_for_eight_gpus(plan: Document, snapshot: Document) -> None:
+    gone(plan, snapshot, *range(2, 8))
+
+
+@harmless
+def one_card_of_two_ports_for_most_gpus(plan: Document, snapshot: Document) -> None:
+    """Five of eight GPUs are below the switch of the only card."""
+    found = gone(plan, snapshot, *range(1, 8))
+    second = device(0, name="mlx5_1", address="0000:40:00.1")
+    found.update(network([*found["devices"], second], 8))
+    for gpu in found["gpus"][:5]:
+        gpu["path"] = found["devices"][0]["path"]
+
+
+@harmless
+def adapters_that_are_near_no_gpu(plan: Document, snapshot: Document) -> None:
+    for row in gone(plan, snapshot, 3)["devices"]:
+        row["path"] = [f"0000:f{row['numa']}:00.0"]

@@ -20,6 +20,7 @@ from gpufleet.model.sections.network import Network
 from gpufleet.model.text import quoted
 from gpufleet.model.verdict import Verdict
 
+from .beside import without_adapter
 from .legs import lost_legs
 from .reading import (
     Ports,
@@ -59,6 +60,7 @@ def carrying(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
         row = declared_row(plan, group)
         yield from _states(group, wanted=row is not None)
         yield from lost_legs(group, found)
+        yield from without_adapter(group, found.network, observed)
         yield from _rates(group, row)
         if row and row["link_layer"]:
             others = [port for port in group if port.layer != row["link_layer"]]

@@ -18,6 +18,7 @@ from gpufleet.model.sections.network import Network
 from gpufleet.model.text import quoted
 from gpufleet.model.verdict import Verdict
 
+from .mtu import differing_mtus
 from .pcie import pcie_links
 from .reading import (
     Ports,
@@ -64,6 +65,7 @@ def alike(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
         yield from _boards(devices, row)
         yield from _pci_settings(devices, observed)
         yield from pcie_links(devices, row)
+        yield from differing_mtus(devices)
         if row and row["gid_index"] is not None:
             yield from _declared_gid(devices, row)
         elif group[0].role == COMPUTE:
