@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gpufleet.host_state.machine import manifest_of
+from tests.checks.faults.nvme import a_drive_with_a_slow_link
 from tests.support.check_faults import faults_on
 from tests.support.healthy_host import Document, data
 
@@ -175,3 +176,8 @@ def modules_that_only_root_reads(plan: Document, snapshot: Document) -> None:
 )
 def governors_that_were_not_read(plan: Document, snapshot: Document) -> None:
     data(snapshot, "kernel")["frequency"] = None
+
+
+@fault("host.manifest", cause="pci.links is", remedy="permit it too in gpu_manifest")
+def a_slow_link_that_host_nvme_leaves_to_the_manifest(plan: Document, snapshot: Document) -> None:
+    a_drive_with_a_slow_link(plan, snapshot)

@@ -101,3 +101,70 @@ def no_drive(plan: Document, snapshot: Document) -> None:
 def drives_of_the_machine_below_a_container(plan: Document, snapshot: Document) -> None:
     data(snapshot, "kernel")["container"] = "podman"
     data(snapshot, "machine")["drives"][0].update(health=None, error="No such file or directory")
+
+
+def eight_drives(snapshot: Document) -> list[Document]:
+    """Drives of one model, with a link each; the drives."""
+    machine = data(snapshot, "machine")
+    first = machine["drives"][0]
+    machine["drives"] = [
+        {**first, "name": f"nvme{number}", "address": f"0000:0{number}:00.0"} for number in range(8)
+    ]
+    machine["pci"]["links"] = [
+        {
+            "address": drive["address"],
+            "class": "0x010802",
+            "speed": "16.0 GT/s PCIe",
+            "width": "4",
+        }
+        for drive in machine["drives"]
+    ]
+    drives: list[Document] = machine["drives"]
+    return drives
+
+
+@harmless
+def eight_drives_of_a_model(plan: Document, snapshot: Document) -> None:
+    eight_drives(snapshot)
+
+
+@fault(
+    "host.nvme",
+    verdict="INCONCLUSIVE",
+    cause="link of nvme3 is generation 1 with 1 lane, that of 7 others of its model generation 4",
+    remedy="seat the drive",
+)
+def a_drive_with_a_slow_link(plan: Document, snapshot: Document) -> None:
+    eight_drives(snapshot)
+    data(snapshot, "machine")["pci"]["links"][3].update(speed="2.5 GT/s PCIe", width="1")
+
+
+@fault(
+    "host.nvme",
+    verdict="INCONCLUSIVE",
+    cause="nvme5 has no namespace, 7 others of its model have one",
+    remedy="nvme list-ns --all /dev/nvme5",
+)
+def a_drive_without_a_namespace(plan: Document, snapshot: Document) -> None:
+    eight_drives(snapshot)[5]["gb"] = 0
+
+
+@harmless
+def a_drive_of_another_model_in_a_slower_slot(plan: Document, snapshot: Document) -> None:
+    eight_drives(snapshot)[0]["model"] = "EXAMPLE boot drive"
+    data(snapshot, "machine")["pci"]["links"][0].update(speed="8.0 GT/s PCIe", width="2")
+
+
+@harmless
+def a_faster_slot_and_half_of_the_drives_without_a_namespace(
+    plan: Document, snapshot: Document
+) -> None:
+    for drive in eight_drives(snapshot)[:4]:
+        drive["gb"] = 0
+    data(snapshot, "machine")["pci"]["links"][0]["speed"] = "32.0 GT/s PCIe"
+
+
+@harmless
+def links_that_were_not_read(plan: Document, snapshot: Document) -> None:
+    eight_drives(snapshot)
+    data(snapshot, "machine")["pci"]["links"] = []

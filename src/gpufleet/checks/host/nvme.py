@@ -16,6 +16,8 @@ from gpufleet.model.plan import Plan
 from gpufleet.model.sections.machine import Drive, DriveHealth
 from gpufleet.model.verdict import Verdict
 
+from .drives import unlike_siblings
+
 # By bit of the critical warning: what it means, and what to do.
 REPLACE = "back up what is on it and replace the drive"
 WARNINGS = {
@@ -36,7 +38,7 @@ UNKNOWN_LOG, STATUS_CODE = {0x001, 0x002, 0x109}, 0x7FF
 
 @check("host.nvme", reads=("machine", "kernel"), repair=HARDWARE, severity="major")
 def sound(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
-    """No NVMe drive warns of a failure or is worn out."""
+    """No NVMe drive warns, is worn out, or has a slower link than its siblings."""
     drives = observed.data["machine"]["drives"]
     if observed.data["kernel"]["container"]:
         yield Evidence("a container: its drives are the machine's")
@@ -62,6 +64,7 @@ def sound(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
             )
         else:
             yield from _judged(drive, health)
+    yield from unlike_siblings(observed.data["machine"], plan)
     yield Evidence("\n".join(map(_line, drives)) or "no NVMe drive")
 
 
