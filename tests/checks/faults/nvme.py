@@ -168,3 +168,9 @@ def a_faster_slot_and_half_of_the_drives_without_a_namespace(
 def links_that_were_not_read(plan: Document, snapshot: Document) -> None:
     eight_drives(snapshot)
     data(snapshot, "machine")["pci"]["links"] = []
+
+
+@harmless
+def a_workstation_with_a_slower_slot(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "machine")["drives"] = eight_drives(snapshot)[:4]
+    data(snapshot, "machine")["pci"]["links"][3].update(speed="8.0 GT/s PCIe", width="2")

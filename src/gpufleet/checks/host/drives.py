@@ -18,6 +18,8 @@ from gpufleet.model.verdict import Verdict
 
 # The generation of a PCIe link, and its lanes.
 Link = tuple[int, int]
+# So many drives with the same link are on a backplane. A workstation's slots differ by design.
+LEAST_ALIKE = 4
 
 
 def unlike_siblings(machine: Machine, plan: Plan) -> Iterator[Finding]:
@@ -49,7 +51,7 @@ def _links(machine: Machine) -> Mapping[str, Link]:
 def _slower(own: Sequence[Drive], links: Mapping[str, Link]) -> Iterator[Finding]:
     has = {drive["name"]: links[at] for drive in own if (at := drive["address"] or "") in links}
     (usual, number), *_ = Counter(has.values()).most_common(1) or [((0, 0), 0)]
-    if 2 * number <= len(has):
+    if number < LEAST_ALIKE or 2 * number <= len(has):
         return
     for name, link in has.items():
         if link[0] < usual[0] or link[1] < usual[1]:
