@@ -208,6 +208,23 @@ def test_a_host_that_is_left_in_service_is_reported_whenever_that_begins(
     assert left("FFPFFFFF") == []
 
 
+def test_a_host_with_another_fault_is_reported_again_too(slurm: Slurm, tmp_path: Path) -> None:
+    flags: dict[tuple[str, str], str] = {}
+    for name in ("gpu18", "gpu19"):
+        slurm.nodes[name] = ["DRAIN", "a person did"]
+
+    def left(letters: str) -> int:
+        checks = {name: {"gpu.smi": "P" * len(letters)} for name in HOSTS}
+        checks["gpu01"] = {"gpu.smi": letters, "host.disk": "F" * len(letters)}
+        done, failed = tried(slurm, RunHistory(checks, flags=flags), tmp_path)
+        assert not failed
+        return len(done)
+
+    assert [left("PFF"), left("PFFF"), left("PFFFP")] == [1, 0, 0]
+    assert flags == {}
+    assert left("PFFFPFF") == 1
+
+
 def test_a_node_that_does_not_respond_is_out_of_service_too(slurm: Slurm, tmp_path: Path) -> None:
     slurm.silent = {"gpu19": ("IDLE*", 9), "gpu20": ("IDLE+INVALID_REG", 9)}
     bad = dict.fromkeys(HOSTS[:2], "FF")

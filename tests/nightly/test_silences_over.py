@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from gpufleet.nightly.history import History
 from gpufleet.verification.session import HostRun
 from tests.nightly.test_silences import CAUSE, FAILS, OTHER, silence
 from tests.support.nightly_sessions import at, host, measured, session
+from tests.support.sibling_nights import fleet
 
 # What a night found of gpu.count on gpu01, by letter; U: it was not reached.
 NIGHTS = {"F": FAILS, "O": OTHER, "P": "PASS", "?": "INCONCLUSIVE: the GPU is held"}
@@ -116,8 +118,13 @@ def test_an_ended_silence_goes_in_the_end(history: History) -> None:
 # -- slow cards ------------------------------------------------------------------------------------
 
 
-def slow_nights(history: History, until: str, nights: range, unmeasured: int = -1) -> list[str]:
-    """Record nights of a slow card whose environments take turns; how each one is reported."""
+def slow_nights(
+    history: History, until: str, nights: range, unmeasured: int = -1, *, others: bool = False
+) -> list[str]:
+    """Record nights of a slow card whose environments take turns; how each one is reported.
+
+    `others`: another card of the host is measured in each night.
+    """
     noise, found = random.Random(3), []
     for night in nights:
         speed = 40.0 if night >= 8 else 50.0
@@ -125,11 +132,12 @@ def slow_nights(history: History, until: str, nights: range, unmeasured: int = -
             f"gpu.GPU-a.{where}.tflops": speed * (1 + noise.uniform(-0.01, 0.01))
             for where in ("toolkit.12.3", "stack.torch-2.3", "stack.tf-2.13")
         }
-        run = host("gpu01") if night == unmeasured else host("gpu01", x="PASS")
-        history.record(
-            session(night, run),
-            measure=lambda *_, own=({} if night == unmeasured else values): own,
-        )
+        if night == unmeasured:
+            values = {}
+        if others:
+            values["gpu.GPU-b.toolkit.12.3.tflops"] = 50.0
+        run = host("gpu01", x="PASS") if values else host("gpu01")
+        history.record(session(night, run), measure=lambda *_, own=values: own)
         changes = history.changes()
         if night == 9:
             causes = silences.found_causes(changes, {}, "gpu01", "gpu.throughput")
@@ -162,3 +170,38 @@ def test_a_silence_of_a_slow_card_that_an_earlier_release_stored_still_holds(
 def test_a_slow_card_is_reported_by_the_first_run_that_measures_it_again(history: History) -> None:
     found = slow_nights(history, at(10)[:10], range(15), unmeasured=11)
     assert found == ["silenced", "silenced", "unsilenced", "", ""]
+
+
+def test_a_card_that_was_busy_alone_is_reported_when_it_is_measured_again(history: History) -> None:
+    found = slow_nights(history, at(10)[:10], range(15), unmeasured=11, others=True)
+    assert found == ["silenced", "silenced", "unsilenced", "", ""]
+
+
+# -- outliers --------------------------------------------------------------------------------------
+
+
+def test_an_outlier_on_busy_cards_is_reported_once(history: History) -> None:
+    """Its errors are counted in each night, its speed in none."""
+
+    def errors(name: str, night: int, cards: list[str]) -> dict[str, float]:
+        return {
+            f"gpu.{card}.pcie_replays.errors": float(
+                2 * night + 500 * max(0, night - 35) * (card == "GPU-gpu03-1")
+            )
+            for card in cards
+        }
+
+    recorded, found = 0, []
+    for night in range(30, 50):
+        fleet(
+            history, 6, night,
+            lambda uuid, at: math.nan if "gpu03" in uuid and at >= 41 else 1.0,
+            first=recorded, more=errors,
+        )  # fmt: skip
+        recorded, changes = night, history.changes()
+        if night == 40:
+            [cause] = silences.found_causes(changes, {}, "gpu03", "fleet.outlier")
+            known = silence("fleet.outlier", f"{cause['verdict']}: {cause['cause']}")
+            silences.store(history, {**known, "host": "gpu03", "until": "2026-04-12"})
+        found += [night for row in changes["changes"] if row["kind"] == "unsilenced"]
+    assert found == [44]

@@ -65,10 +65,10 @@ def count_nights(count: int) -> str:
     return "one night" if count == 1 else f"{count} nights"
 
 
-# A number differs from night to night and is no other cause, but a count of parts is one.
-_COUNTS = re.compile(
-    r"(?<![\d.])\d+ of \d+(?!\d|\.\d| (?:samples|TFLOP|MiB|GiB))|(?<=and )\d+(?= more)"
-)
+# A number differs from night to night and is no other cause, but a count of parts is one. How many
+# hosts, or GPUs of other hosts, were compared is none: it depends on who was reached.
+_UNITS = r"samples|TFLOP|MiB|GiB|hosts|GPUs, each"
+_COUNTS = re.compile(rf"(?<![\d.])\d+ of \d+(?!\d|\.\d| (?:{_UNITS}))|(?<=and )\d+(?= more)")
 # Numbers that count parts or name them, of which a capitalised word before them names the first.
 _PARTS = "|".join(
     (

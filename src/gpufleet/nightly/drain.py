@@ -93,8 +93,8 @@ def after_night(
         most = max(1, math.floor(len(states) * percent / 100))
         reported = {host: why for host, _, why in history.flags_named(LEFT)}
         left: dict[str, str] = {}
-        over = {host for host, letters in window.hosts.items() if letters.endswith("P")}
-        over |= {host for host, state in states.items() if state.unschedulable}
+        over = {host for host, state in states.items() if state.unschedulable}
+        over |= {host for host in reported if _may_serve(window, host)}
         over |= reported.keys() - names
         for host, nights, checks in worst_first(window, limit):
             reason = f"{_listed(causes(window, host, checks))} failed, {nights} nights in a row"
@@ -157,12 +157,26 @@ def worst_first(window: Window, limit: int) -> list[tuple[str, int, list[str]]]:
         if (host, check) in window.silenced:
             continue
         nights = strikes([result.letter if result else NOT_THERE for result in line], started)
-        if nights >= limit and check in CHECKS and CHECKS[check].severity == SEVERITY:
+        if nights >= limit and _is_critical(check):
             found[host][check] = nights
     return sorted(
         ((host, max(checks.values()), sorted(checks)) for host, checks in found.items()),
         key=lambda it: (-it[1], it[0]),
     )
+
+
+def _may_serve(window: Window, host: str) -> bool:
+    """Whether tonight judged a host's critical checks, and none of them is bad."""
+    letters = [
+        line[-1].letter
+        for (name, check), line in window.checks.items()
+        if name == host and _is_critical(check) and line[-1]
+    ]
+    return bool(letters) and all(letter in GOOD for letter in letters)
+
+
+def _is_critical(check: str) -> bool:
+    return check in CHECKS and CHECKS[check].severity == SEVERITY
 
 
 def causes(window: Window, host: str, checks: Sequence[str]) -> list[str]:

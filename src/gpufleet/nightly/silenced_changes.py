@@ -152,11 +152,20 @@ def _is_over(window: Window, silence: Silence, row: Standing) -> bool:
 
 
 def _last_measured(window: Window, row: Standing) -> str:
-    """The last night before tonight in which the cards of the row's host were measured."""
+    """The last night before tonight in which what the row names was measured."""
+    if row["verdict"] == OUTLIER:
+        before = outliers.causes_before(window.outliers, row["host"])
+        if silences.parts(standing_cause(row)) & set[tuple[str, ...]]().union(
+            *map(silences.parts, before)
+        ):
+            return window.nights[-2]
+    device = "gpu."
+    if row["verdict"] == SLOW:
+        device = f"gpu.{card['gpu']}." if (card := row.get("slow_card")) else "cpu."
     measured = {
         number
         for (host, name), line in window.speeds.items()
-        if host == row["host"] and name.startswith("gpu.")
+        if host == row["host"] and name.startswith(device)
         for number, speed in enumerate(line[:-1])
         if speed is not None
     }

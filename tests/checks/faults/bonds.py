@@ -134,6 +134,15 @@ def a_rail_that_is_also_the_way_to_the_users(plan: Document, snapshot: Document)
 
 
 @harmless
+def second_ports_with_another_mtu(plan: Document, snapshot: Document) -> None:
+    """The first ports of the adapters are for storage, and the second ones for a local network."""
+    rails = roce_rails(plan, snapshot)
+    for number, row in enumerate(data(snapshot, "network")["devices"]):
+        row["address"] = f"0000:4{number // 2}:00.{number % 2}"
+        rails[number]["mtu"] = 1500 if number % 2 else 9000
+
+
+@harmless
 def bonds_for_storage_and_for_users(plan: Document, snapshot: Document) -> None:
     for leg in bonded(plan, snapshot)[2:]:
         leg["mtu"] = 1500
@@ -156,6 +165,11 @@ def gone(plan: Document, snapshot: Document, *numbers: int) -> Document:
 )
 def an_adapter_that_is_gone(plan: Document, snapshot: Document) -> None:
     gone(plan, snapshot, 3)
+
+
+@harmless
+def two_adapters_for_three_gpus(plan: Document, snapshot: Document) -> None:
+    gone(plan, snapshot, *range(2, 8))["gpus"][3:] = []
 
 
 @harmless

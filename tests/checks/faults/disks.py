@@ -37,7 +37,12 @@ def a_root_with_an_aborted_journal(plan: Document, snapshot: Document) -> None:
     event(snapshot, "io-error", text=ABORTED)
 
 
-@fault("host.disk", cause="/data cannot be written: the file system is read-only", remedy="mount")
+@fault(
+    "host.disk",
+    verdict="INCONCLUSIVE",
+    cause="/data cannot be written: the file system is read-only",
+    remedy="mount it again",
+)
 def a_file_system_of_others_that_was_remounted(plan: Document, snapshot: Document) -> None:
     data(snapshot, "machine")["mounts"].append(
         {"path": "/data", "type": "ext4", "options": ["relatime", "ro"]}
@@ -45,7 +50,34 @@ def a_file_system_of_others_that_was_remounted(plan: Document, snapshot: Documen
     event(snapshot, "io-error", text=REMOUNT)
 
 
-@fault("host.disk", cause="A file system of this host cannot be written", remedy="mount it again")
+@harmless
+def shares_that_are_read_only_by_design(plan: Document, snapshot: Document) -> None:
+    """A memory stick was remounted."""
+    data(snapshot, "machine")["mounts"].append(
+        {"path": "/cm/shared", "type": "nfs4", "options": ["ro"]}
+    )
+    event(snapshot, "io-error", text="EXT4-fs (sdb1): Remounting filesystem read-only")
+
+
+@fault(
+    "host.disk",
+    verdict="INCONCLUSIVE",
+    cause="/, /usr/local, /opt/gpufleet/stacks cannot be written",
+    remedy="dmesg -T",
+)
+def a_root_that_is_read_only_beside_an_error_of_some_disk(
+    plan: Document, snapshot: Document
+) -> None:
+    separate_root(snapshot)
+    event(snapshot, "io-error", text="I/O error, dev sdb, sector 12 op 0x0:(READ)")
+
+
+@fault(
+    "host.disk",
+    verdict="INCONCLUSIVE",
+    cause="A file system of this host cannot be written",
+    remedy="mount it again",
+)
 def mounts_that_were_not_read(plan: Document, snapshot: Document) -> None:
     data(snapshot, "machine")["mounts"] = None
     event(snapshot, "io-error", text=REMOUNT)

@@ -5,18 +5,28 @@ One that is read-only by design, as the root of an image, has no error in the ke
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+import re
+from collections.abc import Collection, Iterator, Sequence
 
 from gpufleet.checks.base.registry import Finding, shortened
 from gpufleet.checks.base.sections import Sections
+from gpufleet.model.sections.machine import Mount
 from gpufleet.model.text import quoted
+from gpufleet.model.verdict import Verdict
 
-# What the kernel logs of the file system itself. An error of a disk alone is no such message.
+# What the kernel logs when it does so, and how messages of a file system begin: an error of a disk
+# alone may be that of a memory stick.
 REMOUNTED = "Remounting filesystem read-only"
+FILE_SYSTEM = re.compile(r"(EXT[234]-fs|XFS|BTRFS|F2FS-fs|JFS)\b")
+# The types that the kernel remounts: a share is read-only for its own reasons.
+LOCAL = {"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "jfs"}
 
 
 def remounted(observed: Sections, known: Collection[str]) -> Iterator[Finding]:
-    """Read-only file systems beside an error of a disk; `known` ones are reported already."""
+    """Read-only file systems beside an error of a disk; `known` ones are reported already.
+
+    Only those that gpufleet needs fail: of the others nothing says which one the message means.
+    """
     every = observed.read_elsewhere()
     if "kernel_log" not in every or ("kernel" in every and every["kernel"].get("container")):
         return
@@ -26,15 +36,13 @@ def remounted(observed: Sections, known: Collection[str]) -> Iterator[Finding]:
     text = errors[-1]["text"]
     disks = observed.data["disks"]
     mounts = every["machine"]["mounts"] if "machine" in every else None
-    paths = list(disks["readonly"])
-    if REMOUNTED in text:
-        # Any file system may be meant. One that was mounted again since is writable.
-        paths += [quoted(row["path"]) for row in mounts or [] if "ro" in row["options"]]
-        paths = paths or ([] if mounts is not None else ["A file system of this host"])
-    else:
-        # An image has no space left by design, and an error of a disk says nothing of it.
-        paths = [path for path in paths if disks["free_mib"][path]]
-    lost = [path for path in dict.fromkeys(paths) if path not in known]
+    verdict = Verdict.FAIL if FILE_SYSTEM.search(text) else Verdict.INCONCLUSIVE
+    # An image has no space left by design, and an error of a disk says nothing of it.
+    paths = [path for path in disks["readonly"] if disks["free_mib"][path] or REMOUNTED in text]
+    if not paths and REMOUNTED in text:
+        verdict = Verdict.INCONCLUSIVE
+        paths = ["A file system of this host"] if mounts is None else _read_only(mounts)
+    lost = [path for path in paths if path not in known]
     if lost:
         yield Finding(
             f"{shortened(lost)} cannot be written: the file system is read-only,"
@@ -42,4 +50,12 @@ def remounted(observed: Sections, known: Collection[str]) -> Iterator[Finding]:
             "on the host: see the kernel log (dmesg -T); back up what is on the disk, replace it if"
             " it fails (smartctl -x), repair the file system and mount it again",
             text,
+            verdict=verdict,
         )
+
+
+def _read_only(mounts: Sequence[Mount]) -> list[str]:
+    """Any of them may be meant. One that was mounted again since is writable."""
+    return [
+        quoted(row["path"]) for row in mounts if "ro" in row["options"] and row["type"] in LOCAL
+    ]

@@ -16,16 +16,23 @@ from gpufleet.model.sections.network import GpuPlace, Network
 from gpufleet.model.text import quoted
 from gpufleet.model.verdict import Verdict
 
+# So many GPUs with an adapter beside them are a board that has one for each of its parts.
+LEAST_NEAR = 3
+
 
 def without_adapter(group: list[Port], network: Network, observed: Sections) -> Iterator[Finding]:
-    """GPUs that share no PCI port with a port of a derived group, though most others do."""
+    """GPUs that share no PCI port with a port of a derived group, though most others do.
+
+    They are no more than have one adapter beside them: that of one is gone.
+    """
     if group[0].role != COMPUTE or group[0].row is not None:
         return
     gpus = _alike(network, observed)
     paths = [set(port.device["path"]) for port in group if port.device]
     alone = [gpu for gpu in gpus if all(path.isdisjoint(gpu["path"]) for path in paths)]
     near = len(gpus) - len(alone)
-    if alone and near > len(alone) and len({port.card for port in group}) > 1:
+    cards = len({port.card for port in group})
+    if near >= LEAST_NEAR and cards > 1 and 0 < len(alone) * cards <= near:
         yield Finding(
             f"No adapter is beside the GPU at {shortened([gpu['address'] for gpu in alone])}:"
             f" {near} of {len(gpus)} GPUs share a PCI port with one",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 
 from gpufleet.checks.base.registry import Finding
@@ -13,8 +14,20 @@ from .reading import have, odd
 
 
 def differing_mtus(ports: list[Port]) -> Iterator[Finding]:
-    """Ports of one role whose interfaces have another MTU than those of most others."""
-    common, others = odd([port for port in ports if _compared(port)], _mtu)
+    """Ports of one role whose interfaces have another MTU than those of most others.
+
+    Without a declaration the second ports of adapters may be for something else than the first.
+    """
+    groups: dict[tuple[str, int] | None, list[Port]] = defaultdict(list)
+    for port in ports:
+        if _compared(port):
+            groups[port.position if port.row is None else None].append(port)
+    for group in groups.values():
+        yield from _differing(group)
+
+
+def _differing(ports: list[Port]) -> Iterator[Finding]:
+    common, others = odd(ports, _mtu)
     if not others:
         return
     listed = "; ".join(f"{have(own, 'has', 'have')} {mtu}" for mtu, own in others.items())
@@ -24,7 +37,8 @@ def differing_mtus(ports: list[Port]) -> Iterator[Finding]:
     yield Finding(
         f"The MTU of the interfaces differs: {listed}{most}",
         f"on the host: {_command(first, wanted)}, and for the next boot in what sets it up"
-        " (netplan, NetworkManager); the switch's port has to carry it",
+        " (netplan, NetworkManager); the switch's port has to carry it. Ports for something else"
+        " have a row of their own in gpu_expect.network",
         # Nothing says which of two values is meant, unless somebody declares them to be alike.
         verdict=Verdict.FAIL
         if common is not None or first.row is not None
@@ -35,15 +49,16 @@ def differing_mtus(ports: list[Port]) -> Iterator[Finding]:
 def _compared(port: Port) -> bool:
     """Whether the MTU has to be that of the siblings.
 
-    Without a declaration the role storage is of all that serves no GPU, such as the way to the
-    users, and so is a port near a GPU that has the default route.
+    A port with the default route is the way to the users. Without a declaration the role storage is
+    of all that serves no GPU.
     """
     own = port.interface
     return bool(
         own
         and port.layer == ETHERNET
         and port.active
-        and (port.row is not None or (port.role == COMPUTE and not own["default_route"]))
+        and not own["default_route"]
+        and (port.row is not None or port.role == COMPUTE)
     )
 
 
