@@ -137,9 +137,11 @@ def a_rail_that_is_also_the_way_to_the_users(plan: Document, snapshot: Document)
 def second_ports_with_another_mtu(plan: Document, snapshot: Document) -> None:
     """The first ports of the adapters are for storage, and the second ones for a local network."""
     rails = roce_rails(plan, snapshot)
-    for number, row in enumerate(data(snapshot, "network")["devices"]):
-        row["address"] = f"0000:4{number // 2}:00.{number % 2}"
-        rails[number]["mtu"] = 1500 if number % 2 else 9000
+    found = data(snapshot, "network")
+    for number, (row, rail) in enumerate(zip(found["devices"], rails, strict=True)):
+        row["address"] = rail["address"] = f"0000:4{number // 2}:00.{number % 2}"
+        rail["mtu"] = 1500 if number % 2 else 9000
+    found.update(network(found["devices"], 8, interfaces=rails))
 
 
 @harmless
