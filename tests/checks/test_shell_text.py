@@ -176,6 +176,13 @@ def test_a_sample_of_the_strings_of_each_broken_host_becomes_no_shell_text() -> 
     assert [one for number in range(len(FAULTS)) for one in obeyed_on_broken(number, SAMPLE)] == []
 
 
+def test_the_path_of_a_link_below_a_shareable_stack_becomes_no_shell_text() -> None:
+    [fault] = [each for each in FAULTS if each.name == "stack_that_is_a_link_to_a_home"]
+    plan, snapshot, tried = broken(fault)
+    paths = [case for case in tried if "exposed" in case[0]]
+    assert paths and obeyed_in(plan, snapshot, paths) == []
+
+
 def unfinished(**changes: str) -> Document:
     """The result of install.complete, where the journal has an entry that no plan has."""
     plan, snapshot = document("plan.json"), document("snapshot.json")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import cast
@@ -308,7 +307,7 @@ def owned(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
         acts = []
         if links:
             acts.append(
-                f"move away the links {shortened([shlex.quote(path) for path in links])},"
+                f"move away the links {shortened([quoted(path) for path in links])},"
                 " and change no owner of what they lead to"
             )
         if len(links) < len(causes):
