@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from gpufleet.cli.main import main
-from gpufleet.model.nightly import Silence
 from gpufleet.nightly import drain, drift, metrics, notifications, silences
 from gpufleet.nightly.history import History, HistoryError
 from gpufleet.nightly.retention import read_time
@@ -23,28 +22,10 @@ from gpufleet.report import junit, summary
 from gpufleet.verification.session import HostRun, Session
 from tests.support.nightly_sessions import at, host, measured, session
 from tests.support.receivers import Listener
+from tests.support.silences import CAUSE, FAILS, OTHER, TWO, silence
 
 ROOT = Path(__file__).parents[2]
-CAUSE = "1 of 8 declared GPUs are not on the PCI bus"
-TWO = "2 of 8 declared GPUs are not on the PCI bus"
 SPEED = "gpu.GPU-a.toolkit.12.3.tflops"
-
-
-def silence(check: str = "gpu.count", *causes: str, until: str = "2026-11-20", **more: Any) -> Any:
-    """A silence of gpu01 for these causes: `FAIL: because`."""
-    found: Silence = {
-        "host": "gpu01",
-        "check": check,
-        "causes": [
-            {"verdict": cause.partition(": ")[0], "cause": cause.partition(": ")[2]}
-            for cause in causes or (f"FAIL: {CAUSE}",)
-        ],
-        "until": until,
-        "who": "ann",
-        "why": "card ordered",
-        "since": at(0),
-    }
-    return {**found, **more}
 
 
 SILENCED = {"until": "2026-11-20", "who": "ann", "why": "card ordered"}
@@ -160,9 +141,6 @@ def nights(path: Path, *outputs: str, silent: Any = None, check: str = "gpu.coun
 def reported(history: History) -> list[tuple[str, bool]]:
     """The kinds of the newest night's changes, and whether each is silenced."""
     return [(it["kind"], "silenced" in it) for it in history.changes()["changes"]]
-
-
-FAILS, OTHER = f"FAIL: {CAUSE}", f"FAIL: {TWO}"
 
 
 @pytest.mark.parametrize(
@@ -403,7 +381,7 @@ import os, signal, sys
 from pathlib import Path
 from gpufleet.nightly import silences
 from gpufleet.nightly.history import History
-from tests.nightly.test_silences import silence
+from tests.support.silences import silence
 
 with History(Path(sys.argv[1])) as history:
     # Opening the file commits too: its migrations.

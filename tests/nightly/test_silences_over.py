@@ -12,9 +12,9 @@ import pytest
 from gpufleet.nightly import notifications, silences
 from gpufleet.nightly.history import History
 from gpufleet.verification.session import HostRun
-from tests.nightly.test_silences import CAUSE, FAILS, OTHER, silence
 from tests.support.nightly_sessions import at, host, measured, session
 from tests.support.sibling_nights import fleet
+from tests.support.silences import CAUSE, FAILS, OTHER, silence
 
 # What a night found of gpu.count on gpu01, by letter; U: it was not reached.
 NIGHTS = {"F": FAILS, "O": OTHER, "P": "PASS", "?": "INCONCLUSIVE: the GPU is held"}
