@@ -30,8 +30,9 @@ STOPPING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 GRACE_S, KILLED_S = 6.0, 2.0
 # A stopped command that has not ended by then hangs.
 END_S = 8
-# Nothing is left once so many scans in a row find nothing: what starts during one is in the next.
-SCANS = 2
+# Nothing is left once so many scans in a row find nothing, for so long: what starts during one is
+# in the next, and what the command has forked has no mark before it begins its program.
+SCANS, QUIET_S = 2, 0.5
 # How often an empty environment is read before it counts as one.
 TRIES = 3
 # How long ssh may take to tell the process of a shared connection that no more sessions follow.
@@ -105,7 +106,7 @@ def _scan(mark: str) -> tuple[set[int], bool]:
     """The marked processes, and whether there are some whose mark cannot be read at this moment."""
     wanted, parents, found, unreadable = mark.encode(), {}, set[int](), False
     for entry in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError, ValueError):
+        with suppress(OSError, ValueError, IndexError):
             # The command's name may contain blanks and brackets.
             fields = (entry / "stat").read_bytes().rpartition(b")")[2].split()
             state, parent, flags = fields[0], int(fields[1]), int(fields[6])
@@ -172,10 +173,13 @@ def _group(pid: int) -> int | None:
 
 
 def _end(mark: str, grace_s: float, interrupt: Callable[[int], bool]) -> None:
-    begin, interrupted, empty, end = time.monotonic(), set[int](), 0, math.inf
-    while empty < SCANS and time.monotonic() < end:
+    begin = seen = time.monotonic()
+    interrupted, empty, end = set[int](), 0, math.inf
+    while (empty < SCANS or time.monotonic() - seen < QUIET_S) and time.monotonic() < end:
         found, unreadable = _scan(mark)
         empty = 0 if found or unreadable else empty + 1
+        if not empty:
+            seen = time.monotonic()
         if time.monotonic() - begin < grace_s:
             _signal(filter(interrupt, found - interrupted), signal.SIGINT)
             interrupted |= found

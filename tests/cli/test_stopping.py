@@ -216,6 +216,17 @@ def test_a_process_that_begins_a_program_is_not_taken_for_ended(site: Site) -> N
     assert process.wait(0) == -signal.SIGKILL
 
 
+def test_a_child_that_begins_its_program_late_is_ended_too() -> None:
+    """Between fork and exec it has the environment that the command itself began with."""
+    mark = secrets.token_hex(4)
+    program = f"sleep 0.2; exec env GPUFLEET_RUN={mark} sleep 600"
+    with subprocess.Popen(["sh", "-c", program]) as child:
+        stopping._end(mark, 0, lambda pid: True)
+        # Ends it in any case.
+        child.send_signal(signal.SIGTERM)
+        assert child.wait(LIMIT_S) == -signal.SIGKILL
+
+
 def test_a_second_signal_ends_the_patience(tmp_path: Path) -> None:
     site = site_of(tmp_path, STUBBORN)
     process = site.start("provision")
