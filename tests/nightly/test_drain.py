@@ -169,7 +169,7 @@ def test_at_most_a_percentage_is_out_of_service_whoever_drained_it(
     assert "gpu01 is not drained" in output[1]
     assert "2 of 20 hosts are out of service already" in output[1]
     longer = {name: f"{letters}F" for name, letters in bad.items()}
-    assert night(slurm, past(flags, **longer), tmp_path) == []  # told once
+    assert night(slurm, past(flags, **longer), tmp_path) == []  # reported once already
     assert "gpu01 is drained" in night(slurm, past(flags, **bad), tmp_path, most_percent=50)[0]
     assert flags == {}
 
