@@ -332,7 +332,7 @@ def test_a_silent_scheduler_costs_only_its_own_hosts(slurm: Slurm, tmp_path: Pat
         "gpu02 is healthy again and resumed",
         "gpu01 is drained",
     ]
-    # Of a host whose scheduler is silent it is not said that it is unknown.
+    # A host whose scheduler gives no answer is not reported as unknown to it.
     assert flags == {}
 
 

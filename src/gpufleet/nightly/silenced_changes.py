@@ -155,9 +155,7 @@ def _last_measured(window: Window, row: Standing) -> str:
     """The last night before tonight in which what the row names was measured."""
     if row["verdict"] == OUTLIER:
         before = outliers.causes_before(window.outliers, row["host"])
-        if silences.parts(standing_cause(row)) & set[tuple[str, ...]]().union(
-            *map(silences.parts, before)
-        ):
+        if silences.parts(standing_cause(row)) & _parts_of(before):
             return window.nights[-2]
     device = "gpu."
     if row["verdict"] == SLOW:
@@ -176,9 +174,13 @@ def _new_parts(window: Window, silence: Silence, row: Standing) -> str:
     """What an outlier's silence does not cover, and what was not there in the night before."""
     causes = [known["cause"] for known in silence["causes"]]
     causes += outliers.causes_before(window.outliers, silence["host"])
-    known = frozenset[tuple[str, ...]]().union(*map(silences.parts, causes))
+    known = _parts_of(causes)
     sentences = standing_cause(row).split(silences.BETWEEN)
     return silences.BETWEEN.join(each for each in sentences if not silences.parts(each) <= known)
+
+
+def _parts_of(causes: Iterable[str]) -> frozenset[tuple[str, ...]]:
+    return frozenset[tuple[str, ...]]().union(*map(silences.parts, causes))
 
 
 def _is_bad(change: Change) -> bool:

@@ -32,7 +32,7 @@ LONGEST, SHALLOWEST = max(LENGTHS), 1.0
 ANCHOR, TAIL_POWER, MOST_POWER = 10, 4.0, 12.0
 # One of so many hosts is left out, and one more, where there are enough of them.
 TRIM, LEAST_TRIMMED = 100, 10
-# Of one night so many hosts at most are examples of what jobs do.
+# At most so many hosts of one night are examples of what jobs do.
 FEW = 3
 # Limits are searched on this grid, in units of the noise: 1 to 250, in steps of 4 %.
 GRID = tuple(SHALLOWEST * 1.04**step for step in range(142))

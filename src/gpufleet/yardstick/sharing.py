@@ -245,8 +245,7 @@ class Night:
 
         What is beyond it is no fault by itself, it began about then, and most of the others lost
         about as much in this measure too, even if there is too much noise in it for enough of them
-        to be near a limit.
-        Later it does so only when most of them have recovered.
+        to be near a limit. Later it does so only when most of them have recovered.
         """
         explaining = (
             each

@@ -32,7 +32,7 @@ def a_root_that_was_remounted(plan: Document, snapshot: Document) -> None:
 
 @fault("host.disk", cause="/, /usr/local, /opt/gpufleet/stacks cannot be", remedy="smartctl -x")
 def a_root_with_an_aborted_journal(plan: Document, snapshot: Document) -> None:
-    """Of messages of one kind the last is kept, which may be another one."""
+    """The probe keeps the last message of a kind, which may be another one than the remount."""
     separate_root(snapshot)
     event(snapshot, "io-error", text=ABORTED)
 

@@ -195,7 +195,7 @@ def disk(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     full = [
         f"{path} ({mib} MiB, {'any number of' if files is None else files} files)"
         for path, (mib, files) in space.items()
-        # One that is read-only cannot fill up: an image has no free space by design.
+        # A read-only file system cannot fill up: an image has no free space by design.
         if path not in disks["readonly"]
         and (mib < LEAST_MIB or (files is not None and files < LEAST_FILES))
     ]
