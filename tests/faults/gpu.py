@@ -223,7 +223,7 @@ FAULTS = [
         "another model is installed",
         "root",
         "gpu.identity",
-        "is a NVIDIA A100-SXM4-40GB, declared is NVIDIA H100 80GB HBM3",
+        "has the model NVIDIA A100-SXM4-40GB, declared is NVIDIA H100 80GB HBM3",
         "correct gpu_expect",
         _other_cards,
     ),

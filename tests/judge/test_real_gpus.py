@@ -21,8 +21,16 @@ FIXTURES = Path(__file__).parents[1] / "fixtures" / "real_gpus"
 FAULTS = {
     "h100": {},
     "h100-busy": {},
+    "h100-deep": {},
     "h100-hidden": {"environment.login": "CUDA_VISIBLE_DEVICES=9"},
     "h100-no-nvrtc-builtins": {"toolkit.nvrtc": "NVRTC_ERROR_BUILTIN_OPERATION_FAILURE"},
+    # Two GPUs of another model were declared, and /tmp had been closed.
+    "h100-not-as-declared": {
+        "host.temporary": "/tmp has mode 0755, not 1777",
+        "gpu.count": "1 of 2 declared GPUs are not on the PCI bus",
+        "gpu.identity": "NVIDIA H100 80GB HBM3, declared is NVIDIA H200",
+        "gpu.settings": "a power limit of 700 W, declared are 600",
+    },
     "h200-deep": {},
     "h200-stub": {"driver.cuda": "/opt/stub/libcuda.so.1"},
 }

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,31 @@ def test_a_full_tmp_does_not_keep_a_framework_from_running(root: Path) -> None:
     home, script = write_script(host)
     assert Path(script).read_text(encoding="utf-8") == "x"
     shutil.rmtree(home)
+
+
+def test_what_a_killed_probe_has_left_is_removed_by_the_next(tmp_path: Path) -> None:
+    host = Host({"tmpdir": str(tmp_path), "matmul": "x"})
+    code = (
+        "import sys\n"
+        "from gpufleet.probe.host import Host\n"
+        "from gpufleet.probe.workload_run import write_script\n"
+        f"host = Host({{'tmpdir': {str(tmp_path)!r}, 'matmul': 'x'}})\n"
+        "print(write_script(host)[0], flush=True)\n"
+        "sys.stdin.read()"
+    )
+    running = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert running.stdout
+    left = Path(running.stdout.readline().strip())
+    unlike = tmp_path / "gpufleet-notes"
+    put(unlike, "notes", "kept")
+    shutil.rmtree(write_script(host)[0])
+    assert (left / "matmul.py").exists()
+    running.kill()
+    running.communicate()
+    shutil.rmtree(write_script(host)[0])
+    assert list(tmp_path.iterdir()) == [unlike]
 
 
 def framework(root: Path, script: str, deadline_s: float = 10) -> Any:

@@ -107,15 +107,16 @@ def command(connection: Connection, config: Mapping[str, Any]) -> str:
     """The shell command that probes a host; it contains the probe and its configuration."""
     assert not password(connection)
     text = json.dumps({name: value for name, value in config.items() if name != "matmul"})
+    # A single quote becomes seventeen characters where it is quoted twice.
     start = (
         f"import base64,bz2,json,zlib;c=json.loads({text!r});"
-        f"s='{_programs()}'.replace('.',chr(37)).replace(',',chr(33));"
+        f's="{_programs()}".replace(".",chr(37)).replace(",",chr(33));'
         "t,p,m=bz2.decompress(base64.b85decode(s)).decode().split(chr(1));"
         "f=lambda e,r:t.replace(chr(2),e).replace(chr(3),"
         "base64.b85encode(zlib.compress(r.encode())).decode());"
-        + (f"c['matmul']=f('{payload.WORKLOAD}',m);" if "matmul" in config else "")
-        + f"exec(compile(f('{payload.PROBE}',p),'probe','exec'),"
-        "{'__name__':'__main__','CONFIG':json.dumps(c)})"
+        + (f'c["matmul"]=f("{payload.WORKLOAD}",m);' if "matmul" in config else "")
+        + f'exec(compile(f("{payload.PROBE}",p),"probe","exec"),'
+        '{"__name__":"__main__","CONFIG":json.dumps(c)})'
     )
     # In a variable: an argument may have 128 KB, and the script contains `run` twice.
     run = f'{shlex.quote(connection.python)} -I -S -c "$probe"'

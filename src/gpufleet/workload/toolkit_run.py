@@ -156,7 +156,6 @@ def through_toolkit(options):
     gpu_count = len(run.document["devices"])
     # Not of a driver that hung: this process is to go on.
     held = open_gpu_nodes() if gpu_count and run.ended == "ok" else []
-    gpus = max(gpu_count, 0 if wanted == "any" else int(wanted))
     at_once, batches = batches_of(gpu_count)
     # One batch after the other has the time of one.
     seconds = options.sustained * FORMAT_SHARE / batches if options.deep else 0
@@ -173,12 +172,9 @@ def through_toolkit(options):
     def entries(numbers, **more):
         return [dict(more, gpu=gpu, wrong=None, busy=None, error=RUNNING) for gpu in numbers]
 
-    def on_all(stage, fields, **more):
-        """The entries of each GPU that is present, and of each that is expected."""
-        lacking = "the driver reports %d GPU%s" % (gpu_count, "" if gpu_count == 1 else "s")
-        return run.each(
-            stage, [([entry], more) for entry in entries(range(gpu_count), **fields)]
-        ) + [dict(entry, error=lacking) for entry in entries(range(gpu_count, gpus), **fields)]
+    def on_each(stage, fields, **more):
+        """The entries of each GPU, made by a process for each."""
+        return run.each(stage, [([entry], more) for entry in entries(range(gpu_count), **fields)])
 
     run.report(
         nvrtc=run.stage(
@@ -188,7 +184,7 @@ def through_toolkit(options):
         )
     )
     run.report(
-        cublas=on_all(
+        cublas=on_each(
             "cublas",
             {
                 "n": options.size or SIZE_GPU,
@@ -221,7 +217,7 @@ def through_toolkit(options):
         )
     )
     for soname, path in cudnn_libraries(options.toolkit).items():
-        found = on_all("cudnn", {"soname": soname, "version": None}, cudnn=path)
+        found = on_each("cudnn", {"soname": soname, "version": None}, cudnn=path)
         run.report(cudnn=run.document["cudnn"] + found)
     everywhere = {
         "gpus": gpu_count,

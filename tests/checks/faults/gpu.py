@@ -208,7 +208,7 @@ def a_container_whose_cards_have_the_machine_s_numbers(plan: Document, snapshot:
 
 @fault(
     "gpu.identity",
-    cause="GPU 0 (0000:00:00.0) is a NVIDIA H100 80GB HBM3, declared is NVIDIA A100-SXM4-40GB",
+    cause="GPU 0 (0000:00:00.0) has the model NVIDIA H100 80GB HBM3, declared is NVIDIA A100-SXM4-40GB",
     remedy="correct gpu_expect",
 )
 def another_model(plan: Document, snapshot: Document) -> None:

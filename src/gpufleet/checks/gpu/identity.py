@@ -375,7 +375,9 @@ def identity(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
                     about=subjects.card(card["address"], field),
                 )
         if model and card["name"] and not _same_model(model, card["name"]):
-            yield Finding(f"{label(card)} is a {card['name']}, declared is {model}", change)
+            yield Finding(
+                f"{label(card)} has the model {card['name']}, declared is {model}", change
+            )
         total = card["memory_total_mib"]
         if memory and total is not None and abs(total - memory) > MEMORY_TOLERANCE * memory:
             yield Finding(f"{label(card)} has {total} MiB of memory, declared are {memory}", change)

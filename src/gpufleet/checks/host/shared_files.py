@@ -96,11 +96,16 @@ def _usable(row: SharedDirectory, container: str | None) -> Iterator[Finding]:
     """Whether every account can write in a directory that is there."""
     path = row["path"]
     mode = int(required(row["mode"], f"the mode of {path}"), 8)
+    wrong = []
+    if mode & OPEN_MODE != OPEN_MODE:
+        wrong.append(f"has mode {row['mode']}, not 1777")
     # In a container root may be another account of the machine.
-    if mode & OPEN_MODE != OPEN_MODE or (row["owner"] != 0 and not container):
+    if row["owner"] != 0 and not container:
+        wrong.append(f"belongs to user {row['owner']}, not to root")
+    if wrong:
         yield Finding(
-            f"{path} has mode {row['mode']} and belongs to user {row['owner']}, not 1777 and root:"
-            " some accounts cannot use it, or can remove the files of others",
+            f"{path} {' and '.join(wrong)}: some accounts cannot use it, or can remove the files"
+            " of others",
             f"on the host: chown root:root {path}; chmod 1777 {path}",
         )
     # /tmp is one of host.disk's.
