@@ -14,9 +14,9 @@ from gpufleet.verification.session import HostRun, Session
 from tests.support.healthy_host import Document, data
 
 
-def shown(session: Session) -> str:
+def shown(session: Session, *, verbose: bool = False) -> str:
     console = Console(file=io.StringIO(), width=120)
-    terminal.show(console, session, None)
+    terminal.show(console, session, None, verbose)
     return str(console.file.getvalue())  # type: ignore[attr-defined]
 
 
@@ -54,6 +54,23 @@ def test_a_cause_is_shown_with_its_consequences_by_name(plan: Document, snapshot
     assert text.count("Probing 'stacks' hung") == 1
     assert f"explains  +{len(folded)} consequences: install.owned, stack.release, " in text
     assert text.count("remedy") == 1
+
+
+def test_what_is_not_declared_is_one_line_and_its_checks_are_for_who_wants_more(
+    plan: Document, snapshot: Document
+) -> None:
+    session = Session(
+        [HostRun(name, snapshot, plan, judge.judge(plan, snapshot)) for name in ("gpu01", "gpu02")]
+    )
+    session.hosts[1].result["checks"] = [
+        check for check in session.hosts[1].result["checks"] if check["id"] != "network.setup"
+    ]
+    text = " ".join(shown(session).split())
+    assert text.count("Skipped by declaration") == 1
+    assert "; gpu_manifest: not set; gpu_network: not set (gpu01)" in text
+    full = " ".join(shown(session, verbose=True).split())
+    assert "Skipped by declaration gpu_network: not set: network.setup (gpu01)" in full
+    assert "Skipped by declaration gpu_manifest: not set: host.manifest (gpu01, gpu02)" in full
 
 
 @pytest.mark.parametrize(

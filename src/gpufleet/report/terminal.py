@@ -138,11 +138,8 @@ def _show(console: Console, session: Session, report: Path | None, verbose: bool
     console.print(Text(summary.headline(session), style="bold"))
     for sentence in summary.verified_statements(session):
         console.print(_bullet(SYMBOLS[Verdict.PASS], "green", sentence))
-    for skipped in summary.skipped_checks(session):
-        text = Text("Skipped by declaration ")
-        text.append(skipped.declaration, style="italic")
-        text.append(f": {', '.join(skipped.check_ids)} ({_some(skipped.hosts)})")
-        console.print(_bullet(SYMBOLS[Verdict.NOT_DECLARED], "dim", text))
+    for line in _skipped(session, verbose):
+        console.print(_bullet(SYMBOLS[Verdict.NOT_DECLARED], "dim", line))
     for note in session.notes:
         console.print(_bullet("i", "dim", note))
     if report:
@@ -162,6 +159,26 @@ def fold_names(names: list[str]) -> str:
 
 def _some(names: tuple[str, ...]) -> str:
     return ", ".join(names) if len(names) <= 4 else f"{len(names)} hosts"
+
+
+def _skipped(session: Session, verbose: bool) -> Iterator[Text]:
+    """A line with all declarations that skip checks; with `verbose` one for each, with its checks."""
+    groups = summary.skipped_checks(session)
+    if verbose:
+        for group in groups:
+            text = Text("Skipped by declaration ")
+            text.append(group.declaration, style="italic")
+            text.append(f": {', '.join(group.check_ids)} ({_some(group.hosts)})")
+            yield text
+    elif groups:
+        text = Text("; ").join(
+            Text(group.declaration, style="italic").append(
+                "" if len(group.hosts) == len(session.hosts) else f" ({_some(group.hosts)})",
+                style="not italic",
+            )
+            for group in groups
+        )
+        yield Text("Skipped by declaration (the report names the checks): ").append_text(text)
 
 
 def _bullet(symbol: str, style: str, text: str | Text) -> Table:

@@ -79,8 +79,7 @@ def not_judged(plan: Plan, observed: Sections, ports: Ports) -> Iterator[Finding
         )
     if observed.data["kernel"].get("container") and not declared(plan):
         yield Finding(
-            "The network ports are the machine's, not this container's; gpu_expect.network: not"
-            " set",
+            "gpu_expect.network: not set, and the ports are the machine's, not this container's",
             f"verify the machine itself, or declare {DECLARATION}",
             verdict=Verdict.NOT_DECLARED,
         )
