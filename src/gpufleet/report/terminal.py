@@ -162,7 +162,7 @@ def _some(names: tuple[str, ...]) -> str:
 
 
 def _skipped(session: Session, verbose: bool) -> Iterator[Text]:
-    """A line with all declarations that skip checks; with `verbose` one for each, with its checks."""
+    """All declarations that skip checks; with `verbose` a line for each, with its checks."""
     groups = summary.skipped_checks(session)
     if verbose:
         for group in groups:
