@@ -210,7 +210,7 @@ def _verified_on(host: HostRun) -> Iterable[str]:
     # What was found and not declared has no files to be compared with.
     found = any(toolkit.get("found") for toolkit in host.plan.get("toolkits") or ())
     if passed("toolkit.cublas", "toolkit.nvrtc") and (found or passed("toolkit.files")):
-        fast = ", at the model's expected speed" if passed("gpu.throughput") else ""
+        fast = ", not slower than its model's minimum" if passed("gpu.throughput") else ""
         for toolkit in host.plan["toolkits"]:
             yield (
                 f"CUDA {toolkit['short']} compiles, and multiplies matrices exactly on every"

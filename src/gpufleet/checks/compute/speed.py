@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from math import nan
-from statistics import median
 from typing import TypeVar
 
 from gpufleet.catalog import model_names
@@ -37,6 +35,7 @@ from gpufleet.model.sections.compute import (
 from gpufleet.model.text import brief
 from gpufleet.model.verdict import Verdict
 
+from .clocks import low_clocks, sm_clock
 from .peer_rates import least_peer, wired
 from .toolkits import about_runs, checked_products, gpu_results, no_gpus, run_error, runs
 
@@ -193,6 +192,8 @@ def sustained(
     ]
     for entry, each in zip(sound, rates, strict=True):
         yield from _under_load(plan, entry, each, rates)
+        if (device := _devices(run).get(entry["gpu"])) and not plan["expect"].get("tflops"):
+            yield from low_clocks(device, entry["samples"])
 
 
 def _speeds(entry: SustainedResult) -> list[float]:
@@ -216,7 +217,7 @@ def _fall_explained(samples: Sequence[Sample], speeds: Sequence[float]) -> bool:
     reasons = {POWER}
     # Clocks that are set explain a fall only where they limit the slow samples alone, and are
     # lower than before: the same limit was on while the GPU was fast.
-    if not _mostly({CLOCKS}, fast) and _clock(slow) < _clock(fast):
+    if not _mostly({CLOCKS}, fast) and sm_clock(slow) < sm_clock(fast):
         reasons.add(CLOCKS)
     return _mostly(reasons, slow)
 
@@ -224,12 +225,6 @@ def _fall_explained(samples: Sequence[Sample], speeds: Sequence[float]) -> bool:
 def _mostly(reasons: set[str], samples: Sequence[Sample]) -> bool:
     """Whether most of the samples report one of these reasons."""
     return sum(bool(reasons & {*(s["throttle"] or [])}) for s in samples) > MOSTLY * len(samples)
-
-
-def _clock(samples: Sequence[Sample]) -> float:
-    """The median SM clock of these samples in MHz; NaN, which is less than nothing, if unknown."""
-    known = [each["clock_sm_mhz"] for each in samples if each["clock_sm_mhz"] is not None]
-    return median(known) if known else nan
 
 
 def _under_load(

@@ -71,6 +71,12 @@ class Link:
         return int(text) if is_number(text) and 0 < int(text) <= 32 else None
 
     @property
+    def on_board(self) -> bool:
+        """Whether it is a module of a board, which has no slot: all its lanes are wired."""
+        found = fabric.nvlinks(self.card["name"] or "")
+        return found is not None and found.wired
+
+    @property
     def slot_generation(self) -> int | None:
         """The fastest generation of that port."""
         return fabric.pcie_generation(self._port("max_link_speed"))
@@ -140,8 +146,9 @@ def pcie(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     wanted_width = declared.get("width") if declared else None
     wanted = declared.get("generation") if declared else None
     links = list(pcie_links(observed))
-    # What was read under load does not have to stand in nvidia-smi's document as well.
-    yield from fields("gpu.pcie", observed, [link.card for link in links if not link.loaded])
+    # What was read under load does not have to be in nvidia-smi's document as well.
+    loaded: dict[str | None, str] = {link.card["address"]: "pcie." for link in links if link.loaded}
+    yield from fields("gpu.pcie", observed, loaded)
     for link in links:
         card, read = link.card, link.read
         yield from _width(link, wanted_width)
@@ -171,9 +178,9 @@ def pcie(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
 
 def _width(link: Link, wanted: int | None) -> Iterator[Finding]:
     width, most = link.read["width"], link.read["width_max"]
-    if width is None:
+    if not width:
         return
-    slot = link.slot_width
+    slot = link.slot_width or (most if link.on_board else None)
     usable = wanted or (min(most, slot) if most and slot else None)
     lanes = f"{label(link.card)} uses {width} of"
     if usable is not None and width < usable:

@@ -8,7 +8,7 @@ no such thing, which the table does not believe of each (`needs`).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
@@ -84,13 +84,19 @@ def _around(path: str) -> tuple[str, ...]:
 
 
 def fields(
-    check_id: str, observed: Sections, cards: Sequence[SmiDevice] | None = None
+    check_id: str, observed: Sections, known: Mapping[str | None, str] | None = None
 ) -> Iterator[Finding | Evidence]:
-    """What the table says of each GPU, or of these, for one check."""
+    """What the table says of each GPU for one check.
+
+    `known`: how the keys begin whose values were read elsewhere as well, of the GPUs by address.
+    """
     report = observed.data["smi"]
     driver, dtd = report["driver_version"] or "", report.get("dtd")
     missing: dict[tuple[str, ...], list[SmiDevice]] = {}
-    for card in report["devices"] if cards is None else cards:
+    for card in report["devices"]:
+        elsewhere = (known or {}).get(card["address"])
+        if card.get("elements") is None and elsewhere:
+            continue
         if card.get("elements") is None:
             yield Finding(
                 f"What nvidia-smi prints of {label(card)} was read by an earlier probe:"
@@ -103,6 +109,8 @@ def fields(
         absent: list[str] = []
         whole = _Reader(card, driver, dtd, label(card))
         for rule in smi.rules(check_id):
+            if elsewhere and (rule.key or "").startswith(elsewhere):
+                continue
             for reader in _readers(rule, whole):
                 yield from _judge(rule, reader, absent)
         yield from _newer(check_id, whole)
