@@ -67,6 +67,7 @@ def test_what_is_not_declared_is_one_line_and_its_checks_are_for_who_wants_more(
     ]
     text = " ".join(shown(session).split())
     assert text.count("Skipped by declaration") == 1
+    assert "Not verified: --deep: not requested; ./gpufleet verify --deep" in text
     assert "; gpu_manifest: not set; gpu_network: not set (gpu01)" in text
     full = " ".join(shown(session, verbose=True).split())
     assert "Skipped by declaration gpu_network: not set: network.setup (gpu01)" in full

@@ -67,9 +67,13 @@ class ProvisionReasons(NamedTuple):
 
 @dataclass(frozen=True)
 class SkippedChecks:
-    """Checks that are skipped because of one declaration, and on which hosts."""
+    """Checks that are skipped because of one declaration, and on which hosts.
+
+    `remedy`: how they are verified all the same; empty where that takes a declaration alone.
+    """
 
     declaration: str
+    remedy: str
     statements: tuple[str, ...]
     check_ids: tuple[str, ...]
     hosts: tuple[str, ...]
@@ -302,13 +306,17 @@ def skipped_checks(session: Session) -> list[SkippedChecks]:
     """The checks that are skipped because of a declaration, grouped by it."""
     hosts: dict[str, dict[str, None]] = defaultdict(dict)
     checks: dict[str, dict[str, str]] = defaultdict(dict)
+    remedies: dict[str, str] = {}
     for host in session.hosts:
         for check in host.result["checks"]:
             if check["verdict"] == Verdict.NOT_DECLARED:
+                remedies.setdefault(check["cause"], check["remedy"])
                 hosts[check["cause"]][host.name] = None
                 checks[check["cause"]][check["id"]] = check["statement"]
     return [
-        SkippedChecks(cause, tuple(found.values()), tuple(found), tuple(hosts[cause]))
+        SkippedChecks(
+            cause, remedies[cause], tuple(found.values()), tuple(found), tuple(hosts[cause])
+        )
         for cause, found in checks.items()
     ]
 

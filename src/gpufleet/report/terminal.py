@@ -162,23 +162,25 @@ def _some(names: tuple[str, ...]) -> str:
 
 
 def _skipped(session: Session, verbose: bool) -> Iterator[Text]:
-    """All declarations that skip checks; with `verbose` a line for each, with its checks."""
-    groups = summary.skipped_checks(session)
-    if verbose:
-        for group in groups:
-            text = Text("Skipped by declaration ")
-            text.append(group.declaration, style="italic")
-            text.append(f": {', '.join(group.check_ids)} ({_some(group.hosts)})")
-            yield text
-    elif groups:
-        text = Text("; ").join(
-            Text(group.declaration, style="italic").append(
-                "" if len(group.hosts) == len(session.hosts) else f" ({_some(group.hosts)})",
-                style="not italic",
-            )
-            for group in groups
-        )
-        yield Text("Skipped by declaration (the report names the checks): ").append_text(text)
+    """What declarations skip: what has a remedy by itself, the rest in one line.
+
+    With `verbose` there is a line for each, with its checks.
+    """
+    rest = Text()
+    for group in summary.skipped_checks(session):
+        text = Text(group.declaration, style="italic")
+        if verbose:
+            text.append(f": {', '.join(group.check_ids)} ({_some(group.hosts)})", "not italic")
+        elif len(group.hosts) < len(session.hosts):
+            text.append(f" ({_some(group.hosts)})", "not italic")
+        if group.remedy:
+            yield Text("Not verified: ").append_text(text).append(f"; {group.remedy}")
+        elif verbose:
+            yield Text("Skipped by declaration ").append_text(text)
+        else:
+            rest = Text("; ").join([rest, text]) if rest else text
+    if rest:
+        yield Text("Skipped by declaration (the report names the checks): ").append_text(rest)
 
 
 def _bullet(symbol: str, style: str, text: str | Text) -> Table:
