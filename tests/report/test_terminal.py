@@ -65,13 +65,16 @@ def test_what_is_not_declared_is_one_line_and_its_checks_are_for_who_wants_more(
     session.hosts[1].result["checks"] = [
         check for check in session.hosts[1].result["checks"] if check["id"] != "network.setup"
     ]
+    for host in session.hosts:
+        by_id = {check["id"]: check for check in host.result["checks"]}
+        by_id["host.manifest"]["remedy"] = "declare one"
     text = " ".join(shown(session).split())
     assert text.count("Skipped by declaration") == 1
-    assert "Not verified: --deep: not requested; ./gpufleet verify --deep" in text
-    assert "; gpu_manifest: not set; gpu_network: not set (gpu01)" in text
+    assert "– Not verified: gpu_manifest: not set; declare one – Skipped" in text
+    assert "; gpu_expect.governor: not set; gpu_network: not set (gpu01)" in text
     full = " ".join(shown(session, verbose=True).split())
     assert "Skipped by declaration gpu_network: not set: network.setup (gpu01)" in full
-    assert "Skipped by declaration gpu_manifest: not set: host.manifest (gpu01, gpu02)" in full
+    assert "Not verified: gpu_manifest: not set: host.manifest (gpu01, gpu02); declare" in full
 
 
 @pytest.mark.parametrize(
