@@ -91,7 +91,9 @@ def test_each_bucket_and_remedy_of_the_judgement_exists_and_is_used() -> None:
         JUDGEMENT["registers"],
     )
     remedies = {rule["remedy"] for part in parts for rule in part.values() if "remedy" in rule}
-    assert remedies | {"record", "look_up", "look_up_switch"} == set(JUDGEMENT["remedies"])
+    assert remedies | {"record", "repeated", "look_up", "look_up_switch"} == set(
+        JUDGEMENT["remedies"]
+    )
     assert set(JUDGEMENT["recorded"]) <= remedies
 
 

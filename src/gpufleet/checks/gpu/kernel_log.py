@@ -37,6 +37,7 @@ from .card_state import (
     standing,
     unsupported_cards,
 )
+from .repeats import repeats
 
 NOTED = {
     "lockup": "a processor was stuck",
@@ -108,6 +109,7 @@ def judged(
     cards = {card["address"]: card["driver"] for card in observed.data["gpus"]["pci"]}
     branch = driver_branch(observed.read_elsewhere())
     results = [*_xids(events, states, branch, during_probe), *_sxids(events, states, during_probe)]
+    results += repeats(events, results)
     without = unsupported_cards(observed)
     for event in _unexplained(events, cards):
         if _of_unsupported(event, without):
