@@ -30,11 +30,15 @@ class Rate:
 
 @dataclass(frozen=True)
 class Limit:
-    """A growth of a counter that is a fault (`fatal`), or a warning: more than this in a time."""
+    """A growth of a counter that is a fault (`fatal`), or a warning: more than this in a time.
+
+    `alone`: more than this per second says something within one verification; None: nothing does.
+    """
 
     more: float
     seconds: float
     fatal: bool
+    alone: float | None = None
 
 
 def rate_limit(counter: str) -> Limit | None:
@@ -45,7 +49,7 @@ def rate_limit(counter: str) -> Limit | None:
 @cache
 def _limits() -> dict[str, Limit]:
     return {
-        row["counter"]: Limit(row["more"], row["seconds"], row["fatal"])
+        row["counter"]: Limit(row["more"], row["seconds"], row["fatal"], row.get("alone"))
         # No counter of a port has the name of one of a GPU's NVLinks.
         for row in [*_table()["rates"], *facts.document("fabric.yml")["rates"]]
     }

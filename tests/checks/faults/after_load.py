@@ -61,6 +61,83 @@ def heat_after_load(plan: Document, snapshot: Document) -> None:
     )
 
 
+LINK = "pci/pci_gpu_link_info/link_widths/current_link_width"
+COUNTERS = "clocks_event_reasons_counters/clocks_event_reasons_counters_"
+
+
+@fault(
+    "gpu.after-load",
+    cause="GPU 0 (0000:00:00.0) had to send 894 packets of its PCIe link again in 9 s (new during",
+    remedy="reseat the GPU",
+    verdict="INCONCLUSIVE",
+)
+def packets_sent_again_under_load(plan: Document, snapshot: Document) -> None:
+    printed_after(snapshot, {"pci/replay_counter": "1000"})
+
+
+@fault(
+    "gpu.after-load",
+    cause="was slowed down by the power brake for 8.5 of 9 s (new during",
+    remedy="the rack's power limit",
+    verdict="INCONCLUSIVE",
+)
+def a_power_brake_under_load(plan: Document, snapshot: Document) -> None:
+    slowed_after(snapshot, "hw_power_brake", 8_500_000)
+
+
+@fault(
+    "gpu.after-load",
+    cause="was slowed down by heat (hardware) for 60 of 200 s (new during",
+    remedy="check fans",
+    verdict="INCONCLUSIVE",
+)
+def time_of_heat_under_load(plan: Document, snapshot: Document) -> None:
+    snapshot["finished"] = "2026-11-20T12:03:20Z"
+    slowed_after(snapshot, "hw_therm_slowdown", 60_000_000)
+
+
+def slowed_after(snapshot: Document, name: str, microseconds: int) -> None:
+    for section, value in (("smi", 0), ("smi_after", microseconds)):
+        card = data(snapshot, section)["devices"][0]
+        card["elements"][f"{COUNTERS}{name}"] = f"{value} us"
+
+
+@harmless
+def what_a_healthy_card_adds_under_load(plan: Document, snapshot: Document) -> None:
+    """A few replays, moments of a slowdown, the time at the power limit, corrected CRC errors."""
+    printed_after(snapshot, {"pci/replay_counter": "700"})
+    slowed_after(snapshot, "hw_power_brake", 1_000_000)
+    slowed_after(snapshot, "hw_therm_slowdown", 1_000_000)
+    slowed_after(snapshot, "sw_therm_slowdown", 9_000_000)
+    nvlink_errors_after(snapshot, {"crc_flit": 800})
+
+
+def nvlink_errors_after(snapshot: Document, errors: dict[str, int]) -> None:
+    before, after = (data(snapshot, name)["nvlink"][0] for name in ("smi", "smi_after"))
+    before["errors"] = dict.fromkeys(errors, 0)
+    after["errors"] = errors
+
+
+@fault(
+    "gpu.after-load",
+    cause="NVLinks of GPU 0 (0000:00:00.0) grew in 9 s: replay by 1, crc_data by 901 (new during",
+    remedy="Xid 74",
+    verdict="INCONCLUSIVE",
+)
+def nvlink_errors_under_load(plan: Document, snapshot: Document) -> None:
+    nvlink_errors_after(snapshot, {"replay": 1, "crc_flit": 900, "crc_data": 901})
+
+
+@fault(
+    "gpu.after-load",
+    cause="GPU 0 (0000:00:00.0) uses 8 PCIe lanes, and used 16 before (new during",
+    remedy="reseat the GPU",
+    verdict="INCONCLUSIVE",
+)
+def lanes_lost_under_load(plan: Document, snapshot: Document) -> None:
+    printed_after(snapshot, {LINK: "8x"})
+
+
 @fault(
     "gpu.after-load",
     cause="The GPU at 0000:01:00.0 is on the PCI bus, but nvidia-smi does not",

@@ -10,6 +10,8 @@ from gpufleet.judge import judge
 from tests.support.healthy_host import Document, data, with_cards
 from tests.support.host_parts import event
 
+HEAT = "clocks_event_reasons_counters/clocks_event_reasons_counters_hw_therm_slowdown"
+
 
 @pytest.mark.parametrize(
     ("before", "after", "cause"),
@@ -33,3 +35,37 @@ def test_only_messages_since_the_first_reading_are_new(
     found = {row["id"]: row for row in judge.judge(plan, snapshot)["checks"]}
     assert cause in found["kernel.after-load"]["cause"]
     assert found["kernel.after-load"]["verdict"] == ("FAIL" if cause else "PASS")
+
+
+@pytest.mark.parametrize(
+    ("name", "device", "found"),
+    [
+        ("NVIDIA H100 80GB HBM3", "233010DE", True),
+        ("NVIDIA GeForce RTX 4090", "268410DE", False),
+    ],
+)
+def test_a_card_for_displays_gives_up_lanes_and_slows_down_by_design(
+    plan: Document, snapshot: Document, name: str, device: str, found: bool
+) -> None:
+    with_cards(plan, snapshot)
+    for section, lanes, slowed in (("smi", 16, "0 us"), ("smi_after", 8, "8000000 us")):
+        card = data(snapshot, section)["devices"][0]
+        card["name"], card["pcie"]["width"] = name, lanes
+        card["elements"] |= {
+            "pci/pci_device_id": device,
+            "product_architecture": "Hopper" if found else "Ada Lovelace",
+            HEAT: slowed,
+        }
+    caught = {row["id"]: row for row in judge.judge(plan, snapshot)["checks"]}["gpu.after-load"]
+    assert ("uses 8 PCIe lanes" in caught["cause"]) is found
+    assert ("was slowed down by heat (hardware)" in caught["cause"]) is found
+
+
+def test_counters_that_began_again_did_not_grow(plan: Document, snapshot: Document) -> None:
+    with_cards(plan, snapshot)
+    first, second = (data(snapshot, name) for name in ("smi", "smi_after"))
+    first["nvlink"][0]["errors"], second["nvlink"][0]["errors"] = {"replay": 70}, {"replay": 3}
+    first["devices"][0]["elements"]["pci/replay_counter"] = "65535"
+    second["devices"][0]["elements"]["pci/replay_counter"] = "900"
+    found = {row["id"]: row["verdict"] for row in judge.judge(plan, snapshot)["checks"]}
+    assert found["gpu.after-load"] == "PASS"

@@ -30,11 +30,12 @@ from gpufleet.model.snapshot import Section, Snapshot
 from gpufleet.model.verdict import Verdict
 
 from .card_state import driver_branch
+from .growth import between
 from .kernel_log import judged
 
 DURING = "new during the verification's own load"
 # What they judge is no matter of load: settings are of whoever sets them, and a link that has just
-# become idle slows down.
+# become idle slows down. Its lanes and its errors are compared by themselves.
 UNRELATED = ("gpu.settings", "gpu.pcie")
 
 
@@ -57,6 +58,9 @@ def cards_after_load(plan: Plan, observed: Sections) -> Iterator[Finding | Evide
                 for finding in found
                 if _comparable(finding) not in known and not _clocks_fall(each, finding)
             )
+    if not unreadable_section(before, "smi"):
+        first = observed.read_elsewhere()["smi"]
+        yield from map(_caused_by_load, between(first, observed.data["smi_after"], before))
     yield Evidence(f"{len(observed.data['smi_after']['devices'])} GPUs read again after all work")
 
 
