@@ -69,3 +69,30 @@ def test_counters_that_began_again_did_not_grow(plan: Document, snapshot: Docume
     second["devices"][0]["elements"]["pci/replay_counter"] = "900"
     found = {row["id"]: row["verdict"] for row in judge.judge(plan, snapshot)["checks"]}
     assert found["gpu.after-load"] == "PASS"
+
+
+@pytest.mark.parametrize(
+    ("readings", "rate", "verdict"),
+    [
+        ((["idle", "hw-slowdown"], ["hw-slowdown"]), 20.5, "INCONCLUSIVE"),
+        ((["idle", "hw-slowdown"], ["idle", "hw-slowdown"]), 20.5, "INCONCLUSIVE"),
+        # A GPU that reports it at rest, and one whose clocks just fell.
+        ((["idle", "hw-slowdown"], ["hw-slowdown"]), 34.4, "PASS"),
+        ((["idle", "hw-slowdown"], ["idle"]), 20.5, "PASS"),
+        ((["idle"], ["hw-slowdown"]), 20.5, "PASS"),
+    ],
+)
+def test_a_slowdown_in_both_readings_counts_on_a_slow_gpu(
+    plan: Document, snapshot: Document, readings: Any, rate: float, verdict: str
+) -> None:
+    """Each reading was excused by itself, whatever the GPU reached."""
+    with_cards(plan, snapshot)
+    for section, reasons in zip(("smi", "smi_after"), readings, strict=True):
+        data(snapshot, section)["devices"][0]["throttle"] = reasons
+    for entry in data(snapshot, "compute")["runs"][0]["cublas"]:
+        entry["tflops"] = rate
+    found = {row["id"]: row for row in judge.judge(plan, snapshot)["checks"]}["gpu.after-load"]
+    assert found["verdict"] == verdict
+    if verdict != "PASS":
+        assert "before and after the load, and multiplies float32 at 20.5" in found["cause"]
+        assert "verify --deep" in found["remedy"]

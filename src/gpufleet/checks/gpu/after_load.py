@@ -30,7 +30,7 @@ from gpufleet.model.snapshot import Section, Snapshot
 from gpufleet.model.verdict import Verdict
 
 from .card_state import driver_branch
-from .growth import between
+from .growth import between, slowdowns
 from .kernel_log import judged
 
 DURING = "new during the verification's own load"
@@ -59,8 +59,8 @@ def cards_after_load(plan: Plan, observed: Sections) -> Iterator[Finding | Evide
                 if _comparable(finding) not in known and not _clocks_fall(each, finding)
             )
     if not unreadable_section(before, "smi"):
-        first = observed.read_elsewhere()["smi"]
-        yield from map(_caused_by_load, between(first, observed.data["smi_after"], before))
+        yield from map(_caused_by_load, between(observed))
+        yield from slowdowns(observed)
     yield Evidence(f"{len(observed.data['smi_after']['devices'])} GPUs read again after all work")
 
 

@@ -1,4 +1,4 @@
-"""What grew on a GPU, or shrank, between the two readings of a verification.
+"""What the two readings of a verification say together of a GPU: what grew, shrank, or stayed.
 
 What was counted before the verification may be of any time. What its own load adds is judged by its
 rate, and only on GPUs of data centres: others slow down and retrain their links by design.
@@ -12,11 +12,12 @@ from datetime import datetime
 from gpufleet.catalog import network, smi
 from gpufleet.checks.base import subjects
 from gpufleet.checks.base.registry import Finding
+from gpufleet.checks.base.sections import Sections
 from gpufleet.model.sections.gpu import Smi, SmiDevice
-from gpufleet.model.snapshot import Snapshot
 from gpufleet.model.verdict import Verdict
 from gpufleet.probe.smi_document import NUMBER, SENTINEL
 
+from .rates import Measured, measured
 from .smi_elements import label, virtual
 
 NVLINKS = (
@@ -27,23 +28,57 @@ FEWER_LANES = (
     "see kernel.log for PCIe errors; drain the host, reseat the GPU and check its riser and slot"
     " (in a cloud, move to another machine)"
 )
+# A minimum is low on purpose: an H100 and an H200 reach 1.9 times theirs. One that reports a
+# slowdown whenever it is read, and reaches less than this many times its own, is slowed down.
+SLOWED = 1.5
 
 
-def between(before: Smi, after: Smi, snapshot: Snapshot) -> Iterator[Finding]:
+def between(observed: Sections) -> Iterator[Finding]:
     """What the second reading says of the time since the first one."""
-    first = {card["address"]: card for card in before["devices"]}
-    seconds = _seconds(snapshot)
-    for card in after["devices"]:
+    data, seconds = observed.read_elsewhere(), _seconds(observed)
+    for earlier, card in _pairs(observed):
+        yield from _counters(earlier, card, seconds)
+        yield from _lanes(earlier, card)
+        yield from _nvlinks(data["smi"], data["smi_after"], card, seconds)
+
+
+def slowdowns(observed: Sections) -> Iterator[Finding]:
+    """A slowdown that is reported at rest and after the load, on a GPU that computes slowly.
+
+    Either reading is excused by itself: GPUs that are idle, or change their clocks, report one too.
+    """
+    rates = _rates(observed)
+    for earlier, card in _pairs(observed):
+        rate = rates.get(card["address"])
+        always = all("hw-slowdown" in (each["throttle"] or []) for each in (earlier, card))
+        floors = rate.floors() if always and rate and not rate.others else None
+        if rate and floors and rate.rate < SLOWED * floors.tflops:
+            yield Finding(
+                f"{label(card)} reports a slowdown by its hardware before and after the load, and"
+                f" multiplies float32 at {rate.rate} TFLOP/s: less than {SLOWED:g} times its"
+                f" minimum, {floors.tflops} ({floors.tflops_because})",
+                "./gpufleet verify --deep shows clocks and reasons under load; check fans and air,"
+                " then the power supplies and their cables",
+                verdict=Verdict.INCONCLUSIVE,
+                about=subjects.slow(card["address"]),
+            )
+
+
+def _pairs(observed: Sections) -> Iterator[tuple[SmiDevice, SmiDevice]]:
+    """Both readings of each GPU of a data centre."""
+    data = observed.read_elsewhere()
+    first = {card["address"]: card for card in data["smi"]["devices"]}
+    for card in data["smi_after"]["devices"]:
         earlier = first.get(card["address"])
         if earlier and _of_a_data_centre(card):
-            yield from _counters(earlier, card, seconds)
-            yield from _lanes(earlier, card)
-            yield from _nvlinks(before, after, card, seconds)
+            yield earlier, card
 
 
-def _seconds(snapshot: Snapshot) -> float:
+def _seconds(observed: Sections) -> float:
     """How long the probe took, which is no less than the time between the readings."""
-    started, finished = (datetime.fromisoformat(snapshot[key]) for key in ("started", "finished"))
+    started, finished = (
+        datetime.fromisoformat(observed.snapshot[key]) for key in ("started", "finished")
+    )
     return max(1.0, (finished - started).total_seconds())
 
 
@@ -110,3 +145,16 @@ def _nvlinks(before: Smi, after: Smi, card: SmiDevice, seconds: float) -> Iterat
             verdict=Verdict.INCONCLUSIVE,
             about=subjects.card(card["address"], "nvlink"),
         )
+
+
+def _rates(observed: Sections) -> dict[str | None, Measured]:
+    """The highest throughput of each GPU by its address."""
+    data, found = observed.read_elsewhere(), dict[str | None, Measured]()
+    for run in data["compute"]["runs"] if "compute" in data else []:
+        devices = {device["index"]: device for device in run["devices"]}
+        for entry in run["cublas"]:
+            device = devices.get(entry["gpu"])
+            each = measured(observed, entry["gpu"], device, entry["tflops"] or 0)
+            if each.rate > (found[each.address].rate if each.address in found else 0):
+                found[each.address] = each
+    return found
