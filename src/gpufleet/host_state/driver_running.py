@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from gpufleet.catalog import pci
+from gpufleet.catalog.versions import is_dotted, key
 from gpufleet.model.plan import Plan
 from gpufleet.model.text import quoted, shell
 from gpufleet.probe.constants import GIVEN_AWAY
@@ -205,6 +206,11 @@ def mismatch(plan: Plan, host: Host) -> Iterator[Fault]:
     if library is None and opened:
         # Installed, without a version in its name.
         library = loaded
+    remedy = (
+        f"{provision(plan)} (it reloads the driver, or reboots where gpu_driver_reboot allows it)"
+        if managed(plan)
+        else f"reboot {plan['host']}; if it stays so, install the driver again"
+    )
     if loaded is None:
         cause = (
             f"the NVIDIA kernel module is not loaded (on disk is {on_disk or 'none'}, the libraries"
@@ -213,21 +219,29 @@ def mismatch(plan: Plan, host: Host) -> Iterator[Fault]:
     elif library is None:
         cause = "the driver's user-space library, libcuda.so, is not installed"
     elif library != loaded or on_disk not in {None, loaded}:
-        cause = (
-            f"the loaded driver is {loaded}, on disk is {on_disk or 'none'}, its libraries are"
-            f" {library}: they were upgraded while it was loaded"
-        )
+        versions = f"the loaded driver is {loaded}, on disk is {on_disk or 'none'}"
+        older = is_dotted(library) and is_dotted(loaded) and key(library) < key(loaded)
+        if older and on_disk in {None, loaded}:
+            # An upgrade leaves newer libraries than the module that runs.
+            cause = f"{versions}, programs open an older libcuda.so of {library}" + (
+                f": {opened}" if opened else ""
+            )
+            remedy = (
+                "it is a second copy, or one that is mounted: remove"
+                f" {quoted(opened) if opened else 'it'}, or correct the linker's paths"
+                " (LD_LIBRARY_PATH, /etc/ld.so.conf.d), and run ldconfig; where packages were"
+                f" downgraded: {remedy}"
+            )
+        else:
+            change = "downgraded" if older else "upgraded"
+            cause = (
+                f"{versions}, its libraries are {library}: they were {change} while it was loaded"
+            )
     else:
         return
     if pending:
         cause += f"; a reboot is pending since {pending.get('since')} ({pending.get('because')})"
-    yield Fault(
-        cause,
-        f"{provision(plan)} (it reloads the driver, or reboots where gpu_driver_reboot allows it)"
-        if managed(plan)
-        else f"reboot {plan['host']}; if it stays so, install the driver again",
-        "",
-    )
+    yield Fault(cause, remedy, "")
 
 
 def mig(plan: Plan, host: Host) -> Iterator[Fault]:

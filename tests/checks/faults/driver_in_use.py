@@ -40,6 +40,29 @@ def library_gone(plan: Document, snapshot: Document) -> None:
 
 @fault(
     "driver.loaded",
+    cause="The loaded driver is 535.261.03, on disk is 535.261.03, programs open an older"
+    " libcuda.so of 525.60.13: /opt/old/libcuda.so.1",
+    remedy="remove /opt/old/libcuda.so.1, or correct the linker's paths",
+)
+@fault("driver.cuda", cause="cuInit returned 803", remedy="see driver.loaded")
+def an_older_copy_of_the_library(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "driver").update(
+        library="525.60.13", library_path="/opt/old/libcuda.so.1", cuinit=803
+    )
+
+
+@fault(
+    "driver.loaded",
+    cause="libraries are 525.60.13: they were downgraded while it was loaded",
+    remedy=PROVISION,
+)
+@fault("driver.pending", cause="must be reloaded", remedy=PROVISION)
+def downgraded_while_loaded(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "driver").update(library="525.60.13", on_disk="525.60.13")
+
+
+@fault(
+    "driver.loaded",
     cause="The loaded driver is 535.261.03, on disk is 550.163.01, its libraries are"
     " 550.163.01: they were upgraded while it was loaded; a reboot is pending"
     " since 12:00 (upgraded)",
