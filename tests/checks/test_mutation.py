@@ -127,7 +127,7 @@ HARMLESS: dict[str, str] = {
     "packages/pins/*/priority: other": "an even higher one",
     "packages/unattended/installed: other": "then nothing is upgraded at night",
     "gpus/hypervisor*": "it says who can repair a link, and that ports are not the machine's",
-    "smi/nvlink/*/errors*": "counters are compared night by night",
+    "smi/nvlink/*/errors*": "only their growth is judged",
     "smi/nvlink/*/effective_ber*": "cards before NVLink 5 have no such rate",
     "smi/nvlink/0000:00:00.0/index: other": "GPUs are found by their addresses",
     "smi/nvlink/0000:01:00.0/peers*": "the first GPU's row has the pair of both",

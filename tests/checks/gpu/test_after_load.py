@@ -96,3 +96,15 @@ def test_a_slowdown_in_both_readings_counts_on_a_slow_gpu(
     if verdict != "PASS":
         assert "before and after the load, and multiplies float32 at 20.5" in found["cause"]
         assert "verify --deep" in found["remedy"]
+
+
+def test_a_snapshot_without_its_times_counts_as_a_long_one(
+    plan: Document, snapshot: Document
+) -> None:
+    with_cards(plan, snapshot)
+    del snapshot["finished"]
+    reading = data(snapshot, "smi_after")["devices"][0]["elements"]
+    for replays, verdict in (("30000", "PASS"), ("50000", "INCONCLUSIVE")):
+        reading["pci/replay_counter"] = replays
+        found = {row["id"]: row["verdict"] for row in judge.judge(plan, snapshot)["checks"]}
+        assert found["gpu.after-load"] == verdict

@@ -242,3 +242,13 @@ def test_a_failed_probe_of_a_second_card_is_not_the_display_card_s(
         "NVRM: The NVIDIA probe routine failed for 2 device(s)."
     )
     assert verdicts(plan, snapshot)["kernel.log"] == "FAIL"
+
+
+def test_a_lost_card_has_one_remedy_in_the_right_order(plan: Document, snapshot: Document) -> None:
+    """Draining came after the host was powered off."""
+    with_cards(plan, snapshot)
+    printed(snapshot, {**WORKING, "temperature/gpu_temp": "GPU is lost"}, {})
+    found = next(row for row in judge.judge(plan, snapshot)["checks"] if row["id"] == "gpu.smi")
+    assert found["verdict"] == "FAIL"
+    assert found["remedy"].startswith("see kernel.log for Xid 79; drain the host, power it off")
+    assert found["remedy"].count("power") == 1

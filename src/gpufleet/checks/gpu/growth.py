@@ -31,6 +31,8 @@ FEWER_LANES = (
 # A minimum is low on purpose: an H100 and an H200 reach 1.9 times theirs. One that reports a
 # slowdown whenever it is read, and reaches less than this many times its own, is slowed down.
 SLOWED = 1.5
+# No probe takes longer: what a snapshot without its times is judged by.
+LONGEST_S = 3600.0
 
 
 def between(observed: Sections) -> Iterator[Finding]:
@@ -76,10 +78,13 @@ def _pairs(observed: Sections) -> Iterator[tuple[SmiDevice, SmiDevice]]:
 
 def _seconds(observed: Sections) -> float:
     """How long the probe took, which is no less than the time between the readings."""
-    started, finished = (
-        datetime.fromisoformat(observed.snapshot[key]) for key in ("started", "finished")
-    )
-    return max(1.0, (finished - started).total_seconds())
+    try:
+        started, finished = (
+            datetime.fromisoformat(observed.snapshot[key]) for key in ("started", "finished")
+        )
+        return max(1.0, (finished - started).total_seconds())
+    except (KeyError, TypeError, ValueError):
+        return LONGEST_S
 
 
 def _of_a_data_centre(card: SmiDevice) -> bool:

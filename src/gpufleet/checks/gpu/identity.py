@@ -300,7 +300,7 @@ def smi(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
         if broken:
             yield Finding(
                 f"{label(card)} does not answer: {', '.join(broken)}",
-                "see kernel.log; power the host off and on, then replace the GPU",
+                fields_catalog.remedy("lost"),
                 about=subjects.card(card["address"]),
             )
         yield from card_faults(card)
