@@ -26,6 +26,10 @@ def broken(tmp_path: Path, snapshot: Document) -> str:
 
 def test_a_healthy_snapshot_ends_with_0_and_says_what_holds(tmp_path: Path) -> None:
     ended = run("verify", "--snapshot", SNAPSHOT, "--plan", PLAN, "--report", str(tmp_path))
+    taken = "Saved snapshots, taken 2026-11-20T12:00:09Z"
+    assert taken in ended.stdout
+    (page,) = tmp_path.rglob("report.html")
+    assert f"{taken}; judged <time>" in page.read_text()
     assert ended.returncode == 0, ended.stderr
     assert "✓ cudnn.links" not in ended.stdout
     assert not [line for line in ended.stdout.splitlines() if line != line.rstrip()]

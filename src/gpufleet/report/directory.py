@@ -73,6 +73,7 @@ def _page(session: Session, changes: Changes | None, past: Past | None) -> str:
     strips = changes.get("strips", []) if changes else []
     return template("report.html.j2").render(
         document=session.document,
+        taken=session.taken,
         hosts=session.hosts,
         headline=summary.headline(session),
         issues=summary.issues(session),
@@ -165,6 +166,7 @@ def write_bundles(directory: Path, session: Session) -> list[Bundle]:
         session.started,
         session.finished,
         session.seconds,
+        taken=session.taken,
     )
     _write(directory / "report.json", _json(cleaned.document))
     _write(directory / "report.html", render_page(cleaned))

@@ -140,6 +140,8 @@ def _show(console: Console, session: Session, report: Path | None, verbose: bool
         console.print(_bullet(SYMBOLS[Verdict.PASS], "green", sentence))
     for line in _skipped(session, verbose):
         console.print(_bullet(SYMBOLS[Verdict.NOT_DECLARED], "dim", line))
+    if session.taken:
+        console.print(_bullet("i", "dim", f"Saved snapshots, taken {session.taken}"))
     for note in session.notes:
         console.print(_bullet("i", "dim", note))
     if report:

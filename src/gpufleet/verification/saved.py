@@ -7,6 +7,7 @@ INCONCLUSIVE, and `host.probe` names the location.
 from __future__ import annotations
 
 import os
+import re
 import stat
 import time
 from collections.abc import Iterable
@@ -31,6 +32,7 @@ from . import siblings
 from .judging import Resolver, beside_of, judged, result_of
 from .session import HostRun, Session
 
+TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", re.ASCII)
 REMEDY = f"Save it again by '{PROGRAM} verify --save DIR'."
 
 
@@ -82,8 +84,16 @@ def judge_saved(
             )
         )
     session.hosts = siblings.compared(session.hosts)
+    session.taken = _taken(session.hosts)
     session.finished, session.seconds = utc_now(), time.monotonic() - begin
     return session
+
+
+def _taken(hosts: Iterable[HostRun]) -> str:
+    """When the probes of the snapshots ended, the first and the last."""
+    times = [str(host.snapshot.get("finished", "")) for host in hosts if host.snapshot]
+    known = sorted(each for each in times if TIME.fullmatch(each))
+    return " to ".join(dict.fromkeys((known[0], known[-1]))) if known else ""
 
 
 def read_plan(name: str) -> Plan:

@@ -70,6 +70,8 @@ class Session:
     started: str = field(default_factory=utc_now)
     finished: str = ""
     seconds: float = 0.0
+    # When the saved snapshots were taken that are judged again; empty where hosts were probed.
+    taken: str = ""
     # Assumptions made where nothing is declared.
     notes: list[str] = field(default_factory=list)
     # The arguments that select these hosts again, as in `-i INVENTORY`.
