@@ -6,20 +6,29 @@ from typing import Any
 
 import pytest
 
-from tests.support.healthy_host import Document, with_cards
+from gpufleet.judge import judge
+from tests.support.healthy_host import Document, data, with_cards
 from tests.support.host_parts import event
 
-from .test_kernel_log import CARD, NONE, not_computed, printed, result
-
+CARD = "0000:00:00.0"
 REBOOT = "NVRM: Xid (PCI:0000:00:00): 154, GPU recovery action changed from 0x0 (None) to 0x2 (OS)"
 RESET = "NVRM: Xid (PCI:0000:00:00): 154, GPU recovery action changed from 0x0 (None) to 0x1 (PF)"
 WORSE = "NVRM: Xid (PCI:0000:00:00): 154, GPU recovery action changed from 0x1 (PF) to 0x2 (OS)"
 LINK = "NVRM: Xid (PCI:0000:00:00): 74, NVLink: fatal error detected on link 4(0x0, 0x0, 0x10000)"
 
 
+def result(plan: Document, snapshot: Document) -> dict[str, Any]:
+    rows = {row["id"]: row for row in judge.judge(plan, snapshot)["checks"]}
+    return rows["kernel.log"]
+
+
 def found(plan: Document, snapshot: Document, *rows: tuple[int, str, int]) -> dict[str, Any]:
     with_cards(plan, snapshot)
-    printed(snapshot, "580.159.04", NONE)
+    data(snapshot, "driver")["loaded"] = "580.159.04"
+    for name in ("smi", "smi_after"):
+        data(snapshot, name)["driver_version"] = "580.159.04"
+        for card in data(snapshot, name)["devices"]:
+            card["elements"]["gpu_recovery_action"] = "None"
     for code, text, count in rows:
         event(snapshot, "xid", code=code, address=CARD, text=text, count=count)
     return result(plan, snapshot)
@@ -67,7 +76,7 @@ def test_incidents_that_ended_by_the_drivers_word_count_too(
 
 def test_what_still_stands_is_said_once(plan: Document, snapshot: Document) -> None:
     found(plan, snapshot, (154, REBOOT, 2))
-    not_computed(snapshot)
+    data(snapshot, "compute")["runs"] = []
     check = result(plan, snapshot)
     assert "asks for a recovery action" in check["cause"]
     assert "same failure again" not in check["cause"]
