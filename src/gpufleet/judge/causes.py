@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from gpufleet.checks.base.registry import CHECKS, Finding
-from gpufleet.checks.base.subjects import covered
+from gpufleet.checks.base.subjects import covered, itself
 from gpufleet.model.verdict import HEALTHY_VERDICTS, Verdict
 
 
@@ -167,23 +167,29 @@ RELATIONS = (
             "gpu.count",
             "gpu.smi",
             "gpu.visible",
+            "gpu.recovery",
             "gpu.after-load",
             *PROGRAMS,
         ),
     ),
+    # A card that failed during the load.
+    Relation("kernel.after-load", ("gpu.after-load", *PROGRAMS)),
     Relation("gpu.count", ("gpu.mig", "gpu.smi", *REPORTED, "driver.cuda", *PROGRAMS)),
     Relation("driver.nodes", ("driver.access", "driver.cuda", *PROGRAMS)),
     Relation("driver.fabric", ("driver.cuda",)),
     Relation("driver.cuda", PROGRAMS),
     Relation("gpu.smi", REPORTED),
     Relation("gpu.visible", ("gpu.identity", "gpu.mig", *PROGRAMS)),
-    Relation("gpu.after-load", ("kernel.after-load",)),
     # A host that is not in the NVLink domain of its rack.
     Relation("gpu.rack", ("gpu.fabric",), ("card", "domains")),
     Relation("gpu.fabric", ("gpu.rack",), ("reported",)),
     # A card that is slow, and values that it does not report.
     Relation("kernel.log", ("gpu.memory-errors",), ("memory",)),
-    Relation("gpu.memory-errors", ("gpu.settings",)),
+    # A card that needs a reset, that no program may use, or that has a fault since the load.
+    Relation("gpu.recovery", PROGRAMS),
+    Relation("gpu.memory-errors", ("gpu.settings", *PROGRAMS)),
+    Relation("gpu.settings", PROGRAMS),
+    Relation("gpu.after-load", PROGRAMS),
     Relation("gpu.throttle", ("gpu.throughput", "gpu.sustained"), ("slow",)),
     Relation("gpu.throughput", ("gpu.sustained",), ("slow",)),
     # A run that stopped, a GPU that others hold or on which nothing was computed.
@@ -235,11 +241,11 @@ def explained(judged: Mapping[str, Judged]) -> dict[str, str]:
 
 def _cause(name: str, judged: Mapping[str, Judged], direct: Mapping[str, str]) -> str | None:
     result = judged[name]
-    about = [one.about for one in result.findings if one.verdict not in HEALTHY_VERDICTS]
+    found = [one for one in result.findings if one.verdict not in HEALTHY_VERDICTS]
     words = {
         subject.partition("/")[0].partition("@")[0] or "/"
-        for subjects in about
-        for subject in subjects
+        for finding in found
+        for subject in finding.about
     }
     for relation in RELATIONS:
         cause = judged.get(relation.cause)
@@ -252,14 +258,21 @@ def _cause(name: str, judged: Mapping[str, Judged], direct: Mapping[str, str]) -
             or (cause.verdict is Verdict.INCONCLUSIVE and result.verdict is not cause.verdict)
         ):
             continue
-        subjects = {
-            subject for finding in cause.shown for subject in (*finding.about, *finding.entails)
-        }
-        if all(covered(one, subjects) for one in about) and (
+        known = _known(cause.shown)
+        # What one of its own findings entails is explained with that finding.
+        known |= _known([finding for finding in found if covered(finding.about, known)])
+        if all(covered(finding.about, known) for finding in found) and (
             _first(relation.cause, direct) != name
         ):
             return relation.cause
     return None
+
+
+def _known(findings: Sequence[Finding]) -> set[str]:
+    """What these findings are about and entail."""
+    return {
+        itself(subject) for finding in findings for subject in (*finding.about, *finding.entails)
+    }
 
 
 def _first(name: str, direct: Mapping[str, str]) -> str:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gpufleet.checks import CHECKS
-from gpufleet.checks.base import holders
+from gpufleet.checks.base import holders, subjects
 from gpufleet.checks.base.registry import Finding, required
 from gpufleet.checks.base.remedies import person
 from gpufleet.checks.compute import toolkits as checks
@@ -295,8 +295,8 @@ def test_other_errors_are_not_taken_for_a_full_gpu() -> None:
     ],
 )
 def test_errors_of_a_gpu_that_another_process_has_are_known(error: str) -> None:
-    assert holders.TAKEN.search(error)
-    assert not holders.TAKEN.search("RuntimeError: CUDA error: invalid device ordinal")
+    assert subjects.TAKEN.search(error)
+    assert not subjects.TAKEN.search("RuntimeError: CUDA error: invalid device ordinal")
 
 
 def test_without_a_gpu_only_the_compiler_is_judged(plan: Document, snapshot: Document) -> None:

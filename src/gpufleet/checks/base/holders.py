@@ -22,12 +22,6 @@ NO_ROOM = re.compile(
     r"|(?:CUDNN_STATUS|CUSOLVER_STATUS|CUFFT)_INTERNAL_ERROR)",
     re.IGNORECASE,
 )
-# And when another process uses a GPU exclusively.
-TAKEN = re.compile(
-    r"cudaErrorDevicesUnavailable|CUDA_ERROR_DEVICE_UNAVAILABLE|\breturned 46\b"
-    r"|CUDA-capable device\S* (?:is/)?are busy",
-    re.IGNORECASE,
-)
 # With so much free memory on every GPU, no other job is the cause.
 ROOMY_MIB = 4096
 # With less free memory on the GPU itself, a library may fail to start.
@@ -131,7 +125,7 @@ def _cards(observed: Sections, device: str | int | None) -> tuple[list[SmiDevice
 
 def _used_by_others(error: str, device: str | int | None, observed: Sections) -> str | None:
     """How other processes may have caused an error, unless nvidia-smi rules it out."""
-    if TAKEN.search(error):
+    if subjects.TAKEN.search(error):
         _, own = _cards(observed, device)
         modes = {card.get("compute_mode") for card in own} - {None}
         only = not modes or "exclusive_process" in modes

@@ -10,6 +10,8 @@ it was observed:
     gpu/7           a program sees 7 GPUs (0 to 6) of more: number 7 is not there
     gpus@NAME       the stack NAME uses no GPU; likewise `gpu/7@NAME`
     card/ADDRESS    the card at this PCI address does not answer; `card/ADDRESS/ecc`: one value
+    card/ADDRESS/compute  programs end on it with an error; below it the error, as CUDA names it
+    card/ADDRESS/recovery  its driver asks for a recovery action
     reported/ADDRESS/NAME  what nvidia-smi reports of it is a fault
     memory/ADDRESS  its memory has errors that were not corrected
     slow/ADDRESS    it computes too slowly
@@ -38,10 +40,14 @@ it was observed:
     noexec/PATH     nothing below this path can be executed
 
 `gpus` does not cover `gpu/7`: where every GPU is refused, none is missing.
+
+`ONE|OTHER` is ONE, which what covers OTHER explains as well: an error of a copy between two cards
+is explained by a fault of either.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator
 
 Subjects = tuple[str, ...]
@@ -51,6 +57,18 @@ CONTAINER, DOMAINS, MODULES = "container", "domains", "modules"
 MODULE, PCI = "module", "pci"
 ACCESS_CONTROL, READ_REQUEST = f"{PCI}/acs", f"{PCI}/read-request"
 CONTAINER_TOOLKIT = "container-toolkit"
+# What libraries report where another process uses a GPU exclusively, or none may.
+TAKEN = re.compile(
+    r"cudaErrorDevicesUnavailable|CUDA_ERROR_DEVICE_UNAVAILABLE|\breturned 46\b"
+    r"|CUDA-capable device\S* (?:is/)?are busy",
+    re.IGNORECASE,
+)
+REFUSED = "refused"
+# And where a card's memory had an error that was not corrected.
+MEMORY_ERROR = re.compile(r"\bECC\b|ECC_?Uncorrectable|(?:Error|ERROR_)Contained", re.IGNORECASE)
+ERROR_NAME = re.compile(r"\bcudaError\w+|\b[A-Z]+(?:_[A-Z]+)+\b")
+# Errors that a library does not name are compared by so many characters of their text.
+MOST_OF_ERROR = 80
 
 
 def missing_gpus(seen: int, wanted: int | None, by: str = "") -> Subjects:
@@ -85,6 +103,31 @@ def reported(address: str | None, name: str) -> Subjects:
 def memory(address: str | None) -> Subjects:
     """A card whose memory has errors."""
     return (f"memory/{address}",) if address else ()
+
+
+def computing(address: str | None, error: str) -> Subjects:
+    """Programs end with this error on a card; errors of its memory explain those that name it."""
+    if not address:
+        return ()
+    kind = REFUSED if TAKEN.search(error) else _named_error(error)
+    own = card(address.lower(), f"compute/{kind}")
+    return either(*own, *memory(address.lower())) if MEMORY_ERROR.search(error) else own
+
+
+def either(*alternatives: str) -> Subjects:
+    """The first of these, which what covers any other explains as well."""
+    return ("|".join(dict.fromkeys(alternatives)),) if alternatives else ()
+
+
+def itself(subject: str) -> str:
+    """The first of a subject's alternatives: what else explains it is none of what it explains."""
+    return subject if subject.startswith("/") else subject.partition("|")[0]
+
+
+def _named_error(error: str) -> str:
+    """CUDA's or a library's name for an error, else its text, as a part of a subject."""
+    found = ERROR_NAME.search(error)
+    return found[0] if found else re.sub(r"[/@|]", " ", error)[:MOST_OF_ERROR]
 
 
 def slow(address: str | None) -> Subjects:
@@ -126,8 +169,11 @@ def covered(about: Collection[str], by: Iterable[str]) -> bool:
 
 def _coverers(subject: str) -> Iterator[str]:
     """The subjects that cover this one: itself, those above it, and those of any observer."""
-    # A path may contain an @.
-    what, at, observer = (subject, "", "") if subject.startswith("/") else subject.partition("@")
+    # A path may contain these characters.
+    first, others = itself(subject), subject[len(itself(subject)) + 1 :]
+    if others:
+        yield from _coverers(others)
+    what, at, observer = (first, "", "") if first.startswith("/") else first.partition("@")
     while what:
         yield what
         yield f"{what}{at}{observer}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from gpufleet.catalog import model_names
@@ -36,8 +37,9 @@ from gpufleet.model.text import brief
 from gpufleet.model.verdict import Verdict
 
 from .clocks import low_clocks, sm_clock
+from .filled import filled
 from .peer_rates import least_peer, wired
-from .toolkits import about_runs, checked_products, gpu_results, no_gpus, run_error, runs
+from .toolkits import about_runs, checked_products, gpu_results, no_gpus, on_cards, run_error, runs
 
 T = TypeVar("T")
 
@@ -338,57 +340,7 @@ def bandwidth(
             )
         yield Evidence(f"GPU {each.gpu}: {each.rate} GiB/s")
     for entry in entries:
-        yield _filled(entry)
-
-
-# Why the free memory of a GPU was not filled with patterns, where others may need it.
-UNFILLED = {
-    "programs": (
-        "other programs compute on it",
-        "./gpufleet verify --deep when nobody else uses the GPU; on a workstation close browsers"
-        " and players as well",
-    ),
-    "in-use": (
-        "more of it is in use than this test's own, and NVML lists no program that computes",
-        "end the programs of containers that use the GPU, and the desktop that it shows; on a Grace"
-        " host free the page cache (echo 1 >/proc/sys/vm/drop_caches); then ./gpufleet verify"
-        " --deep",
-    ),
-    "display": (
-        "its display and the programs that draw need it",
-        "close the programs that draw, and log out of the desktop; if that is not enough, stop the"
-        " display (systemctl isolate multi-user.target); then ./gpufleet verify --deep",
-    ),
-}
-# Why it need not be filled.
-UNFILLED_BY_DESIGN = {
-    "integrated": "it is the host's memory",
-    "virtual": "NVML does not say whose memory of a virtual GPU is in use",
-}
-
-
-def _filled(entry: BandwidthResult) -> Finding | Evidence:
-    """How much memory keeps its content; the copies alone have 256 MiB of it."""
-    gpu, filled, unfilled = f"GPU {entry['gpu']}", entry.get("filled_mib"), entry.get("unfilled")
-    if filled:
-        return Evidence(f"{gpu}: {filled} MiB of its memory keep what is written")
-    if unfilled in UNFILLED:
-        reason, remedy = UNFILLED[unfilled]
-        return Finding(
-            f"{gpu}: its free memory was not filled with patterns: {reason}",
-            remedy,
-            verdict=Verdict.INCONCLUSIVE,
-        )
-    # The workload of an earlier version does not say why; one that ended early has its own finding.
-    said = "unfilled" in entry and not entry["error"] and not entry["busy"]
-    if said and unfilled is None:
-        return Finding(
-            f"{gpu}: none of its free memory was filled with patterns: too little was free",
-            "end what uses the GPU's memory (nvidia-smi lists it); then ./gpufleet verify --deep",
-            verdict=Verdict.INCONCLUSIVE,
-        )
-    because = f": {UNFILLED_BY_DESIGN[unfilled]}" if unfilled in UNFILLED_BY_DESIGN else ""
-    return Evidence(f"{gpu}: its free memory was not filled with patterns{because}")
+        yield filled(entry)
 
 
 @check(
@@ -435,7 +387,8 @@ def peer(
         if finding := busy_finding(f"Copying from {pair}", entry["error"], observed):
             yield finding
         elif entry["error"]:
-            yield run_error(f"Copying from {pair}", entry["error"])
+            about = on_cards(run, entry["error"], entry["from"], entry["to"])
+            yield replace(run_error(f"Copying from {pair}", entry["error"]), about=about)
         elif entry["wrong"] != 0:
             yield Finding(
                 f"{entry['wrong']} numbers changed on the way from {pair}",

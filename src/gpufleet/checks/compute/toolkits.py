@@ -178,6 +178,14 @@ def run_error(where: str, error: str, *, hung: bool | None = None) -> Finding:
     )
 
 
+def on_cards(run: ComputeRun, error: str, *gpus: int) -> subjects.Subjects:
+    """An error on the GPU of this number, by the card's address; of several, a fault of any."""
+    addresses = {device["index"]: device["address"] for device in run["devices"]}
+    return subjects.either(
+        *(each for gpu in gpus for each in subjects.computing(addresses.get(gpu), error))
+    )
+
+
 def checked_products(
     where: str, entries: Sequence[CublasResult | SustainedResult]
 ) -> Iterator[Finding]:
@@ -305,7 +313,11 @@ def gpu_results(
         ):
             yield finding
         elif entry["error"]:
-            yield replace(run_error(name, entry["error"]), entails=(f"tflops/{entry['gpu']}",))
+            yield replace(
+                run_error(name, entry["error"]),
+                about=on_cards(run, entry["error"], entry["gpu"]),
+                entails=(f"tflops/{entry['gpu']}",),
+            )
         elif entry["wrong"] != 0:
             wrong = "unchecked" if entry["wrong"] is None else entry["wrong"]
             yield Finding(f"{name} gave {wrong} wrong {unit}", DEVICE_FAULT, brief(entry))

@@ -248,6 +248,9 @@ def settings(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
                 f"{label(card)} has the compute mode {mode}, "
                 f"{'declared' if declared else 'normal'} is {normal}",
                 f"on the host: nvidia-smi -i {card['index']} -c {normal.upper()}",
+                entails=subjects.card(card["address"], f"compute/{subjects.REFUSED}")
+                if mode == "prohibited"
+                else (),
             )
         # Where its daemon does not run, driver.persistence reports it.
         unit, driver = observed.data["driver"].get("persistence"), plan["driver"]

@@ -31,6 +31,7 @@ from gpufleet.model.verdict import Verdict
 from gpufleet.probe.constants import GIVEN_AWAY
 
 from .card_state import unsupported_cards
+from .lost import GPU_IS_LOST, named_in, unlisted
 from .smi_elements import READ_AGAIN, card_faults, fields, label, unjudged_errors
 
 
@@ -218,8 +219,10 @@ def smi(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
         )
         return
     status = report["nvml"]["status"]
-    # An error with cards in the report is of one of them, not of the driver.
-    about = () if cards(observed) else (subjects.DRIVER,)
+    # An error with cards in the report, or that names one, is of a card, not of the driver.
+    lost = named_in(report["error"] or "", observed, lost=status == GPU_IS_LOST)
+    of_card = bool(cards(observed) or lost or status == GPU_IS_LOST)
+    about = lost if of_card else (subjects.DRIVER,)
     entails = () if cards(observed) else (subjects.SMI,)
     if status == 18:
         yield Finding(
@@ -234,7 +237,7 @@ def smi(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
             f"nvidia-smi fails (status {report['status']}): {report['error']}",
             "see driver.loaded: the module must be loaded (dkms status, lsmod); if it is,"
             f" reboot {plan['host']}"
-            if not cards(observed)
+            if not of_card
             else "see kernel.log for the GPU that it names; reboot, then replace that GPU",
             f"NVML status {status}",
             about=about,
@@ -277,10 +280,12 @@ def smi(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
             verdict=Verdict.INCONCLUSIVE,
         )
     attached, listed = report.get("attached"), len(cards(observed))
-    if not broken_off(report) and attached is not None and attached != listed:
+    cut_short = broken_off(report) or (report["error"] and not listed)
+    if not cut_short and attached is not None and attached != listed:
         yield Finding(
             f"nvidia-smi reports {attached} attached GPUs, and lists {listed}",
             "see gpu.visible for the GPU that is not listed, and kernel.log",
+            about=unlisted(observed, attached),
         )
     version = report["driver_version"]
     if version and loaded and version != loaded:
@@ -469,6 +474,7 @@ def visible(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
         yield Finding(
             f"NVML lists {counted} GPUs, nvidia-smi lists {len(reported)}",
             "see kernel.log; power the host off and on, then replace the GPU that fails",
+            about=unlisted(observed, counted),
         )
     listed = f"PCI {len(bus)}, nvidia-smi {len(reported)}, NVML {counted}"
     yield Evidence("; ".join([listed, *_not_counted(observed)]))

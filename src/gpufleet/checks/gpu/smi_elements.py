@@ -320,8 +320,15 @@ def _word(rule: Rule, reader: _Reader, text: str) -> Iterator[Finding]:
             yield _finding(same, reader, text, str(now))
         return
     if bad := row.get("bad", {}).get(text) or row.get("other"):
-        entails = subjects.reported(reader.card["address"], rule.name)
-        yield replace(_finding(bad, reader, text), entails=entails)
+        address = reader.card["address"]
+        yield replace(
+            _finding(bad, reader, text),
+            about=_subjects(bad.get("about") or row.get("about"), address),
+            entails=(
+                *subjects.reported(address, rule.name),
+                *_subjects(row.get("entails"), address),
+            ),
+        )
     elif _no_answer(text):
         yield _unread(rule, reader, text)
     else:
@@ -331,6 +338,11 @@ def _word(rule: Rule, reader: _Reader, text: str) -> Iterator[Finding]:
             smi.remedy("ask"),
             verdict=Verdict.INCONCLUSIVE,
         )
+
+
+def _subjects(pattern: str | None, address: str | None) -> subjects.Subjects:
+    """What the table's finding is about, or entails, on this card."""
+    return (pattern.format(address=address),) if pattern and address else ()
 
 
 def _number(rule: Rule, reader: _Reader, value: float) -> Iterator[Finding | Evidence]:

@@ -1,0 +1,34 @@
+"""Which cards are lost: those that an error names, and those that nvidia-smi does not list."""
+
+from __future__ import annotations
+
+from gpufleet.checks.base import subjects
+from gpufleet.checks.base.sections import Sections
+
+# NVML_ERROR_GPU_IS_LOST: a card has fallen off the bus, or no longer answers.
+GPU_IS_LOST = 15
+
+
+def named_in(text: str, observed: Sections, *, lost: bool) -> subjects.Subjects:
+    """The cards that an error of nvidia-smi names; the only one where a card is lost."""
+    bus = _bus(observed)
+    # nvidia-smi writes the domain of an address with eight digits, or with four.
+    named = [address for address in bus if address.partition(":")[2] in text.lower()]
+    return _cards(named or (bus if lost and len(bus) == 1 else []))
+
+
+def unlisted(observed: Sections, count: int | None) -> subjects.Subjects:
+    """The cards on the bus that nvidia-smi does not list, if these make up such a count."""
+    bus, listed = _bus(observed), {card["address"] for card in observed.data["smi"]["devices"]}
+    return (
+        _cards([address for address in bus if address not in listed]) if (count == len(bus)) else ()
+    )
+
+
+def _bus(observed: Sections) -> list[str]:
+    data = observed.read_elsewhere()
+    return [card["address"] for card in data["gpus"]["pci"]] if "gpus" in data else []
+
+
+def _cards(addresses: list[str]) -> subjects.Subjects:
+    return tuple(subject for address in addresses for subject in subjects.card(address))

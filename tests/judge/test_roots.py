@@ -1,0 +1,196 @@
+"""One fault of a card has one root, whose remedy helps; a second fault stays a root of its own."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpufleet.checks.base import subjects
+from gpufleet.judge import judge
+from tests.checks.faults.after_load import logged_after, printed_after
+from tests.support.healthy_host import Document, data, nvlinks
+from tests.support.host_parts import compute_run, event, printed, with_gpus
+
+FIRST, SECOND = "0000:00:00.0", "0000:01:00.0"
+UNKNOWN = "cudaMemcpy returned 999 cudaErrorUnknown"
+REFUSED = "cudaMalloc returned 46 cudaErrorDevicesUnavailable"
+ECC = "cudaDeviceSynchronize returned 214 cudaErrorECCUncorrectable"
+PARTS = ("cublas", "formats", "consensus", "host_copies", "bandwidth", "sustained")
+
+
+@pytest.fixture
+def host(plan: Document, snapshot: Document) -> tuple[Document, Document]:
+    """A host with two GPUs."""
+    with_gpus(plan, snapshot)
+    return plan, snapshot
+
+
+def checks_of(host: tuple[Document, Document]) -> dict[str, Document]:
+    """The checks that do not pass, by their ids."""
+    return {
+        check["id"]: check
+        for check in judge.judge(*host)["checks"]
+        if check["verdict"] not in {"PASS", "NOT-DECLARED"}
+    }
+
+
+def roots(host: tuple[Document, Document]) -> list[str]:
+    return [name for name, check in checks_of(host).items() if "explained_by" not in check]
+
+
+def fails(snapshot: Document, error: str, *parts: str, gpu: int = 0) -> None:
+    """Let these parts of the run have ended with an error on a GPU."""
+    for part in parts or PARTS:
+        for entry in compute_run(snapshot)[part]:
+            if entry["gpu"] == gpu:
+                entry.update(wrong=None, error=error)
+                entry.update({key: None for key in ("tflops", "gib_s") if key in entry})
+                entry.update({"samples": []} if "samples" in entry else {})
+
+
+def peers_fail(snapshot: Document, error: str, gpu: int) -> None:
+    for entry in compute_run(snapshot)["peer"]:
+        if gpu in (entry["from"], entry["to"]):
+            entry.update(wrong=None, gib_s=None, error=error)
+
+
+def off_the_bus_under_load(snapshot: Document, address: str = SECOND) -> None:
+    logged_after(snapshot, "xid", code=79, address=address)
+    printed_after(snapshot, {}, cards=1)
+    # The other card has no peer that it could list; NVML still counts the one that is lost.
+    data(snapshot, "smi_after").update(attached=2, nvlink=[nvlinks(0, peers=[])])
+    fails(snapshot, UNKNOWN, "sustained", "bandwidth", gpu=1)
+    peers_fail(snapshot, UNKNOWN, 1)
+
+
+# -- errors of a run -------------------------------------------------------------------------------
+
+
+def test_a_mode_that_lets_no_program_compute_is_the_root_of_what_it_refuses(
+    host: tuple[Document, Document],
+) -> None:
+    printed(host[1], {"compute_mode": "Prohibited"}, {})
+    fails(host[1], REFUSED)
+    peers_fail(host[1], REFUSED, 0)
+    assert roots(host) == ["gpu.settings"]
+    assert "-c DEFAULT" in checks_of(host)["gpu.settings"]["remedy"]
+
+
+@pytest.mark.parametrize(("error", "gpu"), [(ECC, 0), (REFUSED, 1)])
+def test_a_mode_explains_no_other_error_and_no_other_card(
+    host: tuple[Document, Document], error: str, gpu: int
+) -> None:
+    printed(host[1], {"compute_mode": "Prohibited"}, {})
+    fails(host[1], error, "sustained", gpu=gpu)
+    assert roots(host) == ["gpu.settings", "gpu.sustained"]
+
+
+def test_a_wrong_result_beside_an_explained_error_stays_a_root(
+    host: tuple[Document, Document],
+) -> None:
+    printed(host[1], {"compute_mode": "Prohibited"}, {})
+    fails(host[1], REFUSED)
+    compute_run(host[1])["sustained"][1]["wrong"] = 3
+    assert roots(host) == ["gpu.settings", "gpu.sustained"]
+
+
+def test_a_memory_error_during_the_load_is_one_root(host: tuple[Document, Document]) -> None:
+    logged_after(host[1], "xid", code=48, address=FIRST)
+    printed_after(host[1], {"ecc_errors/volatile/dram_uncorrectable": "1"})
+    fails(host[1], ECC, "sustained")
+    assert roots(host) == ["kernel.after-load"]
+    fails(host[1], ECC, "bandwidth", gpu=1)
+    assert roots(host) == ["gpu.bandwidth", "kernel.after-load"]
+
+
+def test_the_counters_of_memory_explain_an_error_that_the_kernel_did_not_log(
+    host: tuple[Document, Document],
+) -> None:
+    printed_after(host[1], {"ecc_errors/volatile/dram_uncorrectable": "1"})
+    fails(host[1], ECC, "sustained")
+    assert roots(host) == ["gpu.after-load"]
+    fails(host[1], UNKNOWN, "sustained")
+    assert roots(host) == ["gpu.sustained", "gpu.after-load"]
+
+
+def test_a_card_off_the_bus_explains_its_errors_and_what_its_driver_asks_for(
+    host: tuple[Document, Document],
+) -> None:
+    printed(host[1], {"gpu_reset_status/reset_required": "Yes"}, {})
+    event(host[1], "xid", code=79, address=FIRST)
+    fails(host[1], UNKNOWN, "cublas")
+    assert roots(host) == ["kernel.log"]
+    data(host[1], "kernel_log")["events"].clear()
+    assert roots(host) == ["gpu.recovery"]
+
+
+def test_the_same_error_of_a_card_has_one_root_and_another_one_its_own(
+    host: tuple[Document, Document],
+) -> None:
+    fails(host[1], UNKNOWN, "cublas", "sustained", "bandwidth")
+    assert roots(host) == ["toolkit.cublas"]
+    fails(host[1], ECC, "bandwidth")
+    assert roots(host) == ["toolkit.cublas", "gpu.bandwidth"]
+
+
+# -- during the load -------------------------------------------------------------------------------
+
+
+def test_a_card_that_falls_off_during_the_load_is_one_root(
+    host: tuple[Document, Document],
+) -> None:
+    off_the_bus_under_load(host[1])
+    found = checks_of(host)
+    assert roots(host) == ["kernel.after-load"]
+    assert {"gpu.sustained", "gpu.bandwidth", "gpu.peer", "gpu.after-load"} < set(found)
+
+
+def test_the_xid_of_another_card_does_not_explain_a_card_that_is_lost(
+    host: tuple[Document, Document],
+) -> None:
+    off_the_bus_under_load(host[1], FIRST)
+    assert roots(host) == ["gpu.after-load", "kernel.after-load"]
+
+
+def test_an_error_that_names_a_lost_card_is_of_the_card_and_not_of_the_driver(
+    host: tuple[Document, Document],
+) -> None:
+    logged_after(host[1], "xid", code=79, address=SECOND)
+    data(host[1], "smi_after").update(
+        devices=[],
+        attached=2,
+        status=15,
+        error=f"Unable to determine the device handle for GPU1: 0000{SECOND}: GPU is lost.",
+    )
+    found = checks_of(host)
+    assert roots(host) == ["kernel.after-load"]
+    assert "driver.loaded" not in found["gpu.after-load"]["remedy"]
+    assert "lists 0" not in found["gpu.after-load"]["cause"]
+
+
+# -- subjects --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "cause", "expected"),
+    [
+        (ECC, f"card/{FIRST}", True),
+        (ECC, f"memory/{FIRST}", True),
+        (ECC, f"memory/{SECOND}", False),
+        (UNKNOWN, f"memory/{FIRST}", False),
+        (UNKNOWN, f"card/{FIRST}/compute/cudaErrorUnknown", True),
+        (UNKNOWN, f"card/{FIRST}/compute/refused", False),
+        (REFUSED, f"card/{FIRST}/compute/refused", True),
+        ("in /a@b|c", f"card/{FIRST}/compute", True),
+    ],
+)
+def test_an_error_is_about_its_card_and_its_kind(error: str, cause: str, expected: bool) -> None:
+    assert subjects.covered(subjects.computing(FIRST, error), [cause]) is expected
+
+
+def test_what_else_explains_a_finding_is_not_explained_by_it() -> None:
+    (pair,) = subjects.either("card/a", "card/b")
+    assert subjects.itself(pair) == "card/a"
+    assert all(subjects.covered([pair], [one]) for one in ("card/a", "card/b"))
+    assert not subjects.covered([pair], ["card/c"])
+    assert subjects.itself("/a|b") == "/a|b"
+    assert not subjects.covered(["/a|/b"], ["/b"])
