@@ -194,3 +194,64 @@ def test_what_else_explains_a_finding_is_not_explained_by_it() -> None:
     assert not subjects.covered([pair], ["card/c"])
     assert subjects.itself("/a|b") == "/a|b"
     assert not subjects.covered(["/a|/b"], ["/b"])
+
+
+# -- a card that is slow ---------------------------------------------------------------------------
+
+
+def slow_under_load(snapshot: Document, reasons: list[str], share: float = 1, gpu: int = 0) -> None:
+    """Let a GPU be slow from the start, and so many of its samples under load name these reasons."""
+    compute_run(snapshot)["cublas"][gpu]["tflops"] = 12.0
+    samples = compute_run(snapshot)["sustained"][gpu]["samples"]
+    for at, sample in enumerate(samples):
+        sample.update(tflops=12.0, throttle=reasons if at < max(2, share * len(samples)) else [])
+
+
+@pytest.mark.parametrize(
+    ("reasons", "remedy"),
+    [
+        (["hw-power-brake", "hw-slowdown"], "check the power supplies"),
+        (["hw-thermal", "hw-slowdown"], "check fans"),
+        (["sw-thermal"], "check fans"),
+    ],
+)
+def test_what_slows_a_card_down_under_load_is_the_root_of_its_speed(
+    host: tuple[Document, Document], reasons: list[str], remedy: str
+) -> None:
+    slow_under_load(host[1], reasons)
+    found = checks_of(host)
+    assert roots(host) == ["gpu.sustained"]
+    assert found["gpu.throughput"]["explained_by"] == "gpu.sustained"
+    assert found["gpu.sustained"]["remedy"].startswith(remedy)
+
+
+def test_a_card_that_is_slow_without_a_reason_is_so_from_the_start(
+    host: tuple[Document, Document],
+) -> None:
+    slow_under_load(host[1], [])
+    assert roots(host) == ["gpu.throughput"]
+
+
+def test_a_throttled_card_does_not_explain_another_one_that_is_slow(
+    host: tuple[Document, Document],
+) -> None:
+    slow_under_load(host[1], ["hw-power-brake"])
+    compute_run(host[1])["cublas"][1]["tflops"] = 12.0
+    assert roots(host) == ["gpu.throughput", "gpu.sustained"]
+
+
+def test_two_throttled_samples_do_not_explain_a_card_that_is_slow_from_the_start(
+    host: tuple[Document, Document],
+) -> None:
+    slow_under_load(host[1], ["hw-power-brake"], share=0)
+    assert roots(host) == ["gpu.throughput", "gpu.sustained"]
+
+
+def test_heat_after_the_load_does_not_explain_a_card_that_is_slow_from_the_start(
+    host: tuple[Document, Document],
+) -> None:
+    printed_after(
+        host[1], {"clocks_event_reasons/clocks_event_reason_hw_thermal_slowdown": "Active"}
+    )
+    compute_run(host[1])["cublas"][0]["tflops"] = 12.0
+    assert roots(host) == ["gpu.throughput", "gpu.after-load"]

@@ -186,12 +186,17 @@ RELATIONS = (
     # A card that is slow, and values that it does not report.
     Relation("kernel.log", ("gpu.memory-errors",), ("memory",)),
     # A card that needs a reset, that no program may use, or that has a fault since the load.
-    Relation("gpu.recovery", PROGRAMS),
-    Relation("gpu.memory-errors", ("gpu.settings", *PROGRAMS)),
-    Relation("gpu.settings", PROGRAMS),
-    Relation("gpu.after-load", PROGRAMS),
-    Relation("gpu.throttle", ("gpu.throughput", "gpu.sustained"), ("slow",)),
-    Relation("gpu.throughput", ("gpu.sustained",), ("slow",)),
+    Relation("gpu.memory-errors", ("gpu.settings",)),
+    *(
+        Relation(cause, PROGRAMS, ("card",))
+        for cause in ("gpu.recovery", "gpu.memory-errors", "gpu.settings", "gpu.after-load")
+    ),
+    Relation(
+        "gpu.throttle", ("gpu.throughput", "gpu.sustained"), ("slow", "sustained", "throttled")
+    ),
+    # What slows it down under load is why it is slow; without that it is slow from the start.
+    Relation("gpu.sustained", ("gpu.throughput",), ("slow",)),
+    Relation("gpu.throughput", ("gpu.sustained",), ("sustained",)),
     # A run that stopped, a GPU that others hold or on which nothing was computed.
     Relation("toolkit.device-query", COMPUTE[1:]),
     Relation("toolkit.cublas", COMPUTE[2:]),

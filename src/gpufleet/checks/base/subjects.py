@@ -15,6 +15,8 @@ it was observed:
     reported/ADDRESS/NAME  what nvidia-smi reports of it is a fault
     memory/ADDRESS  its memory has errors that were not corrected
     slow/ADDRESS    it computes too slowly
+    sustained/ADDRESS  it does not keep its speed under load
+    throttled/ADDRESS  under load its hardware or its driver slows it down
     busy/0          other processes hold GPU 0
     tflops/0        the throughput of GPU 0 was not measured
     unchecked/0     not every product of GPU 0 was checked
@@ -133,6 +135,16 @@ def _named_error(error: str) -> str:
 def slow(address: str | None) -> Subjects:
     """A card that computes too slowly."""
     return (f"slow/{address}",) if address else ()
+
+
+def sustained(address: str | None) -> Subjects:
+    """A card that is slow under load, as one that is slow from the start is."""
+    return either(f"sustained/{address}", *slow(address)) if address else ()
+
+
+def throttled(address: str | None) -> Subjects:
+    """A card that is slowed down under load, which what slows it from the start explains."""
+    return either(f"throttled/{address}", *slow(address)) if address else ()
 
 
 def rdma(device: str) -> str:

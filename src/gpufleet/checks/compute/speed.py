@@ -21,6 +21,7 @@ from gpufleet.checks.base.registry import (
     shortened,
     visible_gpus,
 )
+from gpufleet.checks.base.remedies import COOLING, POWER_SUPPLY
 from gpufleet.checks.base.sections import Sections
 from gpufleet.checks.gpu.confidential import BECAUSE, is_confidential, is_without_peers
 from gpufleet.checks.gpu.rates import Measured, measured, too_slow
@@ -45,6 +46,8 @@ T = TypeVar("T")
 
 # Throttle reasons by which the hardware itself slows a GPU down.
 FORCED = {"hw-slowdown", "hw-thermal", "hw-power-brake"}
+# What helps against each; hw-slowdown alone is of either.
+AGAINST = {"hw-thermal": COOLING, "hw-power-brake": POWER_SUPPLY}
 # The driver slows a GPU down because it, or its memory, is hot: in more than this share of the
 # samples its cooling does not do. A card for desktops may, as long as it keeps its speed.
 THERMAL, OFTEN = "sw-thermal", 0.1
@@ -193,7 +196,11 @@ def sustained(
         for entry in sound
     ]
     for entry, each in zip(sound, rates, strict=True):
-        yield from _under_load(plan, entry, each, rates)
+        for item in _under_load(plan, entry, each, rates):
+            if isinstance(item, Finding) and item.about == subjects.slow(each.address):
+                yield replace(item, about=subjects.sustained(each.address))
+            else:
+                yield item
         if (device := _devices(run).get(entry["gpu"])) and not plan["expect"].get("tflops"):
             yield from low_clocks(device, entry["samples"])
 
@@ -248,8 +255,11 @@ def _under_load(
         yield Finding(
             f"{gpu} is throttled by its hardware under load ({', '.join(forced)}), at"
             f" {hottest} degrees",
-            "check fans, airflow, dust and the power cables; see gpu.throttle",
-            about=slow,
+            "; ".join(AGAINST[reason] for reason in forced if reason in AGAINST)
+            or f"{COOLING}; {POWER_SUPPLY}",
+            about=subjects.throttled(each.address),
+            # A few samples do not explain a GPU that is slow from the start.
+            entails=slow if _mostly(FORCED, samples) else (),
         )
     elif slowed > max(1, OFTEN * len(samples)) and (
         kept < USUALLY_KEPT * max(speeds) or not model_names.is_desktop(each.name or "")
@@ -257,8 +267,9 @@ def _under_load(
         yield Finding(
             f"{gpu} is slowed by heat ({THERMAL}) in {slowed} of {len(samples)} samples under load,"
             f" at {hottest} degrees, to {kept} of {max(speeds)} TFLOP/s",
-            "check fans, airflow, dust and the room's temperature; see gpu.throttle",
-            about=slow,
+            COOLING,
+            about=subjects.throttled(each.address),
+            entails=slow if _mostly({THERMAL}, samples) else (),
         )
     elif kept < USUALLY_KEPT * max(speeds):
         fell = f"{gpu} fell from {max(speeds)} to {kept} TFLOP/s under load, at {hottest} degrees"

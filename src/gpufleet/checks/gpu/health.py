@@ -19,6 +19,7 @@ from gpufleet.checks.base.registry import (
     no_gpus_declared,
     shortened,
 )
+from gpufleet.checks.base.remedies import COOLING, POWER_SUPPLY
 from gpufleet.checks.base.sections import Sections
 from gpufleet.model.plan import Plan
 from gpufleet.model.sections.gpu import Remap, SmiDevice
@@ -201,13 +202,13 @@ def throttle(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
         ):
             yield Finding(
                 f"{label(card)} is throttled by heat{at}",
-                "check fans, filters and room temperature; let it cool, and verify again",
+                f"{COOLING}; let it cool, and verify again",
                 entails=subjects.slow(card["address"]),
             )
         elif "hw-power-brake" in reasons:
             yield Finding(
                 f"{label(card)} is throttled by the power brake",
-                "check the power supplies, their cables and the rack's power limit",
+                POWER_SUPPLY,
                 entails=subjects.slow(card["address"]),
             )
         elif "hw-slowdown" in reasons and "idle" not in reasons:
