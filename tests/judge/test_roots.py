@@ -255,3 +255,40 @@ def test_heat_after_the_load_does_not_explain_a_card_that_is_slow_from_the_start
     )
     compute_run(host[1])["cublas"][0]["tflops"] = 12.0
     assert roots(host) == ["gpu.throughput", "gpu.after-load"]
+
+
+# -- the NVLink fabric -----------------------------------------------------------------------------
+
+
+def fabric_manager(snapshot: Document, *, active: bool) -> None:
+    data(snapshot, "gpus")["nvswitches"] = ["0000:86:00.0"]
+    data(snapshot, "driver")["fabric"] = {
+        "unit": "nvidia-fabricmanager.service",
+        "enabled": True,
+        "active": active,
+        "version": "535.261.03",
+    }
+
+
+@pytest.mark.parametrize("state", ["Not Started", "In Progress"])
+def test_a_fabric_manager_that_does_not_run_explains_unregistered_cards(
+    host: tuple[Document, Document], state: str
+) -> None:
+    fabric_manager(host[1], active=False)
+    texts = {"fabric/state": state, "fabric/status": "N/A"}
+    printed(host[1], texts, texts)
+    found = checks_of(host)
+    assert roots(host) == ["driver.fabric"]
+    assert found["gpu.fabric"]["explained_by"] == "driver.fabric"
+    assert "fabric/status" not in found["gpu.fabric"]["cause"]
+
+
+@pytest.mark.parametrize(
+    ("state", "status"), [("Completed", "N/A"), ("Completed", "Insufficient Resources")]
+)
+def test_a_fabric_manager_that_does_not_run_explains_nothing_of_a_registered_card(
+    host: tuple[Document, Document], state: str, status: str
+) -> None:
+    fabric_manager(host[1], active=False)
+    printed(host[1], {"fabric/state": state, "fabric/status": status}, {})
+    assert roots(host) == ["gpu.fabric", "driver.fabric"]

@@ -176,7 +176,7 @@ RELATIONS = (
     Relation("kernel.after-load", ("gpu.after-load", *PROGRAMS)),
     Relation("gpu.count", ("gpu.mig", "gpu.smi", *REPORTED, "driver.cuda", *PROGRAMS)),
     Relation("driver.nodes", ("driver.access", "driver.cuda", *PROGRAMS)),
-    Relation("driver.fabric", ("driver.cuda",)),
+    Relation("driver.fabric", ("driver.cuda", "gpu.fabric")),
     Relation("driver.cuda", PROGRAMS),
     Relation("gpu.smi", REPORTED),
     Relation("gpu.visible", ("gpu.identity", "gpu.mig", *PROGRAMS)),

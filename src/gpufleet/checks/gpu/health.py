@@ -29,6 +29,9 @@ from .identity import cards, missing_value, unknown_without_cards
 from .smi_elements import fields, in_fabric, label, portable, virtual
 from .unlike import unlike
 
+# States of a GPU whose registration with the NVLink fabric has not ended.
+UNREGISTERED = {"Not Started", "In Progress"}
+
 
 @check("gpu.recovery", reads=("smi",), repair=HARDWARE, skip_reason=no_gpus_declared)
 def recovery(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
@@ -65,9 +68,11 @@ def _unregistered(observed: Sections) -> Iterator[Finding]:
     }
     for card in () if _alone_in_guest(observed) else cards(observed):
         elements = card.get("elements") or {}
+        # The status is N/A until the registration ended.
+        paths = ("fabric/state", "fabric/status")
         lacking = [
             f"{path}: {elements[path]}"
-            for path in ("fabric/state", "fabric/status")
+            for path in (paths[:1] if elements.get(paths[0]) in UNREGISTERED else paths)
             if path in elements and no_value(elements[path])
         ]
         switches = bool(observed.data["gpus"]["nvswitches"]) or card["address"] in switched
