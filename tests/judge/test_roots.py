@@ -292,3 +292,69 @@ def test_a_fabric_manager_that_does_not_run_explains_nothing_of_a_registered_car
     fabric_manager(host[1], active=False)
     printed(host[1], {"fabric/state": state, "fabric/status": status}, {})
     assert roots(host) == ["gpu.fabric", "driver.fabric"]
+
+
+# -- what hangs ------------------------------------------------------------------------------------
+
+
+def hang(snapshot: Document, *sections: str) -> None:
+    for name in sections:
+        snapshot["sections"][name] = {
+            "state": "hung",
+            "seconds": 60,
+            "error": "no answer within 60 s",
+            "data": None,
+        }
+
+
+def run_hangs(snapshot: Document) -> None:
+    """Let the driver have answered no program of the toolkit."""
+    run = compute_run(snapshot)
+    run.update(state="hung", error="no answer within 120 s", devices=[])
+    run["nvrtc"]["ran"] = []
+    for part in (*PARTS, "peer", "cudnn"):
+        run[part] = []
+
+
+def test_an_open_xid_is_the_root_where_nvidia_smi_hangs(host: tuple[Document, Document]) -> None:
+    event(host[1], "xid", code=119, address=SECOND)
+    hang(host[1], "smi", "smi_after")
+    found = checks_of(host)
+    assert roots(host) == ["kernel.log"]
+    assert found["kernel.log"]["verdict"] == "FAIL"
+    assert found["gpu.throttle"]["explained_by"] == "kernel.log"
+    run_hangs(host[1])
+    assert roots(host) == ["kernel.log"]
+
+
+def test_an_xid_during_the_load_is_the_root_where_nvidia_smi_hangs_after_it(
+    host: tuple[Document, Document],
+) -> None:
+    logged_after(host[1], "xid", code=119, address=SECOND)
+    hang(host[1], "smi_after")
+    assert roots(host) == ["kernel.after-load"]
+
+
+def test_sections_that_hang_without_a_failure_of_a_card_are_the_root(
+    host: tuple[Document, Document],
+) -> None:
+    hang(host[1], "smi", "compute", "stacks", "containers")
+    assert roots(host) == ["host.probe"]
+    hang(host[1], "kernel_log")
+    assert roots(host) == ["host.probe"]
+
+
+def test_an_xid_does_not_explain_that_a_file_system_hangs(
+    host: tuple[Document, Document],
+) -> None:
+    event(host[1], "xid", code=119, address=SECOND)
+    hang(host[1], "smi", "smi_after", "disks")
+    assert {"host.probe", "kernel.log"} <= set(roots(host))
+
+
+def test_an_xid_of_one_card_does_not_explain_that_another_one_hangs(
+    host: tuple[Document, Document],
+) -> None:
+    event(host[1], "xid", code=79, address=SECOND)
+    fails(host[1], "no answer within 60 s", "sustained", gpu=0)
+    assert "gpu.sustained" in roots(host)

@@ -62,14 +62,18 @@ USES_GPUS = (
 )
 # Every check that reads a section.
 EVERY = tuple(check.id for check in CHECKS.values() if check.reads)
+# What the kernel says of a card.
+LOGS = ("kernel.log", "kernel.after-load")
 INSTALLED_CUDNN = ("cudnn.files", "cudnn.present", "cudnn.links", "cudnn.readable")
 
 # The first cause that covers a finding is taken: the most fundamental ones come first.
 RELATIONS = (
-    # A section that was not read.
-    Relation("host.probe", EVERY),
+    # A section that was not read; one that hung, since a card does not answer its driver.
+    Relation("host.probe", tuple(name for name in EVERY if name not in LOGS)),
+    Relation("host.probe", LOGS, ("section",)),
+    *(Relation(log, ("host.probe",), ("silent",)) for log in LOGS),
     # An image.
-    Relation("host.booted", tuple(name for name in EVERY if name != "host.booted")),
+    Relation("host.booted", tuple(name for name in EVERY if name != "host.booted"), ("boot",)),
     # A kernel module or a PCI setting that is declared.
     Relation(
         "network.setup",
@@ -141,7 +145,8 @@ RELATIONS = (
     Relation("stack.readable", ("stack.python",), ("noexec",)),
     Relation("stack.python", FRAMEWORK, ("run",)),
     # A driver that does not run, from what is installed to what programs see of it.
-    Relation("driver.secure-boot", ("kernel.log", "driver.loaded")),
+    Relation("driver.secure-boot", ("kernel.log",), ("key",)),
+    Relation("driver.secure-boot", ("driver.loaded",)),
     Relation("driver.packages", ("driver.loaded", "stack.libraries")),
     Relation("driver.modules", ("driver.loaded",)),
     Relation("driver.nouveau", ("driver.loaded",)),

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from gpufleet.checks import CHECKS, PAIR_CHECKS, Check, Evidence, Finding, Sections
-from gpufleet.checks.base.holders import CUDA_SECTIONS, behind_mps
+from gpufleet.checks.base.holders import CUDA_SECTIONS, DRIVER_SECTIONS, behind_driver
 from gpufleet.checks.base.remedies import of_text, person, provision, then
 from gpufleet.checks.host.booted import left_to_boot
 from gpufleet.checks.host.host import unreadable_section
@@ -207,7 +207,7 @@ def _findings(check: Check, plan: Plan, snapshot: Snapshot) -> tuple[list[Findin
     if unproved := left_to_boot(check, plan, observed):
         return [unproved], []
     unreadable = [
-        behind_mps(finding, observed) if name in CUDA_SECTIONS else finding
+        behind_driver(finding, observed, name) if name in DRIVER_SECTIONS else finding
         for name in check.reads
         if (finding := unreadable_section(snapshot, name))
     ]
@@ -223,7 +223,7 @@ def _findings(check: Check, plan: Plan, snapshot: Snapshot) -> tuple[list[Findin
                 evidence.append(cut(item.evidence, MOST_EVIDENCE))
                 left -= len(evidence[-1])
             continue
-        known = behind_mps(item, observed) if starts_cuda else item
+        known = behind_driver(item, observed) if starts_cuda else item
         finding = _bounded(cleared(_not_run(known, plan, snapshot), observed), left)
         left -= len(finding.cause) + len(finding.evidence)
         findings.append(finding)

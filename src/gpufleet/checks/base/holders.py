@@ -190,6 +190,27 @@ def _held(device: str | int | None) -> str:
 
 # Sections that start CUDA.
 CUDA_SECTIONS = {"driver", "compute", "stacks", "containers"}
+# And those that ask the driver.
+DRIVER_SECTIONS = CUDA_SECTIONS | {"smi", "smi_after"}
+
+
+def behind_driver(finding: Finding, observed: Sections, section: str | None = None) -> Finding:
+    """The finding of a section that asks the driver, or of what was computed.
+
+    What hung as a whole is explained by each failure of a card: a driver that waits for one card
+    answers nobody. Where a single card hung, others failed for reasons of their own.
+    """
+    found = (
+        behind_mps(finding, observed) if section is None or section in CUDA_SECTIONS else finding
+    )
+    whole = len(found.about) == 1 and not found.about[0].startswith("card/")
+    if found.verdict is not Verdict.HUNG or not whole:
+        return found
+    data = observed.read_elsewhere()
+    bus = [card["address"] for card in data["gpus"]["pci"]] if "gpus" in data else []
+    cards = [subject for address in bus for subject in subjects.card(address)]
+    own = [f"silent/{section}"] if found.about == (subjects.section(section or ""),) else []
+    return replace(found, about=subjects.either(*own, *found.about, *cards))
 
 
 def behind_mps(finding: Finding, observed: Sections) -> Finding:

@@ -26,8 +26,10 @@ it was observed:
     numpy@NAME      numpy and the stack's framework exchange no arrays
     run@NAME        the run of a stack or toolkit stopped before its end
     section/NAME    a section of the snapshot was not read
+    silent/NAME     one that asks the driver was not read, since something hung
     libcuda         the driver's library for programs; `fabric`, `nouveau`: the others that
-                    keep it from working; `key`: that of the modules' signature
+                    keep it from working
+    key             the key of the modules' signature
     pending         a restart for the driver
     domains         the GPUs are in different NVLink domains or cliques
     boot            the first boot of an image, which alone can prove it

@@ -375,7 +375,9 @@ def peer(
             "Nothing was copied between GPUs",
             "see toolkit.device-query",
             verdict=Verdict.INCONCLUSIVE,
-            about=subjects.missing_gpus(len(run["devices"]), visible_gpus(plan)),
+            about=(subjects.stopped(run["toolkit"]),)
+            if run["state"] == "hung"
+            else subjects.missing_gpus(len(run["devices"]), visible_gpus(plan)),
         )
     copied = {(entry["from"], entry["to"]) for entry in entries}
     numbers = range(max(visible_gpus(plan) or 0, len(run["devices"])))

@@ -231,11 +231,15 @@ def device_query(
     yield from mig_evidence(plan)
     where = f"CUDA {toolkit['short']}"
     result, devices = required(run["driver"], "a run's driver"), run["devices"]
+    if run["state"] == "hung" and not devices and not result["error"]:
+        yield not_reported(toolkit, run, "The list of GPUs")
+        return
     if result["error"] or result["cuinit"] != 0:
         yield replace(
             run_error(
                 f"{where} gets no answer from the driver",
                 str(result["error"] or "cuInit was not called"),
+                hung=run["state"] == "hung" or None,
             ),
             about=(subjects.GPUS,),
             entails=(subjects.stopped(toolkit["path"]),),

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
 from gpufleet.catalog.xids import RECOVERY, Meaning
-from gpufleet.checks.base.sections import Sections
+from gpufleet.checks.base.sections import Sections, by_name
 from gpufleet.host_state.cards import unsupported
 from gpufleet.model.sections.compute import ComputeRun
 from gpufleet.model.sections.gpu import SmiDevice
@@ -39,12 +39,19 @@ class CardState:
     clean: bool | None = None
     # Whether this probe computed on it without an error.
     computes: bool | None = None
+    # False where nvidia-smi hung: one card that does not answer is enough for that.
+    answers: bool | None = None
 
     @property
     def healthy(self) -> bool:
         """Whether nothing speaks against it, and something for it."""
         known = (self.needs_nothing, self.clean, self.computes)
-        return False not in known and True in known
+        return not self.faulty and True in known
+
+    @property
+    def faulty(self) -> bool:
+        """Whether something speaks against it."""
+        return False in (self.needs_nothing, self.clean, self.computes, self.answers)
 
 
 def card_states(observed: Sections) -> dict[str, CardState]:
@@ -63,7 +70,17 @@ def card_states(observed: Sections) -> dict[str, CardState]:
         # The driver lists other cards, and has lost this one.
         if reported and card["address"] not in reported and card["driver"] == "nvidia":
             states[card["address"]] = CardState(computes=False)
+        elif _hung(observed) and card["driver"] == "nvidia":
+            states[card["address"]] = replace(states[card["address"]], answers=False)
     return states
+
+
+def _hung(observed: Sections) -> bool:
+    """Whether nvidia-smi gave no answer, before the work or after it."""
+    sections = by_name(observed.snapshot)
+    return any(
+        name in sections and sections[name]["state"] == "hung" for name in ("smi", "smi_after")
+    )
 
 
 def unsupported_cards(observed: Sections) -> dict[str, str]:
@@ -93,7 +110,7 @@ def standing(
     Xid, and by a probe that computed on it. What happened while the probe ran is always due, and
     what the driver itself asked for until it takes that back.
     """
-    if during_probe or False in (state.needs_nothing, state.clean, state.computes):
+    if during_probe or state.faulty:
         return "stands"
     if code == RECOVERY and state.needs_nothing is None:
         return "stands"

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import cast
 
 from gpufleet.checks.base import subjects
-from gpufleet.checks.base.holders import CUDA_SECTIONS, behind_mps
+from gpufleet.checks.base.holders import DRIVER_SECTIONS, behind_driver
 from gpufleet.checks.base.registry import (
     AS_ROOT,
     INSPECT,
@@ -118,7 +118,7 @@ def probed(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
         if name in former:
             yield Evidence(f"an earlier release's probe did not read section '{name}'")
         elif finding := unreadable_section(snapshot, name):
-            yield behind_mps(finding, observed) if name in CUDA_SECTIONS else finding
+            yield behind_driver(finding, observed, name) if name in DRIVER_SECTIONS else finding
     unreadable = [f"{row['what']} ({row['because']})" for row in snapshot.get("unseen", [])]
     needed = [row["what"] for row in snapshot.get("unseen", []) if _needed(plan, row["what"])]
     if needed:
