@@ -7,6 +7,7 @@ import pytest
 from gpufleet.checks.base import subjects
 from gpufleet.judge import judge
 from tests.checks.faults.after_load import logged_after, printed_after
+from tests.judge.test_causes import no_gpu_for_programs
 from tests.support.healthy_host import Document, data, nvlinks
 from tests.support.host_parts import compute_run, event, printed, with_gpus
 
@@ -358,3 +359,44 @@ def test_an_xid_of_one_card_does_not_explain_that_another_one_hangs(
     event(host[1], "xid", code=79, address=SECOND)
     fails(host[1], "no answer within 60 s", "sustained", gpu=0)
     assert "gpu.sustained" in roots(host)
+
+
+# -- a card that is gone ---------------------------------------------------------------------------
+
+
+def gone(snapshot: Document) -> None:
+    """Let the second card be on the bus no more, and unknown to the driver and its programs."""
+    data(snapshot, "gpus")["pci"].pop()
+    data(snapshot, "gpus")["nodes"].remove("/dev/nvidia1")
+    data(snapshot, "gpus")["mig"].pop()
+    for name in ("smi", "smi_after"):
+        report = data(snapshot, name)
+        report["devices"].pop()
+        report.update(attached=1, nvlink=[nvlinks(0, peers=[])])
+        report["nvml"]["count"] = 1
+    no_gpu_for_programs(snapshot, 1)
+    run = compute_run(snapshot)
+    for part in ("formats", "consensus", "host_copies"):
+        run[part] = [entry for entry in run[part] if entry["gpu"] == 0]
+
+
+def test_a_card_that_is_gone_by_the_kernels_word_has_one_root_and_its_address(
+    host: tuple[Document, Document],
+) -> None:
+    gone(host[1])
+    event(host[1], "xid", code=79, address=SECOND)
+    found = checks_of(host)
+    assert roots(host) == ["kernel.log"]
+    assert f"{SECOND}, by the kernel log fallen off it" in found["gpu.count"]["cause"]
+    assert found["gpu.count"]["remedy"].startswith("power the host off and on")
+
+
+@pytest.mark.parametrize("addresses", [[FIRST], [SECOND, "0000:0a:00.0"], []])
+def test_the_log_of_other_cards_does_not_explain_one_that_is_gone(
+    host: tuple[Document, Document], addresses: list[str]
+) -> None:
+    gone(host[1])
+    for address in addresses:
+        event(host[1], "xid", code=79, address=address)
+    assert "gpu.count" in roots(host)
+    assert "check the kernel log" in checks_of(host)["gpu.count"]["remedy"]

@@ -31,7 +31,7 @@ from gpufleet.model.verdict import Verdict
 from gpufleet.probe.constants import GIVEN_AWAY
 
 from .card_state import unsupported_cards
-from .lost import GPU_IS_LOST, named_in, unlisted
+from .lost import GPU_IS_LOST, fallen_off, named_in, unlisted
 from .smi_elements import READ_AGAIN, card_faults, fields, label, unjudged_errors
 
 
@@ -75,15 +75,20 @@ def count(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
             listed,
         )
     elif len(cards) < wanted:
+        numbers = subjects.missing_gpus(len(cards), wanted)
+        off = fallen_off(observed, wanted - len(cards))
+        cause = f"{wanted - len(cards)} of {wanted} declared GPUs are not on the PCI bus"
+        if off:
+            cause += f": {shortened(off)}, by the kernel log fallen off it (Xid 79)"
+        check_log = "" if off else "check the kernel log for Xid 79 (fallen off the bus), "
         yield Finding(
-            "; ".join(
-                [f"{wanted - len(cards)} of {wanted} declared GPUs are not on the PCI bus", *old]
-            ),
-            "check the kernel log for Xid 79 (fallen off the bus), power the host off and on;"
+            "; ".join([cause, *old]),
+            f"{check_log}power the host off and on;"
             " if it stays missing: reseat or replace the card"
             f"{_declare_less(len(cards)) if old else ''}",
             listed or "no NVIDIA GPU on the PCI bus",
-            about=subjects.missing_gpus(len(cards), wanted),
+            about=tuple(about for each in off for about in subjects.card(each)) or numbers,
+            entails=numbers if off else (),
         )
     yield Evidence(listed or "no NVIDIA GPU on the PCI bus")
 

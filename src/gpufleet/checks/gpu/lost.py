@@ -5,6 +5,8 @@ from __future__ import annotations
 from gpufleet.checks.base import subjects
 from gpufleet.checks.base.sections import Sections
 
+# The Xid of a card that has fallen off the bus.
+OFF_THE_BUS = ("xid", 79)
 # NVML_ERROR_GPU_IS_LOST: a card has fallen off the bus, or no longer answers.
 GPU_IS_LOST = 15
 
@@ -23,6 +25,17 @@ def unlisted(observed: Sections, count: int | None) -> subjects.Subjects:
     return (
         _cards([address for address in bus if address not in listed]) if (count == len(bus)) else ()
     )
+
+
+def fallen_off(observed: Sections, missing: int) -> list[str]:
+    """The cards that fell off the bus by the kernel's word, and are not on it, if so many miss."""
+    data = observed.read_elsewhere()
+    events = data["kernel_log"]["events"] if "kernel_log" in data else []
+    off = {
+        event["address"] or "" for event in events if (event["kind"], event["code"]) == OFF_THE_BUS
+    }
+    gone = sorted(off - {"", *_bus(observed)})
+    return gone if len(gone) == missing else []
 
 
 def _bus(observed: Sections) -> list[str]:
