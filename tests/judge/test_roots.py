@@ -9,7 +9,7 @@ from gpufleet.judge import judge
 from tests.checks.faults.after_load import logged_after, printed_after
 from tests.judge.test_causes import no_gpu_for_programs
 from tests.support.healthy_host import Document, data, nvlinks
-from tests.support.host_parts import compute_run, event, printed, with_gpus
+from tests.support.host_parts import compute_run, event, framework, printed, with_gpus
 
 FIRST, SECOND = "0000:00:00.0", "0000:01:00.0"
 UNKNOWN = "cudaMemcpy returned 999 cudaErrorUnknown"
@@ -400,3 +400,42 @@ def test_the_log_of_other_cards_does_not_explain_one_that_is_gone(
         event(host[1], "xid", code=79, address=address)
     assert "gpu.count" in roots(host)
     assert "check the kernel log" in checks_of(host)["gpu.count"]["remedy"]
+
+
+# -- frameworks ------------------------------------------------------------------------------------
+
+BUSY = "RuntimeError: CUDA error: CUDA-capable device(s) is/are busy or unavailable"
+UNKNOWN_OF_A_FRAMEWORK = "RuntimeError: CUDA error: unknown error"
+
+
+def stack_fails(snapshot: Document, error: str, *gpus: int) -> None:
+    """Let the stack have ended with an error on these GPUs."""
+    found = framework(snapshot)
+    for gpu in gpus:
+        found["matmul"][gpu].update(wrong=None, tflops=None, device=None, error=error)
+    if len(gpus) == len(found["matmul"]):
+        found["tower_sum"] = {"devices": [], "wrong": None, "error": "no device computed"}
+
+
+@pytest.mark.parametrize("gpus", [[0], [0, 1]])
+def test_what_a_framework_meets_on_a_card_is_explained_by_the_card(
+    host: tuple[Document, Document], gpus: list[int]
+) -> None:
+    stack_fails(host[1], BUSY, *gpus)
+    printed(host[1], *({"compute_mode": "Prohibited"} if at in gpus else {} for at in range(2)))
+    for gpu in gpus:
+        fails(host[1], REFUSED, gpu=gpu)
+    assert roots(host) == ["gpu.settings"]
+    framework(host[1])["matmul"][gpus[0]]["error"] = UNKNOWN_OF_A_FRAMEWORK
+    assert roots(host) == ["gpu.settings", "stack.matmul"]
+
+
+def test_a_wrong_product_of_a_framework_stays_a_root_beside_an_xid(
+    host: tuple[Document, Document],
+) -> None:
+    event(host[1], "xid", code=79, address=FIRST)
+    stack_fails(host[1], UNKNOWN_OF_A_FRAMEWORK, 0)
+    fails(host[1], UNKNOWN)
+    assert roots(host) == ["kernel.log"]
+    framework(host[1])["matmul"][1]["wrong"] = 2
+    assert "stack.matmul" in roots(host)

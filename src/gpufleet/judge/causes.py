@@ -193,7 +193,7 @@ RELATIONS = (
     # A card that needs a reset, that no program may use, or that has a fault since the load.
     Relation("gpu.memory-errors", ("gpu.settings",)),
     *(
-        Relation(cause, PROGRAMS, ("card",))
+        Relation(cause, PROGRAMS, ("card", "result"))
         for cause in ("gpu.recovery", "gpu.memory-errors", "gpu.settings", "gpu.after-load")
     ),
     Relation(
@@ -211,6 +211,9 @@ RELATIONS = (
         ("stack.matmul", "stack.gpu", *SMALL, *BEYOND, "containers.matmul"),
         ("busy",),
     ),
+    # The same error on the same card.
+    Relation("toolkit.cublas", ("stack.matmul", "containers.matmul"), ("card", "result")),
+    Relation("stack.matmul", ("containers.matmul",), ("card", "result")),
     Relation("stack.numpy", ("stack.matmul", "stack.convolution"), ("numpy",)),
     Relation("stack.build", ("stack.libraries", *USES_GPUS), ("gpus",)),
     Relation("stack.libraries", USES_GPUS, ("gpus",)),

@@ -110,17 +110,22 @@ def used_by_others(card: SmiDevice, observed: Sections) -> str | None:
 
 def _cards(observed: Sections, device: str | int | None) -> tuple[list[SmiDevice], list[SmiDevice]]:
     """What nvidia-smi reports of all GPUs, and of the one that was tried (of all, if unknown)."""
-    data = observed.read_elsewhere()
+    data, own = observed.read_elsewhere(), addresses(observed, device)
     cards = data["smi"].get("devices") or [] if "smi" in data else []
+    return cards, [card for card in cards if card.get("address") in own] or cards
+
+
+def addresses(observed: Sections, device: str | int | None) -> set[str]:
+    """The PCI address of the GPU that CUDA numbers so, as toolkits list it; empty if unknown."""
+    data = observed.read_elsewhere()
     runs = data["compute"].get("runs") or [] if "compute" in data else []
     match = re.search(r"\d+$", str(device))
-    addresses = {
+    return {
         shown["address"]
         for run in runs
         for shown in run["devices"]
-        if match and shown["index"] == int(match[0])
+        if match and shown["index"] == int(match[0]) and shown["address"]
     }
-    return cards, [card for card in cards if card.get("address") in addresses] or cards
 
 
 def _used_by_others(error: str, device: str | int | None, observed: Sections) -> str | None:

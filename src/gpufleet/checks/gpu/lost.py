@@ -22,9 +22,7 @@ def named_in(text: str, observed: Sections, *, lost: bool) -> subjects.Subjects:
 def unlisted(observed: Sections, count: int | None) -> subjects.Subjects:
     """The cards on the bus that nvidia-smi does not list, if these make up such a count."""
     bus, listed = _bus(observed), {card["address"] for card in observed.data["smi"]["devices"]}
-    return (
-        _cards([address for address in bus if address not in listed]) if (count == len(bus)) else ()
-    )
+    return _cards([address for address in bus if address not in listed and count == len(bus)])
 
 
 def fallen_off(observed: Sections, missing: int) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from gpufleet.checks.base import subjects
-from gpufleet.checks.base.holders import busy_finding
+from gpufleet.checks.base.holders import addresses, busy_finding
 from gpufleet.checks.base.items import for_each
 from gpufleet.checks.base.registry import Evidence, Finding, check, no_stacks
 from gpufleet.checks.base.remedies import Component, otherwise, provision, see
@@ -94,10 +94,25 @@ def matmul(plan: Plan, observed: Sections, run: Ran[list[Product]]) -> Iterator[
             f"{stack['name']}: the sum of all devices' results is wrong or missing"
             f" ({total['error'] or total['wrong']})",
             "see the devices' own results above",
-            about=()
-            if total["devices"]
-            else (exchanged(stack["name"], framework) or f"gpus@{stack['name']}",),
+            about=() if total["devices"] else _without_devices(stack["name"], framework, results),
         )
+
+
+def _without_devices(name: str, framework: Framework, results: list[Product]) -> subjects.Subjects:
+    """Why no device has a result to add: arrays, errors on each GPU, or no GPU at all."""
+    if subject := exchanged(name, framework):
+        return (subject,)
+    failed = all(entry["error"] and not LISTED.match(entry["error"]) for entry in results)
+    each = tuple(f"result/{gpu_number(entry)}@{name}" for entry in results)
+    return each if each and failed else (f"gpus@{name}",)
+
+
+def _on_card(entry: Product, observed: Sections) -> subjects.Subjects:
+    """An error on a GPU that the framework uses, by the card's address."""
+    if not entry["error"] or LISTED.match(entry["error"]) or not gpu_number(entry):
+        return ()
+    own = addresses(observed, gpu_number(entry))
+    return subjects.computing(own.pop(), entry["error"]) if len(own) == 1 else ()
 
 
 def exchanged(name: str, framework: Framework) -> str | None:
@@ -131,7 +146,11 @@ def products(
             entails.append(f"nothing/{device}")
         for finding in [busy] if busy else product(plan, name, entry):
             yield (
-                replace(finding, entails=tuple(entails))
+                replace(
+                    finding,
+                    about=finding.about or _on_card(entry, observed),
+                    entails=tuple(entails),
+                )
                 if isinstance(finding, Finding)
                 else finding
             )
