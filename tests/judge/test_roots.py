@@ -195,6 +195,7 @@ def test_what_else_explains_a_finding_is_not_explained_by_it() -> None:
     assert not subjects.covered([pair], ["card/c"])
     assert subjects.itself("/a|b") == "/a|b"
     assert not subjects.covered(["/a|/b"], ["/b"])
+    assert subjects.covered(subjects.either(*map(str, range(5000))), ["4999"])
 
 
 # -- a card that is slow ---------------------------------------------------------------------------

@@ -184,11 +184,9 @@ def covered(about: Collection[str], by: Iterable[str]) -> bool:
 def _coverers(subject: str) -> Iterator[str]:
     """The subjects that cover this one: itself, those above it, and those of any observer."""
     # A path may contain these characters.
-    first, others = itself(subject), subject[len(itself(subject)) + 1 :]
-    if others:
-        yield from _coverers(others)
-    what, at, observer = (first, "", "") if first.startswith("/") else first.partition("@")
-    while what:
-        yield what
-        yield f"{what}{at}{observer}"
-        what = what.rpartition("/")[0]
+    for each in [subject] if subject.startswith("/") else subject.split("|"):
+        what, at, observer = (each, "", "") if each.startswith("/") else each.partition("@")
+        while what:
+            yield what
+            yield f"{what}{at}{observer}"
+            what = what.rpartition("/")[0]
