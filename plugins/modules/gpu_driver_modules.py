@@ -83,7 +83,6 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.driver_rules import (
     without_headers,
 )
 from ansible_collections.gpufleet.gpu.plugins.module_utils.file_errors import fail
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.constants import GIVEN_AWAY
 from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.host import Host
 from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.sections.driver import dkms_of
 from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.sections.gpus import section_gpus
@@ -96,6 +95,8 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import State
 
 # The licence that modinfo tells: the proprietary modules have NVIDIA's own.
 PROPRIETARY = "NVIDIA"
+# The driver of a GPU that is passed to a virtual machine.
+GIVEN_AWAY = "vfio-pci"
 # A build that ends with less than this had no room.
 FULL_MIB = 16
 

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 
 from gpufleet.catalog import gpus, pci
 from gpufleet.model.types import Row
-from gpufleet.probe.constants import GIVEN_AWAY
 
 from .host import Host
+
+GIVEN_AWAY = "vfio-pci"  # the driver of a GPU that is passed to a virtual machine
 
 
 def unsupported(cards: Sequence[Mapping[str, object]], version: str | None) -> dict[str, str]:

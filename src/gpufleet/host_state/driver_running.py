@@ -9,7 +9,6 @@ from gpufleet.catalog import pci
 from gpufleet.catalog.versions import is_dotted, key
 from gpufleet.model.plan import Plan
 from gpufleet.model.text import quoted, shell
-from gpufleet.probe.constants import GIVEN_AWAY
 
 from . import cards
 from .driver_state import Fault, installed, listed, managed, part, provision, texts, without_card
@@ -77,7 +76,7 @@ def persistence(plan: Plan, host: Host) -> Iterator[Fault]:
 
 def given_away(host: Host) -> bool:
     """Whether the host passes all its GPUs to virtual machines."""
-    return bool(host.gpus) and all(card.get("driver") == GIVEN_AWAY for card in host.gpus)
+    return bool(host.gpus) and all(card.get("driver") == cards.GIVEN_AWAY for card in host.gpus)
 
 
 def fabric(plan: Plan, host: Host) -> Iterator[Fault]:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from gpufleet.probe.constants import SIGNING_KEYS
-
 from .host import Host
 
-DKMS, UBUNTU = SIGNING_KEYS
+KEYS = ("/var/lib/dkms/mok.pub", "/var/lib/shim-signed/mok/MOK.der")
 # How each of them is made: {certificate: command}. DKMS makes its own as well, when it first signs.
 _MADE = {
-    DKMS: "openssl req -new -x509 -newkey rsa:2048 -nodes -days 36500 -subj /CN=DKMS/ -keyout"
-    f" /var/lib/dkms/mok.key -outform DER -out {DKMS}",
-    UBUNTU: "update-secureboot-policy --new-key",
+    KEYS[0]: "openssl req -new -x509 -newkey rsa:2048 -nodes -days 36500 -subj /CN=DKMS/ -keyout"
+    f" /var/lib/dkms/mok.key -outform DER -out {KEYS[0]}",
+    KEYS[1]: "update-secureboot-policy --new-key",
 }
 
 
@@ -28,8 +26,8 @@ def problem(host: Host) -> tuple[str, str]:
     """Why the kernel refuses DKMS's modules, and what to do on the host about it."""
     state = host.secure_boot
     ubuntu = (host.os or {}).get("id") == "ubuntu"
-    own = state.get("key") if state.get("key") in SIGNING_KEYS else None
-    key = own or (UBUNTU if ubuntu else DKMS)
+    own = state.get("key") if state.get("key") in KEYS else None
+    key = own or KEYS[ubuntu]
     firmware = state.get("enabled") is True
     cause = (
         "Secure Boot is on"

@@ -33,9 +33,5 @@ UNJUDGED = "cannot be judged"
 # A variable's value has no more characters in a snapshot: what is longer is cut, because a text
 # that the controller refuses costs it the whole section.
 MOST_VALUE = 8 << 10
-# The driver of a GPU that is passed to a virtual machine.
-GIVEN_AWAY = "vfio-pci"
-# The certificates of the keys with which DKMS signs modules: its own, and Ubuntu's.
-SIGNING_KEYS = ("/var/lib/dkms/mok.pub", "/var/lib/shim-signed/mok/MOK.der")
 # What /run/systemd/container contains in an image that is being built: it has no kernel of its own.
 IMAGE = "image"

@@ -25,10 +25,10 @@ from gpufleet.checks.base.registry import (
 )
 from gpufleet.checks.base.sections import Sections
 from gpufleet.host_state import driver_running
+from gpufleet.host_state.cards import GIVEN_AWAY
 from gpufleet.model.plan import Plan
 from gpufleet.model.sections.gpu import PciDevice, Smi, SmiDevice
 from gpufleet.model.verdict import Verdict
-from gpufleet.probe.constants import GIVEN_AWAY
 
 from .card_state import unsupported_cards
 from .lost import GPU_IS_LOST, fallen_off, named_in, unlisted

@@ -4,7 +4,6 @@ import os
 import re
 import shutil
 
-from ..constants import SIGNING_KEYS
 from ..kernel_modules import driver_modules
 from ..modprobe import blacklisted, modprobe_files
 from ..processes import Child, await_all, run_command
@@ -245,6 +244,8 @@ def grub_choice(text, saved):
     return entry[2]
 
 
+# The certificates of the keys with which DKMS signs: its own, and Ubuntu's.
+SIGNING_KEYS = ("/var/lib/dkms/mok.pub", "/var/lib/shim-signed/mok/MOK.der")
 EFIVARS = "/sys/firmware/efi/efivars/"
 # Where the kernel finds the certificates that it accepts. shim divides a long list over
 # MokListRT1 and so on, and newer kernels show it whole among mok-variables.
