@@ -85,6 +85,13 @@ def test_clocks_that_a_limit_explains_and_those_near_the_highest_are_healthy(
     assert host.check("gpu.sustained")["verdict"] == "PASS"
 
 
+def test_a_limit_that_comes_and_goes_explains_low_clocks(host: Host) -> None:
+    slow(host, 1200)
+    for sample in host.run["sustained"][0]["samples"][::5]:
+        sample["throttle"] = ["sw-power-cap"]
+    assert host.check("gpu.sustained")["verdict"] == "PASS"
+
+
 def test_who_declares_a_speed_may_lock_the_clocks(host: Host) -> None:
     slow(host, 1200)
     host.plan["expect"].update(tflops=30.0, tflops_because="gpu_expect.tflops")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
-import subprocess
-import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -27,29 +27,18 @@ def test_a_full_tmp_does_not_keep_a_framework_from_running(root: Path) -> None:
     shutil.rmtree(home)
 
 
-def test_what_a_killed_probe_has_left_is_removed_by_the_next(tmp_path: Path) -> None:
+def test_what_a_killed_probe_has_left_is_removed_once_no_run_can_last_that_long(
+    tmp_path: Path,
+) -> None:
     host = Host({"tmpdir": str(tmp_path), "matmul": "x"})
-    code = (
-        "import sys\n"
-        "from gpufleet.probe.host import Host\n"
-        "from gpufleet.probe.workload_run import write_script\n"
-        f"host = Host({{'tmpdir': {str(tmp_path)!r}, 'matmul': 'x'}})\n"
-        "print(write_script(host)[0], flush=True)\n"
-        "sys.stdin.read()"
-    )
-    running = subprocess.Popen(
-        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    assert running.stdout
-    left = Path(running.stdout.readline().strip())
-    unlike = tmp_path / "gpufleet-notes"
-    put(unlike, "notes", "kept")
+    killed, running = (Path(write_script(host)[0]) for _ in range(2))
+    notes = tmp_path / "gpufleet-notes"
+    put(notes, "notes", "kept")
+    ended = time.time() - workload_run.ABANDONED_S
+    os.utime(killed / "matmul.py", (ended, ended - 1))
+    os.utime(running / "matmul.py", (ended, ended + 60))
     shutil.rmtree(write_script(host)[0])
-    assert (left / "matmul.py").exists()
-    running.kill()
-    running.communicate()
-    shutil.rmtree(write_script(host)[0])
-    assert list(tmp_path.iterdir()) == [unlike]
+    assert sorted(tmp_path.iterdir()) == sorted([notes, running])
 
 
 def framework(root: Path, script: str, deadline_s: float = 10) -> Any:

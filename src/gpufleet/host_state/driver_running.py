@@ -18,6 +18,8 @@ PERSISTENCE = "nvidia-persistenced.service"
 MODE_OFF = "--no-persistence-mode"
 # The libraries of Windows' subsystem for Linux, where Windows has the kernel module.
 WINDOWS_LIBRARIES = "/usr/lib/wsl/"
+# Where packages have it; a copy is elsewhere.
+PACKAGED = ("/usr/lib/", "/usr/lib64/", "/lib/", "/lib64/")
 FABRIC = "nvidia-fabricmanager.service"
 MIG_BOOT = "gpufleet-mig.service"
 
@@ -225,12 +227,17 @@ def mismatch(plan: Plan, host: Host) -> Iterator[Fault]:
             cause = f"{versions}, programs open an older libcuda.so of {library}" + (
                 f": {opened}" if opened else ""
             )
-            remedy = (
-                "it is a second copy, or one that is mounted: remove"
-                f" {quoted(opened) if opened else 'it'}, or correct the linker's paths"
-                " (LD_LIBRARY_PATH, /etc/ld.so.conf.d), and run ldconfig; where packages were"
-                f" downgraded: {remedy}"
-            )
+            if opened and not opened.startswith(PACKAGED):
+                remedy = (
+                    f"it is a second copy, or one that is mounted: remove {quoted(opened)}, or"
+                    " correct the linker's paths (LD_LIBRARY_PATH, /etc/ld.so.conf.d), and run"
+                    f" ldconfig; where packages were downgraded: {remedy}"
+                )
+            elif not managed(plan):
+                remedy = (
+                    f"install the driver's libraries of {loaded} (in a container: in its image);"
+                    f" where packages were downgraded: {remedy}"
+                )
         else:
             change = "downgraded" if older else "upgraded"
             cause = (

@@ -1,12 +1,12 @@
 """Run the workload in an interpreter of the host, and read its document."""
 
-import fcntl
 import glob
 import json
 import os
 import re
 import shutil
 import tempfile
+import time
 
 from .constants import FRAMEWORK_MARK
 from .frameworks import FRAMEWORKS, each_of
@@ -16,6 +16,8 @@ from .text import last_lines
 from .trust import RefusedError, account_for, compiler_code
 
 PREFIX, SCRIPT = "gpufleet-", "matmul.py"
+# No burn-in lasts longer than a week.
+ABANDONED_S = 8 * 24 * 3600
 FRAMEWORK_SILENT = {
     "version": None,
     "build": None,
@@ -35,32 +37,23 @@ TELLING = re.compile("^.*(?:%s).*$" % "|".join(each_of("log_lines")), re.MULTILI
 
 
 def remove_abandoned(directory):
-    """Remove what killed probes have left in a directory: no process holds their script's lock."""
-    for script in glob.glob(os.path.join(directory, PREFIX + "*", SCRIPT)):
-        home = os.path.dirname(script)
+    """Remove what killed probes have left in a directory."""
+    for home in glob.glob(os.path.join(directory, PREFIX + "*")):
+        script = os.path.join(home, SCRIPT)
         try:
-            if os.lstat(home).st_uid == os.geteuid():
-                with open(script, "rb") as stream:
-                    fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    shutil.rmtree(home, ignore_errors=True)
-        except OSError:  # in use, or of a file system without locks
+            if (
+                os.lstat(home).st_uid == os.geteuid()
+                and os.lstat(script).st_mtime < time.time() - ABANDONED_S
+            ):
+                shutil.rmtree(home, ignore_errors=True)
+        except OSError:  # another's, or removed meanwhile
             pass
-
-
-def lock(path):
-    """Create a file, and lock it until this process ends."""
-    descriptor = os.open(path, os.O_CREAT | os.O_WRONLY, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH)
-    except OSError:  # a file system without locks
-        os.close(descriptor)
 
 
 def write_script(host, account=None):
     """A new directory and the script in it, where there is room: a full /tmp is no obstacle.
 
-    Both belong to the account that runs it, where that is another one. This process keeps the
-    script locked while it runs.
+    Both belong to the account that runs it, where that is another one.
     """
     for directory in (host.path(host["tmpdir"]), "/dev/shm", "/run", tempfile.gettempdir()):
         home = None
@@ -68,11 +61,8 @@ def write_script(host, account=None):
             remove_abandoned(directory)
             home = tempfile.mkdtemp(prefix=PREFIX, dir=directory)
             script = os.path.join(home, SCRIPT)
-            # It has its name once it is locked: until then nobody takes it for abandoned.
-            lock(script + ".new")
-            with open(script + ".new", "w", encoding="utf-8") as stream:
+            with open(script, "w", encoding="utf-8") as stream:
                 stream.write(host["matmul"])
-            os.rename(script + ".new", script)
             if account:
                 os.chown(home, account.uid, account.gid)
                 os.chmod(script, 0o644)

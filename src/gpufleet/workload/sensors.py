@@ -12,7 +12,10 @@ HOLDS_BACK = {
     0x20: "sw-thermal",
     0x40: "hw-thermal",
     0x80: "hw-power-brake",
+    0x100: "display-clocks",
 }
+# Bits that other drivers know, or have no name for. A GPU that is idle is not held back.
+OTHER = ~(sum(HOLDS_BACK) | 0x1)
 
 # What a link runs at now, and the most that card and slot allow together.
 LINK = {
@@ -49,7 +52,8 @@ class Sensors(Library):
             "power_w": power and power // 1000,
             "throttle": None
             if reasons is None
-            else [name for bit, name in sorted(HOLDS_BACK.items()) if reasons & bit],
+            else [name for bit, name in sorted(HOLDS_BACK.items()) if reasons & bit]
+            + ["other"] * bool(reasons & OTHER),
         }
 
     def link(self):

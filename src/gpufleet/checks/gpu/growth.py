@@ -15,7 +15,7 @@ from gpufleet.checks.base.registry import Finding
 from gpufleet.checks.base.sections import Sections
 from gpufleet.model.sections.gpu import Smi, SmiDevice
 from gpufleet.model.verdict import Verdict
-from gpufleet.probe.smi_document import NUMBER, SENTINEL
+from gpufleet.probe.smi_document import NUMBER, SENTINEL, SENTINEL_32
 
 from .rates import Measured, measured
 from .smi_elements import label, virtual
@@ -31,6 +31,8 @@ FEWER_LANES = (
 # A minimum is low on purpose: an H100 and an H200 reach 1.9 times theirs. One that reports a
 # slowdown whenever it is read, and reaches less than this many times its own, is slowed down.
 SLOWED = 1.5
+# What a counter that was not read is printed as: all bits of 16, or of 32.
+NO_COUNT = (0xFFFF, SENTINEL_32)
 # No probe takes longer: what a snapshot without its times is judged by.
 LONGEST_S = 3600.0
 
@@ -52,7 +54,11 @@ def slowdowns(observed: Sections) -> Iterator[Finding]:
     rates = _rates(observed)
     for earlier, card in _pairs(observed):
         rate = rates.get(card["address"])
-        always = all("hw-slowdown" in (each["throttle"] or []) for each in (earlier, card))
+        reasons = [each["throttle"] or [] for each in (earlier, card)]
+        # While it is idle in both, the low clocks of that may be what it reports.
+        always = all("hw-slowdown" in each for each in reasons) and not all(
+            "idle" in each for each in reasons
+        )
         floors = rate.floors() if always and rate and not rate.others else None
         if rate and floors and rate.rate < SLOWED * floors.tflops:
             yield Finding(
@@ -111,7 +117,8 @@ def _counters(before: SmiDevice, after: SmiDevice, seconds: float) -> Iterator[F
 
 def _number(card: SmiDevice, path: str) -> float | None:
     found = NUMBER.match((card.get("elements") or {}).get(path, ""))
-    return float(found[1]) if found and abs(float(found[1])) < SENTINEL else None
+    value = float(found[1]) if found else SENTINEL
+    return value if abs(value) < SENTINEL and value not in NO_COUNT else None
 
 
 def _lanes(before: SmiDevice, after: SmiDevice) -> Iterator[Finding]:

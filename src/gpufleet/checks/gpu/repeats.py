@@ -46,7 +46,10 @@ def _repeated(events: Sequence[Event]) -> Iterator[tuple[str, str]]:
         if action and "from 0x0 " in event["text"]:
             key, name = ("actions", action[0]), xids.recovery_rule(*action)[0]
         else:
-            key, name = ("messages", code), xids.meaning(code, event["text"]).name
+            meaning = xids.meaning(code, event["text"])
+            if meaning.effect != "fail":
+                continue
+            key, name = ("messages", code), meaning.name
         counts[key] += event["count"]
         lines[key] = f"Xid {code} ({name})", event["text"]
     for key, count in counts.items():
