@@ -7,9 +7,15 @@ import pytest
 from gpufleet.checks.base import subjects
 from gpufleet.judge import judge
 from tests.checks.faults.after_load import logged_after, printed_after
-from tests.judge.test_causes import no_gpu_for_programs
 from tests.support.healthy_host import Document, data, nvlinks
-from tests.support.host_parts import compute_run, event, framework, printed, with_gpus
+from tests.support.host_parts import (
+    compute_run,
+    event,
+    framework,
+    no_gpu_for_programs,
+    printed,
+    with_gpus,
+)
 
 FIRST, SECOND = "0000:00:00.0", "0000:01:00.0"
 UNKNOWN = "cudaMemcpy returned 999 cudaErrorUnknown"

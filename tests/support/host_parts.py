@@ -89,6 +89,41 @@ def framework(snapshot: Document) -> Document:
     return found
 
 
+def no_gpu_for_programs(snapshot: Document, seen: int = 0, wanted: int = 2) -> None:
+    """What toolkits, TensorFlow and containers report where they see fewer GPUs."""
+    run = compute_run(snapshot)
+    for part in ("devices", "cublas", "cudnn", "bandwidth", "sustained"):
+        run[part] = run[part][:seen]
+    run["nvrtc"]["ran"] = run["nvrtc"]["ran"][:seen]
+    run["peer"] = []
+    tensorflow_sees(framework(snapshot), seen)
+    containers = data(snapshot, "containers")["run"]
+    for each in (containers, *containers["starts"]):
+        each["gpus"] = each["gpus"][:seen]
+    containers["framework"]["matmul"] = containers["framework"]["matmul"][:seen] or [
+        {**containers["framework"]["matmul"][0], "requested": "/CPU:0", "device": "/CPU:0"}
+    ]
+
+
+def tensorflow_sees(found: Document, seen: int) -> None:
+    for entry in found["matmul"][seen:]:
+        entry.update(
+            wrong=None,
+            device=None,
+            tflops=None,
+            error=f"TensorFlow reports {seen} GPU{'' if seen == 1 else 's'}",
+        )
+    if not seen:
+        found["tower_sum"] = {"devices": [], "wrong": None, "error": "no device computed"}
+        found["small"].update(gpu_device_name="", placement=["/device:CPU:0"])
+    small = found["small"]["local_devices"]
+    gpus = [device for device in small if device["type"] == "GPU"]
+    found["small"]["local_devices"] = [
+        device for device in small if device["type"] != "GPU"
+    ] + gpus[:seen]
+    found["capabilities"] = found["capabilities"][:seen]
+
+
 def held_by_ann(snapshot: Document) -> None:
     """Somebody computes on the host; the persistence daemon only keeps it awake."""
     data(snapshot, "driver")["holders"] = [
