@@ -47,8 +47,8 @@ logged while the probe ran is never cleared, nor is anything on a card that comp
 counters of memory errors are not clean, or whose driver asks for an action.
 
 What was cleared is INCONCLUSIVE all the same where it came back on one card in one boot: from the
-second time on that the driver asked for a reboot (a 154 "from 0x0"), the third that it asked for a
-reset, or more messages of 74 than a GPU has links.
+second time on that the driver asked for a reboot (a 154 "from 0x0"), or with more fatal messages of
+74 than a GPU has links.
 
 A log that does not reach back to the boot is a note where the driver's counters of every card are
 clean, else INCONCLUSIVE.
