@@ -256,7 +256,7 @@ def _cause(name: str, judged: Mapping[str, Judged], direct: Mapping[str, str]) -
     result = judged[name]
     found = [one for one in result.findings if one.verdict not in HEALTHY_VERDICTS]
     words = {
-        subject.partition("/")[0].partition("@")[0] or "/"
+        itself(subject).partition("/")[0].partition("@")[0] or "/"
         for finding in found
         for subject in finding.about
     }
@@ -273,7 +273,12 @@ def _cause(name: str, judged: Mapping[str, Judged], direct: Mapping[str, str]) -
             continue
         known = _known(cause.shown)
         # What one of its own findings entails is explained with that finding.
-        known |= _known([finding for finding in found if covered(finding.about, known)])
+        known |= {
+            itself(subject)
+            for finding in found
+            if covered(finding.about, known)
+            for subject in finding.entails
+        }
         if all(covered(finding.about, known) for finding in found) and (
             _first(relation.cause, direct) != name
         ):

@@ -202,8 +202,9 @@ DRIVER_SECTIONS = CUDA_SECTIONS | {"smi", "smi_after"}
 def behind_driver(finding: Finding, observed: Sections, section: str | None = None) -> Finding:
     """The finding of a section that asks the driver, or of what was computed.
 
-    What hung as a whole is explained by each failure of a card: a driver that waits for one card
-    answers nobody. Where a single card hung, others failed for reasons of their own.
+    What hung as a whole is explained by each failure of a card of the driver: one that waits for a
+    card answers nobody. Where it answered for all of them afterwards, it did not wait. Where a
+    single card hung, others failed for reasons of their own.
     """
     found = (
         behind_mps(finding, observed) if section is None or section in CUDA_SECTIONS else finding
@@ -212,7 +213,11 @@ def behind_driver(finding: Finding, observed: Sections, section: str | None = No
     if found.verdict is not Verdict.HUNG or not whole:
         return found
     data = observed.read_elsewhere()
-    bus = [card["address"] for card in data["gpus"]["pci"]] if "gpus" in data else []
+    pci = data["gpus"]["pci"] if "gpus" in data else []
+    bus = [card["address"] for card in pci if card["driver"] == "nvidia"]
+    after = data.get("smi_after")
+    if after and not after["error"] and {*bus} <= {card["address"] for card in after["devices"]}:
+        return found
     cards = [subject for address in bus for subject in subjects.card(address)]
     own = [f"silent/{section}"] if found.about == (subjects.section(section or ""),) else []
     return replace(found, about=subjects.either(*own, *found.about, *cards))

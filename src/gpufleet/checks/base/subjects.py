@@ -67,6 +67,12 @@ TAKEN = re.compile(
     r"|CUDA-capable device\S* (?:is/)?are busy",
     re.IGNORECASE,
 )
+# What says that a program, or a library of it, does not fit or broke: a matter of its installation.
+OF_A_PROGRAM = re.compile(
+    r"cannot open shared object|undefined symbol|killed by SIG|no ?kernel ?image"
+    r"|NO_BINARY_FOR_GPU|ARCH_MISMATCH|InsufficientDriver",
+    re.IGNORECASE,
+)
 REFUSED = "refused"
 # And where a card's memory had an error that was not corrected.
 MEMORY_ERROR = re.compile(r"\bECC\b|ECC_?Uncorrectable|(?:Error|ERROR_)Contained", re.IGNORECASE)
@@ -111,7 +117,7 @@ def memory(address: str | None) -> Subjects:
 
 def computing(address: str | None, error: str) -> Subjects:
     """Programs end with this error on a card; errors of its memory explain those that name it."""
-    if not address:
+    if not address or OF_A_PROGRAM.search(error):
         return ()
     kind = REFUSED if TAKEN.search(error) else _named_error(error)
     own = card(address.lower(), f"compute/{kind}")

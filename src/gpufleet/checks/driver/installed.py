@@ -303,7 +303,10 @@ def _unknown_service(unit: str, state: Unit | FabricManager, driver: Driver) -> 
 def fabric(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """The fabric manager runs, in the driver's version, exactly where there is an NVSwitch."""
     for finding in driver_findings(driver_running.fabric, plan, observed):
-        yield replace(finding, entails=("fabric",))
+        state = observed.data["driver"]["fabric"]
+        # One that runs, and only does not start at boot, leaves no GPU unregistered.
+        only_at_boot = state["active"] and not state["enabled"]
+        yield replace(finding, entails=() if only_at_boot else ("fabric",))
     host = Host(observed.snapshot)
     driver, switches = observed.data["driver"], observed.data["gpus"]["nvswitches"]
     if driver_running.behind_hidden_nvswitch(host):

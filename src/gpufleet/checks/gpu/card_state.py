@@ -71,7 +71,10 @@ def card_states(observed: Sections) -> dict[str, CardState]:
         if reported and card["address"] not in reported and card["driver"] == "nvidia":
             states[card["address"]] = CardState(computes=False)
         elif _hung(observed) and card["driver"] == "nvidia":
-            states[card["address"]] = replace(states[card["address"]], answers=False)
+            state = states[card["address"]]
+            # One that computed right, and for which the driver asks nothing, was cleared.
+            cleared = state.needs_nothing and state.computes
+            states[card["address"]] = state if cleared else replace(state, answers=False)
     return states
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 from gpufleet.checks.base import subjects
 from gpufleet.checks.base.sections import Sections
 
+ADDRESS = re.compile(r"\b[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]")
 # The Xid of a card that has fallen off the bus.
 OFF_THE_BUS = ("xid", 79)
 # NVML_ERROR_GPU_IS_LOST: a card has fallen off the bus, or no longer answers.
@@ -15,7 +18,8 @@ def named_in(text: str, observed: Sections, *, lost: bool) -> subjects.Subjects:
     """The cards that an error of nvidia-smi names; the only one where a card is lost."""
     bus = _bus(observed)
     # nvidia-smi writes the domain of an address with eight digits, or with four.
-    named = [address for address in bus if address.partition(":")[2] in text.lower()]
+    written = {found[-len("0000:00:00.0") :] for found in ADDRESS.findall(text.lower())}
+    named = [address for address in bus if address in written]
     return _cards(named or (bus if lost and len(bus) == 1 else []))
 
 
