@@ -272,7 +272,7 @@ def _cause(name: str, judged: Mapping[str, Judged], direct: Mapping[str, str]) -
         ):
             continue
         known = _known(cause.shown)
-        # What one of its own findings entails is explained with that finding.
+        # Where a finding of this check is explained, what that finding entails is explained too.
         known |= {
             itself(subject)
             for finding in found

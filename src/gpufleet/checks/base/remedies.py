@@ -19,10 +19,6 @@ from gpufleet.model.verdict import Repair
 # A text that is a command alone.
 COMMAND = re.compile(r"\./gpufleet [a-z][\w ./=-]*", re.ASCII)
 
-# What a person does where heat, or the power brake, slows a GPU down.
-COOLING = "check fans, airflow, filters and room temperature"
-POWER_SUPPLY = "check the power supplies, their cables and the rack's power limit"
-
 
 class Component(NamedTuple):
     """What `provision` can repair: `toolkit` 11.8, `cudnn` 11.8-8, `stack` NAME, ..."""

@@ -26,7 +26,7 @@ def low_clocks(device: ComputeDevice, samples: Sequence[Sample]) -> Iterator[Fin
     """Clocks that stay far below the highest one while the GPU reports no limit."""
     clock, highest, gpu = sm_clock(samples), device["clock_mhz"] or 0, device["index"]
     free = sum(each["throttle"] == [] for each in samples)
-    # Those of portable computers are low by design.
+    # The clocks of portable computers are low by design.
     portable = model_names.is_portable(device["name"] or "")
     if clock < LEAST_CLOCK * highest and free > FREE * len(samples) and not portable:
         yield Finding(

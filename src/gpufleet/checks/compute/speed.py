@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from gpufleet.catalog import model_names
+from gpufleet.catalog import model_names, smi
 from gpufleet.checks.base import subjects
 from gpufleet.checks.base.holders import busy_finding
 from gpufleet.checks.base.items import for_each
@@ -21,7 +21,6 @@ from gpufleet.checks.base.registry import (
     shortened,
     visible_gpus,
 )
-from gpufleet.checks.base.remedies import COOLING, POWER_SUPPLY
 from gpufleet.checks.base.sections import Sections
 from gpufleet.checks.gpu.confidential import BECAUSE, is_confidential, is_without_peers
 from gpufleet.checks.gpu.rates import Measured, measured, too_slow
@@ -46,8 +45,8 @@ T = TypeVar("T")
 
 # Throttle reasons by which the hardware itself slows a GPU down.
 FORCED = {"hw-slowdown", "hw-thermal", "hw-power-brake"}
-# What helps against each; hw-slowdown alone is of either.
-AGAINST = {"hw-thermal": COOLING, "hw-power-brake": POWER_SUPPLY}
+# The remedy against each; hw-slowdown alone is of either.
+AGAINST = {"hw-thermal": "cool", "hw-power-brake": "brake"}
 # The driver slows a GPU down because it, or its memory, is hot: in more than this share of the
 # samples its cooling does not do. A card for desktops may, as long as it keeps its speed.
 THERMAL, OFTEN = "sw-thermal", 0.1
@@ -255,8 +254,11 @@ def _under_load(
         yield Finding(
             f"{gpu} is throttled by its hardware under load ({', '.join(forced)}), at"
             f" {hottest} degrees",
-            "; ".join(AGAINST[reason] for reason in forced if reason in AGAINST)
-            or f"{COOLING}; {POWER_SUPPLY}",
+            "; ".join(
+                smi.remedy(AGAINST[reason])
+                for reason in (AGAINST if forced == ["hw-slowdown"] else forced)
+                if reason in AGAINST
+            ),
             about=subjects.throttled(each.address),
             # A few samples do not explain a GPU that is slow from the start.
             entails=slow if _mostly(FORCED, samples) else (),
@@ -267,7 +269,7 @@ def _under_load(
         yield Finding(
             f"{gpu} is slowed by heat ({THERMAL}) in {slowed} of {len(samples)} samples under load,"
             f" at {hottest} degrees, to {kept} of {max(speeds)} TFLOP/s",
-            COOLING,
+            smi.remedy("cool"),
             about=subjects.throttled(each.address),
             entails=slow if _mostly({THERMAL}, samples) else (),
         )

@@ -304,7 +304,7 @@ def fabric(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """The fabric manager runs, in the driver's version, exactly where there is an NVSwitch."""
     for finding in driver_findings(driver_running.fabric, plan, observed):
         state = observed.data["driver"]["fabric"]
-        # One that runs, and only does not start at boot, leaves no GPU unregistered.
+        # A manager that runs, and only does not start at boot, leaves no GPU unregistered.
         only_at_boot = state["active"] and not state["enabled"]
         yield replace(finding, entails=() if only_at_boot else ("fabric",))
     host = Host(observed.snapshot)

@@ -72,7 +72,7 @@ def card_states(observed: Sections) -> dict[str, CardState]:
             states[card["address"]] = CardState(computes=False)
         elif _hung(observed) and card["driver"] == "nvidia":
             state = states[card["address"]]
-            # One that computed right, and for which the driver asks nothing, was cleared.
+            # A card that computed right, and of which the driver asks nothing, was cleared.
             cleared = state.needs_nothing and state.computes
             states[card["address"]] = state if cleared else replace(state, answers=False)
     return states

@@ -24,10 +24,6 @@ NVLINKS = (
     "see kernel.log for Xid 74 and SXids (on the host: nvidia-smi nvlink -e shows the link); drain"
     " the host and reset its GPUs; if they grow again, have the board serviced"
 )
-FEWER_LANES = (
-    "see kernel.log for PCIe errors; drain the host, reseat the GPU and check its riser and slot"
-    " (in a cloud, move to another machine)"
-)
 # A minimum is low on purpose: an H100 and an H200 reach 1.9 times theirs. One that reports a
 # slowdown whenever it is read, and reaches less than this many times its own, is slowed down.
 SLOWED = 1.5
@@ -51,15 +47,14 @@ def slowdowns(observed: Sections) -> Iterator[Finding]:
 
     Either reading is excused by itself: GPUs that are idle, or change their clocks, report one too.
     """
-    rates = _rates(observed)
     for earlier, card in _pairs(observed):
-        rate = rates.get(card["address"])
         reasons = [each["throttle"] or [] for each in (earlier, card)]
         # While it is idle in both, the low clocks of that may be what it reports.
         always = all("hw-slowdown" in each for each in reasons) and not all(
             "idle" in each for each in reasons
         )
-        floors = rate.floors() if always and rate and not rate.others else None
+        rate = _fastest(observed, card["address"]) if always else None
+        floors = rate.floors() if rate and not rate.others else None
         if rate and floors and rate.rate < SLOWED * floors.tflops:
             yield Finding(
                 f"{label(card)} reports a slowdown by its hardware before and after the load, and"
@@ -127,7 +122,7 @@ def _lanes(before: SmiDevice, after: SmiDevice) -> Iterator[Finding]:
     if had and has and has < had:
         yield Finding(
             f"{label(after)} uses {has} PCIe lanes, and used {had} before",
-            FEWER_LANES,
+            smi.remedy("seat"),
             verdict=Verdict.INCONCLUSIVE,
         )
 
@@ -159,14 +154,14 @@ def _nvlinks(before: Smi, after: Smi, card: SmiDevice, seconds: float) -> Iterat
         )
 
 
-def _rates(observed: Sections) -> dict[str | None, Measured]:
-    """The highest throughput of each GPU by its address."""
-    data, found = observed.read_elsewhere(), dict[str | None, Measured]()
-    for run in data["compute"]["runs"] if "compute" in data else []:
-        devices = {device["index"]: device for device in run["devices"]}
-        for entry in run["cublas"]:
-            device = devices.get(entry["gpu"])
-            each = measured(observed, entry["gpu"], device, entry["tflops"] or 0)
-            if each.rate > (found[each.address].rate if each.address in found else 0):
-                found[each.address] = each
-    return found
+def _fastest(observed: Sections, address: str | None) -> Measured | None:
+    """The highest throughput of a GPU; None where none was measured."""
+    data = observed.read_elsewhere()
+    found = [
+        measured(observed, entry["gpu"], device, entry["tflops"])
+        for run in (data["compute"]["runs"] if "compute" in data else [])
+        for device in run["devices"]
+        for entry in run["cublas"]
+        if device["address"] == address and entry["gpu"] == device["index"] and entry["tflops"]
+    ]
+    return max(found, key=lambda each: each.rate, default=None)

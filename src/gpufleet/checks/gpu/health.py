@@ -19,7 +19,6 @@ from gpufleet.checks.base.registry import (
     no_gpus_declared,
     shortened,
 )
-from gpufleet.checks.base.remedies import COOLING, POWER_SUPPLY
 from gpufleet.checks.base.sections import Sections
 from gpufleet.model.plan import Plan
 from gpufleet.model.sections.gpu import Remap, SmiDevice
@@ -207,13 +206,13 @@ def throttle(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
         ):
             yield Finding(
                 f"{label(card)} is throttled by heat{at}",
-                f"{COOLING}; let it cool, and verify again",
+                remedy("cool"),
                 entails=subjects.slow(card["address"]),
             )
         elif "hw-power-brake" in reasons:
             yield Finding(
                 f"{label(card)} is throttled by the power brake",
-                POWER_SUPPLY,
+                remedy("brake"),
                 entails=subjects.slow(card["address"]),
             )
         elif "hw-slowdown" in reasons and "idle" not in reasons:

@@ -6,7 +6,7 @@ an incident, or more often than an incident can print it, counts as repeated.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
 from gpufleet.catalog import facts, xids
@@ -20,9 +20,12 @@ from gpufleet.model.verdict import Verdict
 def repeats(events: Sequence[Event], found: Sequence[Finding | Evidence]) -> Iterator[Finding]:
     """A finding for each card with repeated incidents, where `found` has none of that card."""
     blamed = {about for item in found if isinstance(item, Finding) for about in item.about}
-    for address in dict.fromkeys(event["address"] for event in events if event["kind"] == "xid"):
-        about = subjects.card(address)
-        said = [*_repeated([event for event in events if event["address"] == address])]
+    by_card = defaultdict[str | None, list[Event]](list)
+    for event in events:
+        if event["kind"] == "xid":
+            by_card[event["address"]].append(event)
+    for address, own in by_card.items():
+        about, said = subjects.card(address), [*_repeated(own)]
         if address and said and blamed.isdisjoint({*about, *subjects.memory(address)}):
             texts = [text for text, _ in said]
             yield Finding(

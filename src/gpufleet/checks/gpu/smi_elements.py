@@ -95,16 +95,15 @@ def fields(
     missing: dict[tuple[str, ...], list[SmiDevice]] = {}
     for card in report["devices"]:
         elsewhere = (known or {}).get(card["address"])
-        if card.get("elements") is None and elsewhere:
-            continue
         if card.get("elements") is None:
-            yield Finding(
-                f"What nvidia-smi prints of {label(card)} was read by an earlier probe:"
-                " not all of it",
-                "./gpufleet verify again",
-                verdict=Verdict.INCONCLUSIVE,
-                about=subjects.card(card["address"]),
-            )
+            if not elsewhere:
+                yield Finding(
+                    f"What nvidia-smi prints of {label(card)} was read by an earlier probe:"
+                    " not all of it",
+                    "./gpufleet verify again",
+                    verdict=Verdict.INCONCLUSIVE,
+                    about=subjects.card(card["address"]),
+                )
             continue
         absent: list[str] = []
         whole = _Reader(card, driver, dtd, label(card))
