@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gpufleet.judge import judge
+from tests.support.real_gpus import documents
 
-H100 = Path(__file__).parents[1] / "fixtures/real_gpus/h100-deep.json"
 CARD = "GPU 0 (0000:00:06.0)"
 
 
@@ -18,7 +16,7 @@ class Host:
     """The documents, and what of them the tests change."""
 
     def __init__(self) -> None:
-        found = json.loads(H100.read_text())
+        found = documents("h100-deep")
         self.plan, self.snapshot = found["plan"], found["snapshot"]
         sections = self.snapshot["sections"]
         (self.card,) = sections["smi"]["data"]["devices"]

@@ -6,17 +6,15 @@ machine itself. The linker's cache is cut, and what names the machine's owner is
 
 from __future__ import annotations
 
-import json
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gpufleet.judge import judge
 from gpufleet.verification.host_versions import versions_of
+from tests.support.real_gpus import FIXTURES, documents
 
-FIXTURES = Path(__file__).parents[1] / "fixtures" / "real_gpus"
 # {fixture: {check at fault: what its cause says}}
 FAULTS = {
     "h100": {},
@@ -34,11 +32,6 @@ FAULTS = {
     "h200-deep": {},
     "h200-stub": {"driver.cuda": "/opt/stub/libcuda.so.1"},
 }
-
-
-def documents(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((FIXTURES / f"{name}.json").read_text())
-    return found
 
 
 def test_every_fixture_is_judged() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,8 +14,8 @@ from gpufleet.judge.causes import Judged, explained
 from gpufleet.model.verdict import Verdict
 from tests.support.healthy_host import Document, data
 from tests.support.host_parts import event, with_gpus
+from tests.support.real_gpus import documents
 
-REAL = Path(__file__).parents[1] / "fixtures/real_gpus/h100-deep.json"
 SECOND = "0000:01:00.0"
 ERROR = "cudaMemcpy returned 999 cudaErrorUnknown"
 
@@ -59,7 +57,7 @@ def test_a_copy_between_two_other_cards_is_no_consequence_of_a_copy_to_the_fault
 
 @pytest.mark.parametrize("code", [79, 119])
 def test_an_xid_that_was_cleared_does_not_explain_that_nvidia_smi_hangs_later(code: int) -> None:
-    found: Any = json.loads(REAL.read_text())
+    found = documents("h100-deep")
     plan, snapshot = found["plan"], found["snapshot"]
     event(snapshot, "xid", code=code, address="0000:00:06.0", text=f"NVRM: Xid: {code}")
     hung(snapshot, "smi_after")
