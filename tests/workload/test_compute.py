@@ -208,6 +208,7 @@ def test_a_stage_that_hangs_is_abandoned(libraries: tuple[Path, Path]) -> None:
     found = run(libraries, "--deadline", "8", cublas="hang", gpus=1)
     assert found["state"] == "hung"
     assert found["cublas"][0]["error"].startswith("no answer within")
+    assert found["cublas"][0]["hung"]
     assert found["cudnn"][0]["wrong"] == 0
 
 

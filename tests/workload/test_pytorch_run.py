@@ -133,4 +133,4 @@ def test_a_compiler_that_hangs_is_stopped(monkeypatch: pytest.MonkeyPatch) -> No
         None,
         0.2,
     )
-    assert found["error"] == "TimeoutError: no answer within 0.2 s"
+    assert (found["error"], found["hung"]) == ("TimeoutError: no answer within 0.2 s", True)

@@ -301,7 +301,7 @@ def _not_run(finding: Finding, plan: Plan, snapshot: Snapshot) -> Finding:
 def _refusals(value: object, key: object = "") -> Iterator[str]:
     """The errors in a snapshot that say that root did not run something."""
     if isinstance(value, str):
-        if key in {"error", "nvcc_error", "unread"} and value.endswith(REFUSED):
+        if key in {"error", "nvcc_error", "refused", "unread"} and value.endswith(REFUSED):
             yield value
     elif isinstance(value, Mapping):
         for name, each in value.items():

@@ -95,6 +95,7 @@ class Side(TypedDict):
     ]
     stage: Annotated[str, "how far it came"]
     error: str | None
+    killed: NotRequired[Annotated[bool, "`error` is that a process of it was killed by SIGKILL"]]
     version: Annotated[Text | None, "the framework's"]
     device: Text | None
     ports: list[int]

@@ -33,5 +33,7 @@ Text = Annotated[str, NON_EMPTY]
 Time = Annotated[str, NON_EMPTY]
 # A file system path on the host.
 Path = Annotated[str, NON_EMPTY]
+# Beside the `error` of a part of a section.
+Hung = Annotated[bool, "`error` is that no answer came in time"]
 # A row of a document whose keys its reader names: of the catalog, a plan or a snapshot.
 Row = dict[str, Any]

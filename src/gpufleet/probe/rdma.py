@@ -57,6 +57,7 @@ UNREAD = {
     "traffic_gb_s": None,
     "ports": None,
     "error": None,
+    "hung": False,
 }
 
 
@@ -76,7 +77,8 @@ def rdma_devices(host):
         row, denied = answer if state == "ok" else ({}, [])
         for each in denied:
             host.miss(each)
-        found.append(dict(UNREAD, name=name, **(row or {"error": error or state})))
+        failed = {"error": error or state, "hung": state == "hung"}
+        found.append(dict(UNREAD, name=name, **(row or failed)))
     if len(names) > MOST_DEVICES:
         found.append(
             dict(UNREAD, name=names[MOST_DEVICES], error="more than %d devices" % MOST_DEVICES)

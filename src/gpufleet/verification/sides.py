@@ -40,8 +40,6 @@ MOST_BYTES = 4 << 20
 SSH_FAILED = 255
 # What JAX writes before it aborts a process whose coordinator is gone (0.5.3, 0.10.2).
 OTHER_GONE = "another task died"
-# How a side names the end of one of its processes, as distributed_pytorch.py does.
-KILLED = "was killed (SIGKILL)"
 WHO_KILLED = (
     "see in the kernel log what killed it, such as a lack of memory: dmesg -T | grep -i kill"
 )
@@ -89,8 +87,7 @@ class Side:
         """Its last document; if it did not report its end, with the reason of its end."""
         if self.finished and not self.refused:
             ended = dict(self.document)
-            killed = ended["state"] == "failed" and KILLED in (ended["error"] or "")
-            return {**ended, "remedy": WHO_KILLED} if killed else ended
+            return {**ended, "remedy": WHO_KILLED} if ended.get("killed") else ended
         output = "\n".join(self.output)
         name = self.connection.name
         found = {**self.empty, **self.document}
@@ -114,7 +111,12 @@ class Side:
         if OTHER_GONE in output:
             return {**found, "state": "lost", "error": tail}
         if self.status == 128 + signal.SIGKILL:
-            return {**found, "state": "failed", "error": f"it {KILLED}", "remedy": WHO_KILLED}
+            return {
+                **found,
+                "state": "failed",
+                "error": "it was killed (SIGKILL)",
+                "remedy": WHO_KILLED,
+            }
         return {**found, "state": "failed", "error": f"it ended with status {self.status}: {tail}"}
 
 

@@ -9,7 +9,7 @@ import json
 import os
 
 from . import distributed_jax, distributed_pytorch, distributed_tensorflow
-from .rendezvous import Side, error_message, lost
+from .rendezvous import KilledError, Side, error_message, lost
 
 PROGRAMS = {
     each.NAME: each for each in (distributed_tensorflow, distributed_pytorch, distributed_jax)
@@ -46,5 +46,6 @@ def main(config):
         side.document["version"] = module.__version__.partition("+")[0]
         program.work(side.config["kind"])(side, module, numpy)
     except BaseException as error:
+        side.document["killed"] = isinstance(error, KilledError)
         side.end("lost" if lost(error) else "failed", error_message(error))
     side.end("ok", None)

@@ -13,6 +13,7 @@ from collections import namedtuple
 
 from .reduction import communication, finish
 from .rendezvous import (
+    KilledError,
     PeerLostError,
     error_message,
     initialised,
@@ -154,23 +155,24 @@ def started(task):
         os._exit(status)
 
 
-def end_of(process):
-    """How a process of this one ended."""
+def unreported_end(number, process):
+    """The error of a process that ended without a word."""
     status = os.waitpid(process, 0)[1]
     if not os.WIFSIGNALED(status):
-        return "ended with status %d" % os.WEXITSTATUS(status)
+        end = "ended with status %d" % os.WEXITSTATUS(status)
+        return RuntimeError("GPU %d: its process %s" % (number, end))
     names = {item.value: item.name for item in signal.Signals}
-    return "was killed (%s)" % names.get(os.WTERMSIG(status), os.WTERMSIG(status))
+    killer = names.get(os.WTERMSIG(status), os.WTERMSIG(status))
+    kind = KilledError if killer == "SIGKILL" else RuntimeError
+    return kind("GPU %d: its process was killed (%s)" % (number, killer))
 
 
 def result(numpy, number, process, written):
     """What a task's process wrote, or the error that it wrote."""
     head, _, rest = written.partition(b"\n")
-    about = (
-        json.loads(head.decode())
-        if head
-        else {"error": "its process %s" % end_of(process), "lost": False}
-    )
+    if not head:
+        raise unreported_end(number, process)
+    about = json.loads(head.decode())
     if about["error"]:
         raise (PeerLostError if about["lost"] else RuntimeError)(
             "GPU %d: %s" % (number, about["error"])

@@ -61,8 +61,8 @@ LATE = "time (./gpufleet verify --deadline S gives more)"
 
 
 def compiled(numpy, torch, device, prevented, seconds):
-    """Compile one function for a GPU: {"device", "wrong" (numbers), "lacks", "error", "seconds"};
-    None of a release that has no `torch.compile`. `prevented`: why it may not be tried, or None.
+    """Compile one function for a GPU: {"device", "wrong" (numbers), "lacks", "error", "hung",
+    "seconds"}; None of a release that has no `torch.compile`. `prevented`: why it is not tried.
 
     Without a GPU nothing is compiled: for the CPU that takes a minute, and is no matter of CUDA.
     """
@@ -73,6 +73,7 @@ def compiled(numpy, torch, device, prevented, seconds):
         "device": device,
         "wrong": None,
         "error": None,
+        "hung": False,
         "seconds": None,
         "lacks": lacking(device) or prevented or late_already,
     }
@@ -87,6 +88,7 @@ def compiled(numpy, torch, device, prevented, seconds):
     )
 
     def late(_signal, _frame):
+        found["hung"] = True
         raise TimeoutError("no answer within %g s" % seconds)
 
     before = signal.signal(signal.SIGALRM, late)

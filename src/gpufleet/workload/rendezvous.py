@@ -51,6 +51,10 @@ class PeerLostError(Exception):
     """The other side is gone, as a process of this side noticed."""
 
 
+class KilledError(RuntimeError):
+    """A process of this side was killed by SIGKILL, which it cannot have sent itself."""
+
+
 def lost(error):
     """Whether an error says that the other side is gone."""
     return bool(LOST.search("%s: %s" % (type(error).__name__, error)))

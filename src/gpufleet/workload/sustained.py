@@ -125,7 +125,7 @@ def sustain(options, report):
         sampled = now() if due else sampled
         for load, error in helpings(pool, loads, due):
             if error:
-                load.found["error"] = error
+                load.found.update(error=error, hung=error == SILENT)
                 loads.remove(load)
                 continue
             if due:
@@ -151,7 +151,7 @@ def sustain(options, report):
     report(sustained=entries, **more)
     # A reset would wait for the links that give no answer, or take their memory away.
     kept = beside["fabric"].under_way() if "fabric" in beside else set()
-    kept |= {found["gpu"] for found in entries if found["error"] == SILENT}
+    kept |= {found["gpu"] for found in entries if found.get("hung")}
     release(runtime, [found for found in entries if found["gpu"] not in kept])
     begin = now()
     while loads and now() < min(begin + options.settle, ends):

@@ -102,7 +102,7 @@ class Run:
         self.document["devices"] = reported.get("devices", self.document["devices"])
         for beside in ("disk", "fabric"):
             self.document[beside] = reported.get(beside, self.document[beside])
-        return with_reason(reported.get(name, otherwise), reason)
+        return with_reason(reported.get(name, otherwise), reason, hung=hung)
 
 
 def cudnn_libraries(toolkit):

@@ -143,16 +143,17 @@ def signal_name(number):
         return "signal %d" % number
 
 
-def with_reason(value, reason):
-    """Set the reason in each entry that was not finished."""
+def with_reason(value, reason, *, hung):
+    """Set the reason in each entry that was not finished; `hung`: it is a missing answer."""
     entries = [value, *value.get("ran", [])] if isinstance(value, dict) else value
     started = any(entry["error"] == RUNNING for entry in entries)
     for entry in entries:
         entry.pop("budget", None)
         if entry["error"] == RUNNING:
-            entry["error"] = reason or RUNNING
+            entry.update(error=reason or RUNNING, hung=hung)
         elif entry["error"] == WAITING:
             entry["error"] = (
                 "%s, since before it: %s" % (WAITING, reason) if started else reason or WAITING
             )
+            entry["hung"] = hung and not started
     return value

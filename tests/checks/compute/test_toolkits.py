@@ -72,7 +72,7 @@ def test_a_program_that_waits_for_an_mps_server_is_no_hung_driver(
     with_gpus(plan, snapshot)
     data(snapshot, "gpus")["mps"] = mps
     hung = {"state": "hung", "seconds": 50.0, "error": "no answer within 50 s", "data": None}
-    compute_run(snapshot)["cublas"][0]["error"] = "no answer within 20 s"
+    compute_run(snapshot)["cublas"][0].update(error="no answer within 20 s", hung=True)
     snapshot["sections"].update(driver=hung, stacks=hung)
     found = {check["id"]: check for check in judge.judge(plan, snapshot)["checks"]}
     for name in ("toolkit.cublas", "driver.cuda", "stack.matmul", "host.probe"):

@@ -35,7 +35,7 @@ def cublas_that_crashes(plan: Document, snapshot: Document) -> None:
 def cublas_that_hangs(plan: Document, snapshot: Document) -> None:
     compute_run(snapshot)["state"] = "hung"
     compute_run(snapshot)["cublas"][0].update(
-        wrong=None, tflops=None, error="no answer within 60 s"
+        wrong=None, tflops=None, error="no answer within 60 s", hung=True
     )
 
 

@@ -71,6 +71,21 @@ def environment_never_written(plan: Document, snapshot: Document) -> None:
     remedy="chown -h root:root",
 )
 def profile_that_a_user_owns(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "environment")["refused"] = (
+        f"/etc/profile.d/x.sh belongs to alice (1000): {REFUSED}"
+    )
+
+
+@fault(
+    "environment.login",
+    verdict="INCONCLUSIVE",
+    cause="The login of root was not run: /etc/profile.d/x.sh belongs to alice (1000)",
+    remedy="chown -h root:root",
+)
+def profile_that_a_user_owns_in_a_snapshot_of_release_1_0(
+    plan: Document, snapshot: Document
+) -> None:
+    data(snapshot, "environment").pop("refused", None)
     data(snapshot, "environment")["unread"] = [
         f"/etc/profile.d/x.sh belongs to alice (1000): {REFUSED}"
     ]

@@ -410,7 +410,7 @@ def a_compiled_function_with_wrong_results(plan: Document, snapshot: Document) -
 @fault("stack.compile", verdict="HUNG", cause="no answer within 54 s", remedy="state D")
 def a_compiler_that_hangs(plan: Document, snapshot: Document) -> None:
     run(snapshot, "pytorch")["compile"].update(
-        wrong=None, error="TimeoutError: no answer within 54 s"
+        wrong=None, error="TimeoutError: no answer within 54 s", hung=True
     )
 
 

@@ -199,7 +199,8 @@ def counter_that_cannot_be_read(plan: Document, snapshot: Document) -> None:
 )
 def device_that_hangs(plan: Document, snapshot: Document) -> None:
     row = derived(plan, snapshot)[3]
-    row.update(ports=None, bridge=None, board=None, firmware=None, error="no answer within 4 s")
+    row.update(ports=None, bridge=None, board=None, firmware=None)
+    row.update(error="no answer within 4 s", hung=True)
 
 
 @fault(

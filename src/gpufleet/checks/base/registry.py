@@ -35,9 +35,6 @@ REBOOT = "reboot, or provision the driver"
 INVENTORY = "correct the inventory"
 HARDWARE = "service the hardware"
 INSPECT = "inspect the host"
-# How the probe begins an error of a part of a section that gave no answer in its time: parts have
-# their errors as text alone.
-NO_ANSWER = "no answer"
 # The remedy where the probe read too little; there is no inventory with --local.
 AS_ROOT = (
     "let the probe run as root: ansible_become and ansible_become_password, or sudo with --local"
@@ -261,9 +258,9 @@ def _planned(plan: Plan, kind: str, receipt_id: str) -> str | None:
     return versions.get((kind, receipt_id))
 
 
-def timed_out(what: str, error: str | None) -> Finding | None:
+def timed_out(what: str, error: str | None, *, hung: bool) -> Finding | None:
     """A HUNG finding if the error is a missing answer, else None."""
-    if NO_ANSWER not in (error or ""):
+    if not hung:
         return None
     return Finding(
         f"{what} gave no answer: {error}",

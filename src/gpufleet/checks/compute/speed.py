@@ -403,7 +403,8 @@ def peer(
             yield finding
         elif entry["error"]:
             about = on_cards(run, entry["error"], entry["from"], entry["to"])
-            yield replace(run_error(f"Copying from {pair}", entry["error"]), about=about)
+            hung = entry.get("hung", False)
+            yield replace(run_error(f"Copying from {pair}", entry["error"], hung=hung), about=about)
         elif entry["wrong"] != 0:
             yield Finding(
                 f"{entry['wrong']} numbers changed on the way from {pair}",

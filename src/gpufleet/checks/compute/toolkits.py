@@ -11,7 +11,6 @@ from gpufleet.checks.base.holders import busy_finding
 from gpufleet.checks.base.items import for_each
 from gpufleet.checks.base.registry import (
     INSPECT,
-    NO_ANSWER,
     Evidence,
     Finding,
     check,
@@ -164,9 +163,8 @@ def about_runs(found: Iterable[ToolkitRun | Finding]) -> subjects.Subjects:
     )
 
 
-def run_error(where: str, error: str, *, hung: bool | None = None) -> Finding:
-    """A finding for the error of a part of a run; `hung`: whether it gave no answer, if known."""
-    hung = error.startswith(NO_ANSWER) if hung is None else hung
+def run_error(where: str, error: str, *, hung: bool) -> Finding:
+    """A finding for the error of a part of a run; `hung`: it gave no answer."""
     return Finding(
         f"{where}: {error}",
         "on the host: check for processes in state D and the kernel log; a hung driver needs a"
@@ -207,7 +205,7 @@ def not_reported(
     """A finding for a part that a run does not report."""
     error = str(run["error"] or "it was not reported")
     if run["state"] == "hung":
-        hung = run_error(f"{what} of CUDA {toolkit['short']}", f"{NO_ANSWER}: {error}", hung=True)
+        hung = run_error(f"{what} of CUDA {toolkit['short']}", f"no answer: {error}", hung=True)
         return replace(hung, about=(subjects.stopped(toolkit["path"]),))
     return Finding(
         f"{what} of CUDA {toolkit['short']} was not tested: {error}",
@@ -239,7 +237,7 @@ def device_query(
             run_error(
                 f"{where} gets no answer from the driver",
                 str(result["error"] or "cuInit was not called"),
-                hung=run["state"] == "hung" or None,
+                hung=run["state"] == "hung" or result.get("hung", False),
             ),
             about=(subjects.GPUS,),
             entails=(subjects.stopped(toolkit["path"]),),
@@ -318,7 +316,7 @@ def gpu_results(
             yield finding
         elif entry["error"]:
             yield replace(
-                run_error(name, entry["error"]),
+                run_error(name, entry["error"], hung=entry.get("hung", False)),
                 about=on_cards(run, entry["error"], entry["gpu"]),
                 entails=(f"tflops/{entry['gpu']}",),
             )
@@ -330,7 +328,7 @@ def gpu_results(
         which = f"nothing was computed on GPU {', '.join(map(str, missing))}"
         if run["state"] == "hung":
             yield replace(
-                run_error(where, f"{NO_ANSWER}: {run['error']}: {which}", hung=True),
+                run_error(where, f"no answer: {run['error']}: {which}", hung=True),
                 about=(subjects.stopped(run["toolkit"]),),
                 entails=(subjects.TFLOPS,),
             )
@@ -375,7 +373,7 @@ def nvrtc(plan: Plan, observed: Sections, tested: ToolkitRun) -> Iterator[Findin
         yield not_reported(toolkit, run, "The rest")
     repair = provision(plan, *toolkit_at(plan, toolkit["path"]))
     if result["error"]:
-        finding = run_error(where, result["error"])
+        finding = run_error(where, result["error"], hung=result.get("hung", False))
         yield Finding(finding.cause, see("toolkit.files", repair), verdict=finding.verdict)
         return
     if not result["ptx"]:

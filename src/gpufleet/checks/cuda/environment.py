@@ -85,14 +85,15 @@ def login(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
             )
         sets = ", ".join(f"{key}={value}" for key, value in values.items())
         yield Evidence(f"{where} sets {sets or 'none'}")
-    for reason in found.get("unread", []):
-        if reason.endswith(REFUSED):
-            yield Finding(
-                f"The login of root was not run: {reason}; its variables are known as far as its"
-                " files assign them",
-                "on the host: see who owns it",
-                verdict=Verdict.INCONCLUSIVE,
-            )
+    # Release 1.0 has the reason among the files that were not read.
+    listed = [reason for reason in found.get("unread", []) if reason.endswith(REFUSED)]
+    if refused := found["refused"] if "refused" in found else next(iter(listed), None):
+        yield Finding(
+            f"The login of root was not run: {refused}; its variables are known as far as its"
+            " files assign them",
+            "on the host: see who owns it",
+            verdict=Verdict.INCONCLUSIVE,
+        )
     if found.get("unread"):
         yield Evidence(f"not readable by the probe's user: {shortened(found['unread'])}")
 

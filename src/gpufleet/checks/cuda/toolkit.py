@@ -46,7 +46,9 @@ def present(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
                 about=(toolkit["path"],),
             )
             continue
-        if slow := timed_out(f"{toolkit['path']}/bin/nvcc", tree["nvcc_error"]):
+        if slow := timed_out(
+            f"{toolkit['path']}/bin/nvcc", tree["nvcc_error"], hung=tree.get("nvcc_hung", False)
+        ):
             yield slow
         yield from (
             Finding(
@@ -79,7 +81,7 @@ def _mismatches(toolkit: PlannedToolkit, tree: ToolkitTree) -> Iterator[str]:
         and found[2] != wanted[2]
     ):
         yield f"its version.json reports {tree['version']} where {toolkit['version']} is planned"
-    if tree["nvcc_error"] and not timed_out("nvcc", tree["nvcc_error"]):
+    if tree["nvcc_error"] and not tree.get("nvcc_hung"):
         yield f"its nvcc does not run: {tree['nvcc_error']}"
     elif tree["nvcc"] and numbers(tree["nvcc"])[:2] != wanted[:2]:
         yield f"its nvcc reports {tree['nvcc']}"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from gpufleet.checks.base import subjects
-from gpufleet.checks.base.registry import AS_ROOT, NO_ANSWER, Evidence, Finding, no_gpus, shortened
+from gpufleet.checks.base.registry import AS_ROOT, Evidence, Finding, no_gpus, shortened
 from gpufleet.checks.base.sections import Sections
 from gpufleet.host_state import ports as roles
 from gpufleet.host_state.ports import Port
@@ -100,12 +100,11 @@ def _unread(network: Network) -> Iterator[Finding]:
     """Devices of which nothing was read, or that may be bridges to the NVSwitches."""
     for device in network["devices"] or []:
         if device["error"]:
-            hung = device["error"].startswith(NO_ANSWER)
             yield Finding(
                 f"{device['name']} gave no values: {device['error']}",
                 "on the host: look for its messages (dmesg | grep -i -e mlx5 -e infiniband); where"
                 " its firmware hangs, only a reboot or a power cycle helps",
-                verdict=Verdict.HUNG if hung else Verdict.INCONCLUSIVE,
+                verdict=Verdict.HUNG if device.get("hung") else Verdict.INCONCLUSIVE,
                 about=(subjects.rdma(device["name"]),),
             )
     closed = [

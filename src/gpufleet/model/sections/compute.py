@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, NotRequired, TypedDict
 
-from gpufleet.model.types import Path, Text
+from gpufleet.model.types import Hung, Path, Text
 
 from .stacks import RUN_STATE, State
 
@@ -16,6 +16,7 @@ class ComputeDriver(TypedDict):
     cuinit_s: NotRequired[Annotated[float | None, "how long it took"]]
     version: Annotated[Text | None, "the newest CUDA that it supports"]
     error: str | None
+    hung: NotRequired[Hung]
 
 
 class LoadedLink(TypedDict):
@@ -67,6 +68,7 @@ class GpuResult(TypedDict):
     gpu: Annotated[int, "its index"]
     wrong: Annotated[int | None, "wrong rows, numbers or blocks; null where nothing was checked"]
     error: str | None
+    hung: NotRequired[Hung]
     busy: Busy | None
 
 
@@ -108,6 +110,7 @@ class NvrtcRun(TypedDict):
     arch: Text | None
     wrong: int | None
     error: str | None
+    hung: NotRequired[Hung]
 
 
 class Nvrtc(TypedDict):
@@ -117,6 +120,7 @@ class Nvrtc(TypedDict):
     arch: Annotated[Text | None, "such as sm_52"]
     ptx: bool
     error: str | None
+    hung: NotRequired[Hung]
     ran: list[NvrtcRun]
 
 
@@ -159,6 +163,7 @@ class PeerResult(_Peers):
     gib_s: float | None
     wrong: int | None
     error: str | None
+    hung: NotRequired[Hung]
 
 
 class Sample(TypedDict):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Literal, NotRequired, TypedDict
 
 from gpufleet.model.receipt import JournalState, ReceiptFields
-from gpufleet.model.types import UNCHECKED, Path, Text, Time
+from gpufleet.model.types import UNCHECKED, Hung, Path, Text, Time
 
 
 class ClosedPath(TypedDict):
@@ -48,6 +48,7 @@ class ToolkitTree(TypedDict):
     version_source: Annotated[Text | None, "the file that the version comes from"]
     nvcc: Annotated[Text | None, "the version that nvcc prints"]
     nvcc_error: str | None
+    nvcc_hung: NotRequired[Annotated[bool, "`nvcc_error` is that no answer came in time"]]
     cudart: Annotated[list[Text], "the versions of libcudart, from the file names"]
     headers: Annotated[list[Header], "`cuda.h` and `cuda_runtime_api.h`"]
     receipt: Annotated[bool, "gpufleet has a receipt for it"]
@@ -105,6 +106,7 @@ class LoadedCudnn(TypedDict):
     path: Path
     version: Annotated[Text | None, "such as 8.6.0"]
     error: str | None
+    hung: NotRequired[Hung]
 
 
 class CudnnTree(TypedDict):

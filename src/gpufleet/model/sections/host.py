@@ -346,10 +346,9 @@ class Environment(TypedDict):
     mentions: NotRequired[
         Annotated[dict[str, list[Text]], "by variable: the profiles that name it"]
     ]
-    unread: NotRequired[
-        Annotated[
-            list[Text], "files that the probe's user may not read, and why root's login was not run"
-        ]
+    unread: NotRequired[Annotated[list[Text], "files that the probe's user may not read"]]
+    refused: NotRequired[
+        Annotated[Text | None, "why the login of root was not run; its files were read instead"]
     ]
     offers: Annotated[
         dict[str, list[Text]], "by directory that they name: its CUDA and cuDNN libraries"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, NotRequired, TypedDict
 
-from gpufleet.model.types import Path, Text
+from gpufleet.model.types import Hung, Path, Text
 
 
 class Gid(TypedDict):
@@ -79,6 +79,7 @@ class RdmaDevice(TypedDict):
     ]
     ports: Annotated[list[RdmaPort] | None, "null where they were not read, so also of a bridge"]
     error: Annotated[Text | None, "why nothing of it was read"]
+    hung: NotRequired[Hung]
 
 
 class Lossless(TypedDict):

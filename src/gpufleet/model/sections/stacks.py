@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Literal, NotRequired, TypedDict
 
 from gpufleet.frameworks import UNNAMED, FrameworkId
-from gpufleet.model.types import UNCHECKED, Path, Text
+from gpufleet.model.types import UNCHECKED, Hung, Path, Text
 
 from .cuda import ClosedPath, ExposedFile
 
@@ -93,6 +93,7 @@ class Compiled(TypedDict):
     wrong: Annotated[int | None, "wrong numbers"]
     lacks: Annotated[str | None, "what the host does not have, so that nothing was compiled"]
     error: str | None
+    hung: NotRequired[Hung]
     seconds: float | None
 
 
@@ -181,6 +182,7 @@ class StackStart(TypedDict):
     prefix: Text | None
     strange: Annotated[list[Text], "directories that it searches before its own"]
     error: str | None
+    hung: NotRequired[Hung]
     sets: NotRequired[
         Annotated[
             dict[str, str],
@@ -196,6 +198,7 @@ class StackBinding(TypedDict):
     """Whether each library that the stack is bound to opens with all its symbols."""
 
     error: str | None
+    hung: NotRequired[Hung]
     ordinary: NotRequired[Annotated[str | None, "the same for an ordinary account"]]
 
 

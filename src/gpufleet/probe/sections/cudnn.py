@@ -112,13 +112,19 @@ def cudnn_in_tree(host, tree):
         stderr.seek(0)
         message = stderr.read().decode("utf-8", "replace").strip()
         stderr.close()
-        if state == "hung":
-            error = "no answer: " + error
         # A cuDNN that lacks another library prints its name, and aborts.
         if error and message:
             error += " (%s)" % message[-300:]
         error = with_unfit_libraries(host, error, (tree,))
-        found["loaded"].append({"soname": soname, "path": path, "version": version, "error": error})
+        found["loaded"].append(
+            {
+                "soname": soname,
+                "path": path,
+                "version": version,
+                "error": error,
+                "hung": state == "hung",
+            }
+        )
     return found
 
 

@@ -39,7 +39,7 @@ def section_environment(host):
             raise NoAnswerError(error)
         if state != "ok":
             raise RuntimeError(error)
-    unread = [refused] if refused else []
+    unread = []
     login = variables_by_reading(host, found) if refused else outcomes[0][1]
     others = [
         {"where": "A login of %s" % account.name, "variables": outcome[1], "job": False}
@@ -63,6 +63,7 @@ def section_environment(host):
         "others": others,
         "mentions": files_that_mention(host, unread),
         "unread": unread,
+        "refused": refused,
         "offers": offered_by_variables(host, environments),
     }
 

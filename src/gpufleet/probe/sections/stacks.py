@@ -16,7 +16,7 @@ from ..jit_cache import (
     record_warm,
 )
 from ..login import login_identity
-from ..processes import run_command
+from ..processes import NoAnswer, run_command
 from ..python_start import interpreter_code
 from ..receipts import receipts_of_kind
 from ..settings_files import STEERING_VARIABLES
@@ -185,15 +185,16 @@ def start_interpreter(host, venv):
         return dict(reported, prefix=host.name(reported["prefix"]))
     except (ValueError, LookupError, TypeError):
         message = last_lines(err or out, 300) or "it ended with status %s" % status
-        return failed_start(message)
+        return failed_start(message, hung=isinstance(err, NoAnswer))
 
 
-def failed_start(error):
+def failed_start(error, *, hung=False):
     return {
         "python": None,
         "prefix": None,
         "strange": [],
         "error": error,
+        "hung": hung,
         "sets": {},
         "customized": [],
     }
@@ -204,7 +205,7 @@ def try_binding(host, stack):
     root (`error`), and by an ordinary account, which opens all that the interpreter needs too."""
     if stack["bound_to"] is None:
         return None
-    python, errors = host.path(stack["venv"] + "/bin/python"), []
+    python, errors, hung = host.path(stack["venv"] + "/bin/python"), [], False
     try:
         for ordinary in (True, False):
             status, out, err = run_command(
@@ -217,10 +218,12 @@ def try_binding(host, stack):
             )
             if status == 0:
                 break
+            hung = isinstance(err, NoAnswer)
             errors.append(last_lines(err or out, 600) or "status %s" % status)
     except RefusedError as error:
         return {"error": str(error), "ordinary": None}
     return {
         "error": errors[1] if len(errors) == 2 else None,
+        "hung": hung and len(errors) == 2,
         "ordinary": errors[0] if errors else None,
     }

@@ -3,7 +3,7 @@
 import json
 import os
 
-from ..processes import run_command
+from ..processes import NoAnswer, run_command
 from ..receipts import receipts_of_kind
 from ..text import first_match, last_lines, natural
 from ..trees import (
@@ -22,7 +22,7 @@ def section_toolkits(host):
     trees = []
     for tree in toolkit_trees(host):
         version, source = toolkit_version(host, tree)
-        nvcc, nvcc_error = query_nvcc(host, tree)
+        nvcc, nvcc_error, nvcc_hung = query_nvcc(host, tree)
         cudart = [
             first_match(r"libcudart\.so\.(\d+\.\d+\.\d+)$", name)
             for name in libraries(host, library_directory(host, tree), "cudart")
@@ -36,6 +36,7 @@ def section_toolkits(host):
                 "version_source": source,
                 "nvcc": nvcc,
                 "nvcc_error": nvcc_error,
+                "nvcc_hung": nvcc_hung,
                 "cudart": [v for v in cudart if v],
                 "receipt": tree in received,
                 "exposed": foreign_parts(host, tree, tree in received),
@@ -115,7 +116,7 @@ def toolkit_version(host, tree):
 def query_nvcc(host, tree):
     nvcc = host.path(tree + "/bin/nvcc")
     if not os.path.lexists(nvcc):
-        return None, None
+        return None, None, False
     profile = nvcc + ".profile"
     try:
         status, out, err = run_command(
@@ -125,11 +126,12 @@ def query_nvcc(host, tree):
             code=[profile] if os.path.exists(profile) else [],
         )
     except RefusedError as error:
-        return None, str(error)
+        return None, str(error), False
     version = first_match(r"release [\d.]+, V([\d.]+)", out)
     if version:
-        return version, None
-    return None, last_lines(err or out, 300) or "it printed nothing (status %s)" % status
+        return version, None, False
+    reason = last_lines(err or out, 300) or "it printed nothing (status %s)" % status
+    return None, reason, isinstance(err, NoAnswer)
 
 
 def default_link(host):
