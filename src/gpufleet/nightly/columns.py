@@ -1,26 +1,18 @@
-"""Read the numbers and texts of some nights from the history, a column for each night.
-
-A night's values of a measure are neighbours in the file, by its primary key. A column is read as a
-dictionary of SQLite's rows, so that each value costs no line of Python.
-"""
+"""Read the numbers and texts of some nights from the history, a column for each night."""
 
 from __future__ import annotations
 
 import json
 import re
-import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fnmatch import translate
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from . import series
+
 if TYPE_CHECKING:
     from .history import History, RecordedRun
-
-# The bits of a device's id, where host and device are one number of 64 bits.
-_DEVICE_BITS = 32
-# A text is more than any number, so that of a damaged file neither texts nor infinities are read.
-_FINITE = f"BETWEEN -{sys.float_info.max!r} AND {sys.float_info.max!r}"
 
 
 def numbers(
@@ -30,26 +22,49 @@ def numbers(
     hosts, devices = (
         dict(history.rows(f"SELECT id, name FROM {table}")) for table in ("hosts", "devices")
     )
-    one = " AND host = (SELECT id FROM hosts WHERE name = ?)" if host else ""
-    column = (
-        f"SELECT host << {_DEVICE_BITS} | device, value FROM numbers WHERE night = ?"
-        f" AND measure = ? AND value {_FINITE}{one}"
-    )
+    only = next((number for number, name in hosts.items() if name == host), None)
+    if host and only is None:
+        return {}
     matches = re.compile(translate(named)).match
     found: dict[tuple[str, str], list[float | None]] = {}
     for measure, name in _measures(history, named).items():
-        columns: list[dict[int, float]] = [
-            history.fetched(dict, column, night.id, measure, *([host] if host else []))
-            for night in nights
-        ]
-        cards = list(dict.fromkeys(chain.from_iterable(columns)))
-        lines = zip(*(map(values.get, cards) for values in columns), strict=True)
-        for card, line in zip(cards, lines, strict=True):
-            device = devices[card & (1 << _DEVICE_BITS) - 1]
+        for card, line in series.lines(_columns(history, nights, measure, only)):
+            device = devices[series.device_of(card)]
             full = f"{device}.{name}" if device else name
             if matches(full):
-                found[hosts[card >> _DEVICE_BITS], full] = list(line)
+                found[hosts[series.host_of(card)], full] = list(line)
     return found
+
+
+def changed(
+    history: History, nights: Sequence[RecordedRun], is_meant: Callable[[str], bool]
+) -> set[str]:
+    """The hosts with a number that is not the same in all of these runs.
+
+    `is_meant`: whether a measure counts, by its name without device.
+    """
+    hosts = dict(history.rows("SELECT id, name FROM hosts"))
+    return {
+        hosts[series.host_of(card)]
+        for measure, name in history.rows("SELECT id, name FROM measures")
+        if is_meant(name)
+        for card in series.changed(_columns(history, nights, measure))
+    }
+
+
+def _columns(
+    history: History, nights: Sequence[RecordedRun], measure: int, host: int | None = None
+) -> list[series.Column]:
+    """The numbers of a measure in each of these runs, of all hosts or one."""
+    known: dict[int, bytes] = dict(
+        history.rows(
+            "SELECT night, numbers FROM series"
+            " WHERE night IN (SELECT value FROM json_each(?)) AND measure = ?",
+            json.dumps([night.id for night in nights]),
+            measure,
+        )
+    )
+    return [series.unpacked(known.get(night.id), host) for night in nights]
 
 
 def texts(

@@ -13,6 +13,8 @@ from pathlib import Path
 
 from gpufleet.errors import ConfigurationError
 
+from . import series
+
 # "gpuf": identifies the file as ours.
 APPLICATION = 0x67707566
 # How each file of SQLite begins.
@@ -68,6 +70,17 @@ MIGRATIONS: Sequence[Sequence[str]] = (
     ),
     # Inconclusive only because processes hold the GPU.
     ("ALTER TABLE verdicts ADD COLUMN held INTEGER",),
+    (
+        # The numbers of a measure in a run are one value: `series.packed`. A device has the last
+        # run that it is named in.
+        "CREATE TABLE series (night INTEGER, measure INTEGER, numbers BLOB NOT NULL,"
+        " PRIMARY KEY (night, measure))",
+        "INSERT INTO series SELECT night, measure, packed(host, device, value) FROM numbers"
+        " GROUP BY night, measure",
+        "ALTER TABLE devices ADD COLUMN night INTEGER NOT NULL DEFAULT 0",
+        "UPDATE devices SET night = coalesce((SELECT max(id) FROM nights), 0)",
+        "DROP TABLE numbers",
+    ),
 )
 
 
@@ -224,6 +237,7 @@ def _known(database: sqlite3.Connection, path: Path) -> int:
 
 def _migrate(database: sqlite3.Connection) -> None:
     """Run each missing step and set its number in one transaction."""
+    series.register(database)
     for number, statements in enumerate(MIGRATIONS, 1):
         with transaction(database):
             # Read within the transaction: another process may have migrated it meanwhile.

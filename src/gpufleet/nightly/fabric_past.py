@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
@@ -10,11 +9,11 @@ from typing import Any
 from gpufleet.host_state.counters import Growth
 from gpufleet.model.text import natural
 
-from . import port_states, versions
+from . import columns, port_states, versions
 from .drift import NOT_THERE
 from .fabric_history import recorded_bandwidths, recorded_tests
 from .history import COUNTERS, History, RecordedRun
-from .port_errors import LOAD, growths
+from .port_errors import END, LOAD, growths
 from .port_states import PORTS
 from .retention import read_time
 
@@ -99,19 +98,13 @@ def _errors(
 ) -> dict[tuple[str, str], list[list[Growth]]]:
     """The growth of the counters of hosts with one that changed, by port or GPU; most never do."""
     seconds = [read_time(night.started).timestamp() for night in nights]
-    changed = history.rows(
-        "SELECT DISTINCT h.name FROM (SELECT host FROM numbers"
-        " WHERE night IN (SELECT value FROM json_each(?)) AND measure IN (SELECT id FROM measures"
-        " WHERE name LIKE '%.reading' AND name NOT LIKE ?)"
-        " GROUP BY measure, host, device HAVING min(value) < max(value)) n"
-        " JOIN hosts h ON h.id = n.host WHERE h.name = coalesce(?, h.name)",
-        json.dumps([night.id for night in nights]),
-        f"{LOAD}.%",
-        host,
+    changed = columns.changed(
+        history, nights, lambda name: name.endswith(END) and name != f"{LOAD}{END}"
     )
     found: dict[tuple[str, str], list[list[Growth]]] = {}
-    for (name,) in changed:
-        found |= growths(history.numbers(nights, COUNTERS, name), seconds)
+    for name in sorted(changed):
+        if host in {None, name}:
+            found |= growths(history.numbers(nights, COUNTERS, name), seconds)
     return found
 
 

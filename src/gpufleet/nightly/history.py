@@ -155,7 +155,7 @@ class History:
             removed_tests = fabric_history.remove(base, tests)
             if old == "[]" and not removed_tests:
                 return 0
-            for table in ("looks", "verdicts", "numbers", "words"):
+            for table in ("looks", "verdicts", "series", "words"):
                 base.execute(f"DELETE FROM {table} WHERE {_NIGHTS}", (old,))
             deleted = base.execute(
                 "DELETE FROM nights WHERE id IN (SELECT value FROM json_each(?))", (old,)
@@ -444,8 +444,8 @@ _EXPLAINED = "(SELECT name FROM checks WHERE id = v.explained)"
 _USED = {
     "hosts": "SELECT host FROM looks UNION SELECT host FROM fabric_members",
     "checks": 'SELECT "check" FROM verdicts',
-    "measures": "SELECT measure FROM numbers UNION SELECT measure FROM words",
-    "devices": "SELECT device FROM numbers",
+    "measures": "SELECT measure FROM series UNION SELECT measure FROM words",
+    "devices": "SELECT id FROM devices WHERE night >= (SELECT min(id) FROM nights)",
     "texts": "SELECT text FROM words UNION SELECT cause FROM verdicts WHERE cause IS NOT NULL"
     " UNION SELECT remedy FROM verdicts WHERE remedy IS NOT NULL",
 }

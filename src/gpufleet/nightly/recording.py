@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from gpufleet.model.sections.cuda import ContentsRead
 from gpufleet.model.verdict import CheckResult, Verdict
 
-from . import database
+from . import database, series
 
 if TYPE_CHECKING:
     from gpufleet.verification.session import HostRun, Session
@@ -88,19 +89,18 @@ def write_run(
                 for name, check in _checks(session.hosts)
             ),
         )
+        numbers: dict[int, dict[int, float]] = defaultdict(dict)
+        for name, measure, value in rows:
+            if not isinstance(value, str):
+                device, end = split[measure]
+                numbers[names[end]][series.card(hosts[name], devices[device])] = value
         base.executemany(
-            "INSERT INTO numbers VALUES (?, ?, ?, ?, ?)",
-            (
-                (
-                    night,
-                    names[split[measure][1]],
-                    hosts[name],
-                    devices[split[measure][0]],
-                    value,
-                )
-                for name, measure, value in rows
-                if not isinstance(value, str)
-            ),
+            "INSERT INTO series VALUES (?, ?, ?)",
+            ((night, measure, series.packed(values)) for measure, values in numbers.items()),
+        )
+        base.executemany(
+            "UPDATE devices SET night = ? WHERE id = ?",
+            ((night, device) for device in devices.values()),
         )
         base.executemany(
             "INSERT INTO words VALUES (?, ?, ?, ?)",
