@@ -17,9 +17,11 @@ from gpufleet.report import rendering
 from tests.faults.catalogue import faults
 
 ROOT = Path(__file__).resolve().parents[1]
+# Each takes part of a second to make, and every worker of pytest makes them.
+PAGES = dict(pages())
 
 
-@pytest.mark.parametrize(("path", "text"), list(pages()), ids=lambda value: str(value)[-30:])
+@pytest.mark.parametrize(("path", "text"), PAGES.items(), ids=lambda value: str(value)[-30:])
 def test_generated_documents_are_up_to_date(path: Path, text: str) -> None:
     assert path.read_text() == text, "run './gpufleet docs'"
 
@@ -41,7 +43,7 @@ def test_the_threat_model_names_tests_that_there_are() -> None:
 HANDWRITTEN = [
     path
     for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/**/*.md")))
-    if path not in dict(pages())
+    if path not in PAGES
 ]
 WORDS_OF_A_CELL = 12
 
