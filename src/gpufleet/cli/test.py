@@ -104,6 +104,8 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
         return 0
     require({**LAB, **COMPILER, **ALERTS, **(VM if options.tier == "all" else {})})
     require_browser()
+    # Tests start Python thousands of times: without its cache each start compiles the package.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     if part:
         return run_shard(part, commit, rest)
     tier = TIERS[options.tier]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sqlite3
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -29,6 +28,8 @@ CODES = (
     Verdict.PASS,
     Verdict.NOT_DECLARED,
 )
+# What a measure may be of, other than of its host.
+_OWNERS = {"gpu", "nvlink", "port"}
 _CODE = {verdict.value: code for code, verdict in enumerate(CODES)}
 
 
@@ -131,8 +132,9 @@ def ids(base: sqlite3.Connection, table: str, texts: Iterable[str]) -> dict[str,
 
 def split_measure(measure: str) -> tuple[str, str]:
     """Split a measure's name into device (`gpu.GPU-<uuid>`, `port.<guid>`, none) and the rest."""
-    found = re.fullmatch(r"((?:gpu|nvlink|port)\.[^.]+)\.(.+)", measure)
-    return (found[1], found[2]) if found else ("", measure)
+    kind, _, rest = measure.partition(".")
+    owner, _, name = rest.partition(".")
+    return (f"{kind}.{owner}", name) if kind in _OWNERS and owner and name else ("", measure)
 
 
 def _checks(hosts: Iterable[HostRun]) -> Iterator[tuple[str, CheckResult]]:
