@@ -266,7 +266,10 @@ def steps() -> Sequence[tuple[int, str]]:
         for number, statements in enumerate(database.MIGRATIONS)
         if number
         for statement in (
-            *(each.partition("(")[0] for each in statements),
+            *(
+                each.partition("(")[0] if isinstance(each, str) else "INSERT INTO series"
+                for each in statements
+            ),
             f"PRAGMA user_version = {number + 1}",
         )
     ]
@@ -291,7 +294,9 @@ def test_a_killed_migration_leaves_the_former_schema_and_the_next_run_finishes_i
             INSERT INTO nights VALUES (1, '2026-11-01T03:00:00Z', '', 'nightly');
             INSERT INTO hosts VALUES (1, 'gpu01'); INSERT INTO checks VALUES (1, 'gpu.smi');
             INSERT INTO looks VALUES (1, 1, 0);
-            INSERT INTO verdicts (night, "check", host, verdict) VALUES (1, 1, 1, 0)
+            INSERT INTO verdicts (night, "check", host, verdict) VALUES (1, 1, 1, 0);
+            INSERT INTO measures VALUES (1, 'a.tflops'); INSERT INTO devices VALUES (1, '');
+            INSERT INTO numbers VALUES (1, 1, 1, 1, 50.5)
             """)
     before = schema(path)
     killed(path, where, 1)
@@ -300,6 +305,7 @@ def test_a_killed_migration_leaves_the_former_schema_and_the_next_run_finishes_i
         record_fabric_test(history, pairs(1, 390.0))
         history.record(session(2, host("gpu01", x="FAIL: broken")))
         assert history.letters(history.nights()) == {"gpu01": "FF"}
+        assert history.numbers(history.nights(), "*") == {("gpu01", "a.tflops"): [50.5, None]}
         assert len(recorded_tests(history)) == 1
     assert schema(path)[0] == len(database.MIGRATIONS)
 

@@ -20,6 +20,7 @@ from gpufleet.probe.holders import OWN_RUN
 from gpufleet.probe.host import Host
 from gpufleet.probe.sections.compute import section_compute
 from gpufleet.workload import toolkit_run
+from gpufleet.workload.entries import RUNNING
 from gpufleet.workload.exactness import ExactProduct
 from gpufleet.workload.toolkit_run import through_toolkit
 from tests.support import stand_ins
@@ -210,6 +211,18 @@ def test_a_stage_that_hangs_is_abandoned(libraries: tuple[Path, Path]) -> None:
     assert found["cublas"][0]["error"].startswith("no answer within")
     assert found["cublas"][0]["hung"]
     assert found["cudnn"][0]["wrong"] == 0
+
+
+def test_the_own_error_of_a_stage_that_does_not_end_is_no_missing_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    error = "libnvrtc.so.11.2: cannot open shared object file"
+    ended = ({"error": error, "mapped": []}, "no answer within 4 s", True)
+    monkeypatch.setattr(toolkit_run, "in_process", lambda *_: ended)
+    stages = toolkit_run.Run(SimpleNamespace(toolkit="/usr/local/cuda-11.8", deadline=60, budget=1))
+    monkeypatch.setattr(stages, "report", lambda **_: None)
+    found = stages.stage("nvrtc", {"ran": [], "error": RUNNING})
+    assert (found["error"], found["hung"], stages.ended) == (error, False, "hung")
 
 
 @pytest.mark.parametrize(

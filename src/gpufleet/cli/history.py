@@ -228,8 +228,9 @@ def document(history: History, options: argparse.Namespace) -> Document:
         ):
             hosts[host]["checks"][check] = _check(results)
     if options.measure or (options.host and not options.check):
+        named = [options.host] if options.host else None
         for (host, name), numbers in sorted(
-            history.numbers(nights, options.measure or "*", options.host).items()
+            history.numbers(nights, options.measure or "*", named).items()
         ):
             hosts[host]["measures"][name] = numbers
     if options.measure or options.check:

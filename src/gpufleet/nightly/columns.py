@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
 from fnmatch import translate
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -16,55 +17,74 @@ if TYPE_CHECKING:
 
 
 def numbers(
-    history: History, nights: Sequence[RecordedRun], named: str, host: str | None
+    history: History,
+    nights: Sequence[RecordedRun],
+    named: str,
+    hosts: Collection[str] | None = None,
 ) -> dict[tuple[str, str], list[float | None]]:
-    """By host and measure (`named`: a pattern), the number in each of these runs."""
-    hosts, devices = (
+    """By host and measure (`named`: a pattern), the number in each of these runs.
+
+    `hosts`: those whose numbers are read; of all without it.
+    """
+    host_names, devices = (
         dict(history.rows(f"SELECT id, name FROM {table}")) for table in ("hosts", "devices")
     )
-    only = next((number for number, name in hosts.items() if name == host), None)
-    if host and only is None:
-        return {}
+    ids = _ids(host_names, hosts)
     matches = re.compile(translate(named)).match
     found: dict[tuple[str, str], list[float | None]] = {}
     for measure, name in _measures(history, named).items():
-        for card, line in series.lines(_columns(history, nights, measure, only)):
+        for card, line in series.lines(_columns(history, nights, measure, ids)):
             device = devices[series.device_of(card)]
             full = f"{device}.{name}" if device else name
             if matches(full):
-                found[hosts[series.host_of(card)], full] = list(line)
+                found[host_names[series.host_of(card)], full] = list(line)
     return found
 
 
 def changed(
-    history: History, nights: Sequence[RecordedRun], is_meant: Callable[[str], bool]
+    history: History,
+    nights: Sequence[RecordedRun],
+    is_meant: Callable[[str], bool],
+    hosts: Collection[str] | None = None,
 ) -> set[str]:
-    """The hosts with a number that is not the same in all of these runs.
+    """The hosts with a number that is not the same in all of these runs, of all hosts or some.
 
     `is_meant`: whether a measure counts, by its name without device.
     """
-    hosts = dict(history.rows("SELECT id, name FROM hosts"))
+    names = dict(history.rows("SELECT id, name FROM hosts"))
+    ids = _ids(names, hosts)
     return {
-        hosts[series.host_of(card)]
+        names[series.host_of(card)]
         for measure, name in history.rows("SELECT id, name FROM measures")
         if is_meant(name)
-        for card in series.changed(_columns(history, nights, measure))
+        for card in series.changed(_columns(history, nights, measure, ids))
     }
 
 
+def _ids(names: Mapping[int, str], hosts: Collection[str] | None) -> set[int] | None:
+    return None if hosts is None else {key for key, name in names.items() if name in hosts}
+
+
 def _columns(
-    history: History, nights: Sequence[RecordedRun], measure: int, host: int | None = None
+    history: History,
+    nights: Sequence[RecordedRun],
+    measure: int,
+    hosts: Collection[int] | None = None,
 ) -> list[series.Column]:
-    """The numbers of a measure in each of these runs, of all hosts or one."""
-    known: dict[int, bytes] = dict(
-        history.rows(
-            "SELECT night, numbers FROM series"
-            " WHERE night IN (SELECT value FROM json_each(?)) AND measure = ?",
-            json.dumps([night.id for night in nights]),
-            measure,
-        )
-    )
-    return [series.unpacked(known.get(night.id), host) for night in nights]
+    """The numbers of a measure in each of these runs, of all hosts or some."""
+    some = "" if hosts is None else " AND block IN (SELECT value FROM json_each(?))"
+    blocks = [] if hosts is None else [json.dumps(sorted(set(map(series.block_of, hosts))))]
+    values: dict[int, list[bytes]] = defaultdict(list)
+    for night, value in history.rows(
+        "SELECT night, numbers FROM series"
+        f" WHERE night IN (SELECT value FROM json_each(?)) AND measure = ?{some}"
+        " ORDER BY night, block",
+        json.dumps([night.id for night in nights]),
+        measure,
+        *blocks,
+    ):
+        values[night].append(value)
+    return [series.column(values[night.id], hosts) for night in nights]
 
 
 def texts(

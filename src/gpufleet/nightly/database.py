@@ -7,7 +7,7 @@ one transaction in the write-ahead log, so a killed run or a full disk leaves th
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
@@ -22,10 +22,13 @@ _HEADER = b"SQLite format 3\0"
 # How long to wait for another writer.
 BUSY_TIMEOUT_S = 30
 
-# The statements from each schema to the next: append, never edit; other releases read the file.
+Step = str | Callable[[sqlite3.Connection], None]
+
+# The steps from each schema to the next, statements or functions: append, never edit; other
+# releases read the file.
 # Small integers without foreign keys keep five million verdicts at some 15 bytes each. A night is
 # appended to each table and pruned at its beginning; each key begins with what queries select by.
-MIGRATIONS: Sequence[Sequence[str]] = (
+MIGRATIONS: Sequence[Sequence[Step]] = (
     (
         "CREATE TABLE nights (id INTEGER PRIMARY KEY, started TEXT NOT NULL,"
         " finished TEXT NOT NULL, kind TEXT NOT NULL)",
@@ -71,12 +74,11 @@ MIGRATIONS: Sequence[Sequence[str]] = (
     # Inconclusive only because processes hold the GPU.
     ("ALTER TABLE verdicts ADD COLUMN held INTEGER",),
     (
-        # The numbers of a measure in a run are one value: `series.packed`. A device has the last
-        # run that it is named in.
-        "CREATE TABLE series (night INTEGER, measure INTEGER, numbers BLOB NOT NULL,"
-        " PRIMARY KEY (night, measure))",
-        "INSERT INTO series SELECT night, measure, packed(host, device, value) FROM numbers"
-        " GROUP BY night, measure",
+        # The numbers of a measure in a run are one value for each block of hosts. A device has the
+        # last run that it is named in.
+        "CREATE TABLE series (night INTEGER, measure INTEGER, block INTEGER,"
+        " numbers BLOB NOT NULL, PRIMARY KEY (night, measure, block))",
+        series.convert,
         "ALTER TABLE devices ADD COLUMN night INTEGER NOT NULL DEFAULT 0",
         "UPDATE devices SET night = coalesce((SELECT max(id) FROM nights), 0)",
         "DROP TABLE numbers",
@@ -237,12 +239,14 @@ def _known(database: sqlite3.Connection, path: Path) -> int:
 
 def _migrate(database: sqlite3.Connection) -> None:
     """Run each missing step and set its number in one transaction."""
-    series.register(database)
     for number, statements in enumerate(MIGRATIONS, 1):
         with transaction(database):
             # Read within the transaction: another process may have migrated it meanwhile.
             if database.execute("PRAGMA user_version").fetchone()[0] < number:
-                for statement in statements:
-                    database.execute(statement)
+                for step in statements:
+                    if callable(step):
+                        step(database)
+                    else:
+                        database.execute(step)
                 database.execute(f"PRAGMA application_id = {APPLICATION}")
                 database.execute(f"PRAGMA user_version = {number}")

@@ -99,13 +99,12 @@ def _errors(
     """The growth of the counters of hosts with one that changed, by port or GPU; most never do."""
     seconds = [read_time(night.started).timestamp() for night in nights]
     changed = columns.changed(
-        history, nights, lambda name: name.endswith(END) and name != f"{LOAD}{END}"
+        history,
+        nights,
+        lambda name: name.endswith(END) and name != f"{LOAD}{END}",
+        None if host is None else {host},
     )
-    found: dict[tuple[str, str], list[list[Growth]]] = {}
-    for name in sorted(changed):
-        if host in {None, name}:
-            found |= growths(history.numbers(nights, COUNTERS, name), seconds)
-    return found
+    return growths(history.numbers(nights, COUNTERS, changed), seconds)
 
 
 def tests_past(history: History, last: int, host: str | None = None) -> list[Document]:

@@ -15,7 +15,7 @@ import json
 import math
 import sqlite3
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -315,10 +315,10 @@ class History:
         return _by_check(rows, nights)
 
     def numbers(
-        self, nights: list[RecordedRun], named: str, host: str | None = None
+        self, nights: list[RecordedRun], named: str, hosts: Collection[str] | None = None
     ) -> dict[tuple[str, str], list[float | None]]:
-        """By host and measure (`named`: a pattern), the number in each of these runs."""
-        return columns.numbers(self, nights, named, host)
+        """By host and measure (a pattern), the number in each of these runs; of some hosts."""
+        return columns.numbers(self, nights, named, hosts)
 
     def texts(
         self, nights: list[RecordedRun], measure: str, host: str | None = None

@@ -96,8 +96,12 @@ def write_run(
                 device, end = split[measure]
                 numbers[names[end]][series.card(hosts[name], devices[device])] = value
         base.executemany(
-            "INSERT INTO series VALUES (?, ?, ?)",
-            ((night, measure, series.packed(values)) for measure, values in numbers.items()),
+            "INSERT INTO series VALUES (?, ?, ?, ?)",
+            (
+                (night, measure, block, value)
+                for measure, values in numbers.items()
+                for block, value in series.packed(values)
+            ),
         )
         base.executemany(
             "UPDATE devices SET night = ? WHERE id = ?",

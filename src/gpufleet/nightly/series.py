@@ -1,9 +1,9 @@
-"""The numbers of one measure in one run, of all cards, as one value in the file of the history.
+"""The numbers of one measure in one run, of some hosts, as one value in the file of the history.
 
-Runs are read by measure, for all of their cards or for one host: as rows, each number costs a line
-of a query, and its keys as much space as itself twice. A value has the cards in ascending order,
-then their numbers, both as 64 bits little-endian, compressed: most counters stay as they are. The
-compression has a checksum, so that a damaged value is not read as other numbers.
+As rows, each number costs a line of a query, and keys of twice its own size. A value has the cards
+in ascending order, then their numbers, both as 64 bits little-endian, compressed: most counters
+stay as they are. The compression has a checksum, so that a damaged value is not read as other
+numbers. Hosts are divided into blocks, since people ask for all of them, and for one of them.
 """
 
 from __future__ import annotations
@@ -12,13 +12,15 @@ import math
 import sqlite3
 import zlib
 from array import array
-from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, groupby
 from typing import NamedTuple
 
 # A card is one number: the id of its host, and that of the device in these bits.
 DEVICE_BITS = 32
+# So many hosts with ids in a row are a block.
+BLOCK_HOSTS = 32
 # The fastest of zlib's levels; the others save a tenth.
 _LEVEL = 1
 
@@ -45,27 +47,50 @@ def device_of(number: int) -> int:
     return number & (1 << DEVICE_BITS) - 1
 
 
-def packed(values: Mapping[int, float]) -> bytes:
-    """The numbers by card as one value; what is not finite is left out."""
-    known = sorted((key, value) for key, value in values.items() if math.isfinite(value))
-    cards, numbers = array("q", (key for key, _ in known)), array("d", (each for _, each in known))
-    return zlib.compress(cards.tobytes() + numbers.tobytes(), _LEVEL)
+def block_of(host: int) -> int:
+    """The block that has a host."""
+    return host // BLOCK_HOSTS
 
 
-def unpacked(value: object, host: int | None = None) -> Column:
-    """The cards and numbers of a value, of all hosts or one; none of a missing or damaged one."""
-    column = Column(array("q"), array("d"))
-    try:
-        raw = zlib.decompress(value) if isinstance(value, bytes) else b""
-        half = len(raw) // 2
-        column.cards.frombytes(raw[:half])
-        column.numbers.frombytes(raw[half:])
-    except (zlib.error, ValueError):
-        return Column(array("q"), array("d"))
-    if host is None:
-        return column
-    begin, end = (bisect_left(column.cards, card(each, 0)) for each in (host, host + 1))
-    return Column(column.cards[begin:end], column.numbers[begin:end])
+def packed(values: Mapping[int, float]) -> list[tuple[int, bytes]]:
+    """(block, value) of the numbers by card; what is not finite is left out."""
+    blocks: dict[int, list[tuple[int, float]]] = defaultdict(list)
+    for key in sorted(values):
+        if math.isfinite(values[key]):
+            blocks[block_of(host_of(key))].append((key, values[key]))
+    return [
+        (
+            block,
+            zlib.compress(
+                array("q", [key for key, _ in known]).tobytes()
+                + array("d", [number for _, number in known]).tobytes(),
+                _LEVEL,
+            ),
+        )
+        for block, known in blocks.items()
+    ]
+
+
+def column(values: Iterable[object], hosts: Collection[int] | None = None) -> Column:
+    """The cards and numbers of blocks, of all hosts or some; a damaged value has none."""
+    found = Column(array("q"), array("d"))
+    for value in values:
+        cards, numbers = array("q"), array("d")
+        try:
+            raw = zlib.decompress(value) if isinstance(value, bytes) else b""
+            cards.frombytes(raw[: len(raw) // 2])
+            numbers.frombytes(raw[len(raw) // 2 :])
+        except (zlib.error, ValueError):
+            continue
+        if hosts is None:
+            found.cards.extend(cards)
+            found.numbers.extend(numbers)
+            continue
+        for key, number in zip(cards, numbers, strict=True):
+            if host_of(key) in hosts:
+                found.cards.append(key)
+                found.numbers.append(number)
+    return found
 
 
 def lines(columns: Sequence[Column]) -> Iterator[tuple[int, tuple[float | None, ...]]]:
@@ -80,33 +105,37 @@ def changed(columns: Iterable[Column]) -> set[int]:
     first: dict[int, float] = {}
     found: set[int] = set()
     before = Column(array("q"), array("d"))
-    for column in columns:
+    for each in columns:
         # Most nights are as the night before.
-        if column != before:
+        if each != before:
             found.update(
                 key
-                for key, number in zip(*column, strict=True)
+                for key, number in zip(*each, strict=True)
                 if first.setdefault(key, number) != number
             )
-        before = column
+        before = each
     return found
 
 
-class _Packed:
-    """An aggregate function of SQLite: `packed` of a card's host, device and number."""
+def convert(database: sqlite3.Connection) -> None:
+    """Make values of the rows of former releases, whose table is `numbers`.
 
-    def __init__(self) -> None:
-        self.values: dict[int, float] = {}
-
-    def step(self, host: int, device: int, value: object) -> None:
-        # A damaged file may have a text there.
-        if isinstance(value, float | int):
-            self.values[card(host, device)] = value
-
-    def finalize(self) -> bytes:
-        return packed(self.values)
-
-
-def register(database: sqlite3.Connection) -> None:
-    """Give a connection the aggregate function `packed(host, device, value)`."""
-    database.create_aggregate("packed", 3, _Packed)  # type: ignore[arg-type]
+    A damaged file may have anything in a row: what is no number of a card is left out.
+    """
+    rows = database.execute(
+        "SELECT night, measure, host, device, value FROM numbers ORDER BY night, measure"
+    )
+    for (night, measure), group in groupby(rows, lambda row: row[:2]):
+        values = {
+            card(host, device): float(value)
+            for *_, host, device, value in group
+            if isinstance(value, int | float)
+            and isinstance(host, int)
+            and isinstance(device, int)
+            and 0 <= host < 1 << (63 - DEVICE_BITS)
+            and 0 <= device < 1 << DEVICE_BITS
+        }
+        database.executemany(
+            "INSERT INTO series VALUES (?, ?, ?, ?)",
+            ((night, measure, block, value) for block, value in packed(values)),
+        )

@@ -98,11 +98,11 @@ class Run:
         self.mapped |= set(reported.pop("mapped", []))
         if ended and self.ended != "hung":
             self.ended = "hung" if hung else "failed"
-        reason = reported.pop("error", None) or ended
+        own = reported.pop("error", None)
         self.document["devices"] = reported.get("devices", self.document["devices"])
         for beside in ("disk", "fabric"):
             self.document[beside] = reported.get(beside, self.document[beside])
-        return with_reason(reported.get(name, otherwise), reason, hung=hung)
+        return with_reason(reported.get(name, otherwise), own or ended, hung=hung and not own)
 
 
 def cudnn_libraries(toolkit):

@@ -9,9 +9,10 @@ was not read (hung, denied, damaged) is never reported as healthy.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from gpufleet.host_state.driver_state import Judge
 from gpufleet.host_state.host import Host
@@ -39,6 +40,8 @@ INSPECT = "inspect the host"
 AS_ROOT = (
     "let the probe run as root: ansible_become and ansible_become_password, or sudo with --local"
 )
+
+_SILENT = re.compile(r"(TimeoutError: )?no answer\b")
 
 # What a check does to a host, for the same table. Nothing is left of it when the check has ended,
 # and nothing that others use is changed: docs/explanation/architecture.md.
@@ -258,15 +261,24 @@ def _planned(plan: Plan, kind: str, receipt_id: str) -> str | None:
     return versions.get((kind, receipt_id))
 
 
-def timed_out(what: str, error: str | None, *, hung: bool) -> Finding | None:
-    """A HUNG finding if the error is a missing answer, else None."""
-    if not hung:
+def is_hung(part: Mapping[str, Any], of: str = "") -> bool:
+    """Whether the error of a part of a section is a missing answer; `of`: how its keys begin.
+
+    Snapshots of release 1.0 say so in the words of the error alone.
+    """
+    return bool(part.get(f"{of}hung", _SILENT.match(part[f"{of}error"] or "")))
+
+
+def timed_out(what: str, part: Mapping[str, Any], of: str = "") -> Finding | None:
+    """A HUNG finding if the error of a part is a missing answer, as `is_hung`, else None."""
+    if not is_hung(part, of):
         return None
+    error = str(part[f"{of}error"])
     return Finding(
         f"{what} gave no answer: {error}",
         "on the host: check the load, processes in state D and dead network mounts; then"
         " ./gpufleet verify",
-        error or "",
+        error,
         Verdict.HUNG,
     )
 

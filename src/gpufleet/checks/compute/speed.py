@@ -17,6 +17,7 @@ from gpufleet.checks.base.registry import (
     Evidence,
     Finding,
     check,
+    is_hung,
     required,
     shortened,
     visible_gpus,
@@ -403,7 +404,7 @@ def peer(
             yield finding
         elif entry["error"]:
             about = on_cards(run, entry["error"], entry["from"], entry["to"])
-            hung = entry.get("hung", False)
+            hung = is_hung(entry)
             yield replace(run_error(f"Copying from {pair}", entry["error"], hung=hung), about=about)
         elif entry["wrong"] != 0:
             yield Finding(

@@ -14,6 +14,7 @@ from gpufleet.checks.base.registry import (
     Evidence,
     Finding,
     check,
+    is_hung,
     mig_evidence,
     no_cudnn,
     no_gpus_declared,
@@ -237,7 +238,7 @@ def device_query(
             run_error(
                 f"{where} gets no answer from the driver",
                 str(result["error"] or "cuInit was not called"),
-                hung=run["state"] == "hung" or result.get("hung", False),
+                hung=run["state"] == "hung" or is_hung(result),
             ),
             about=(subjects.GPUS,),
             entails=(subjects.stopped(toolkit["path"]),),
@@ -316,7 +317,7 @@ def gpu_results(
             yield finding
         elif entry["error"]:
             yield replace(
-                run_error(name, entry["error"], hung=entry.get("hung", False)),
+                run_error(name, entry["error"], hung=is_hung(entry)),
                 about=on_cards(run, entry["error"], entry["gpu"]),
                 entails=(f"tflops/{entry['gpu']}",),
             )
@@ -373,7 +374,7 @@ def nvrtc(plan: Plan, observed: Sections, tested: ToolkitRun) -> Iterator[Findin
         yield not_reported(toolkit, run, "The rest")
     repair = provision(plan, *toolkit_at(plan, toolkit["path"]))
     if result["error"]:
-        finding = run_error(where, result["error"], hung=result.get("hung", False))
+        finding = run_error(where, result["error"], hung=is_hung(result))
         yield Finding(finding.cause, see("toolkit.files", repair), verdict=finding.verdict)
         return
     if not result["ptx"]:

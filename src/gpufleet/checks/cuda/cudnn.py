@@ -83,9 +83,7 @@ def _library(plan: Plan, entry: PlannedCudnn, tree: CudnnTree) -> Iterator[Findi
             )
     for found in opened:
         if found["error"]:
-            yield timed_out(
-                found["path"], found["error"], hung=found.get("hung", False)
-            ) or Finding(
+            yield timed_out(found["path"], found) or Finding(
                 f"{found['path']} cannot be opened: {found['error']}",
                 provision(plan, cudnn(entry), *toolkit_at(plan, tree["toolkit"])),
             )

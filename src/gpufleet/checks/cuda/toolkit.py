@@ -13,6 +13,7 @@ from gpufleet.checks.base.registry import (
     check,
     files_unchanged,
     found_locally,
+    is_hung,
     no_toolkits,
     not_executable,
     numbers,
@@ -46,9 +47,7 @@ def present(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
                 about=(toolkit["path"],),
             )
             continue
-        if slow := timed_out(
-            f"{toolkit['path']}/bin/nvcc", tree["nvcc_error"], hung=tree.get("nvcc_hung", False)
-        ):
+        if slow := timed_out(f"{toolkit['path']}/bin/nvcc", tree, "nvcc_"):
             yield slow
         yield from (
             Finding(
@@ -81,7 +80,7 @@ def _mismatches(toolkit: PlannedToolkit, tree: ToolkitTree) -> Iterator[str]:
         and found[2] != wanted[2]
     ):
         yield f"its version.json reports {tree['version']} where {toolkit['version']} is planned"
-    if tree["nvcc_error"] and not tree.get("nvcc_hung"):
+    if tree["nvcc_error"] and not is_hung(tree, "nvcc_"):
         yield f"its nvcc does not run: {tree['nvcc_error']}"
     elif tree["nvcc"] and numbers(tree["nvcc"])[:2] != wanted[:2]:
         yield f"its nvcc reports {tree['nvcc']}"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from gpufleet.checks.base import subjects
-from gpufleet.checks.base.registry import AS_ROOT, Evidence, Finding, no_gpus, shortened
+from gpufleet.checks.base.registry import AS_ROOT, Evidence, Finding, is_hung, no_gpus, shortened
 from gpufleet.checks.base.sections import Sections
 from gpufleet.host_state import ports as roles
 from gpufleet.host_state.ports import Port
@@ -104,7 +104,7 @@ def _unread(network: Network) -> Iterator[Finding]:
                 f"{device['name']} gave no values: {device['error']}",
                 "on the host: look for its messages (dmesg | grep -i -e mlx5 -e infiniband); where"
                 " its firmware hangs, only a reboot or a power cycle helps",
-                verdict=Verdict.HUNG if device.get("hung") else Verdict.INCONCLUSIVE,
+                verdict=Verdict.HUNG if is_hung(device) else Verdict.INCONCLUSIVE,
                 about=(subjects.rdma(device["name"]),),
             )
     closed = [

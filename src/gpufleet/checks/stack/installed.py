@@ -149,9 +149,7 @@ def python(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
         name, start = stack["name"], required(found["start"], "a stack's start")
         repair = provision(plan, *parts_of(plan, stack))
         if start["error"]:
-            yield timed_out(
-                f"The Python of {name}", start["error"], hung=start.get("hung", False)
-            ) or Finding(
+            yield timed_out(f"The Python of {name}", start) or Finding(
                 f"The Python of {name} does not start: {start['error']}",
                 repair,
                 start["error"],

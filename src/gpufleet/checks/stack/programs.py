@@ -227,7 +227,7 @@ def compiled(
         )
     elif result["error"]:
         yield (
-            timed_out(f"{compiler} of {name}", result["error"], hung=result.get("hung", False))
+            timed_out(f"{compiler} of {name}", result)
             or busy_finding(
                 f"{compiler} of {name}", result["error"], observed, device=result["device"]
             )

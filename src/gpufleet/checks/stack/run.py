@@ -86,7 +86,7 @@ def libraries(plan: Plan, observed: Sections, run: Ran[Loader]) -> Iterator[Find
         )
     elif binding["error"]:
         what = f"Loading the libraries of {stack['name']}"
-        yield timed_out(what, binding["error"], hung=binding.get("hung", False)) or Finding(
+        yield timed_out(what, binding) or Finding(
             f"{stack['name']} is bound to a library that cannot be loaded with all its"
             f" symbols: {binding['error'].splitlines()[0]}",
             repair,
