@@ -95,9 +95,15 @@ def column(values: Iterable[object], hosts: Collection[int] | None = None) -> Co
 
 def lines(columns: Sequence[Column]) -> Iterator[tuple[int, tuple[float | None, ...]]]:
     """Each card with its number in each of these columns."""
-    by_card = [dict(zip(*each, strict=True)) for each in columns]
-    cards = list(dict.fromkeys(chain.from_iterable(by_card)))
-    return zip(cards, zip(*(map(each.get, cards) for each in by_card), strict=True), strict=True)
+    cards = list(dict.fromkeys(chain.from_iterable(each.cards for each in columns)))
+    place = {key: position for position, key in enumerate(cards)}
+    rows: list[list[float | None]] = []
+    for each in columns:
+        row: list[float | None] = [None] * len(cards)
+        for key, number in zip(*each, strict=True):
+            row[place[key]] = number
+        rows.append(row)
+    return zip(cards, zip(*rows, strict=True), strict=True)
 
 
 def changed(columns: Iterable[Column]) -> set[int]:
