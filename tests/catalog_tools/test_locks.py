@@ -141,6 +141,7 @@ def test_the_command_tries_what_has_no_result(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(facts, "DATA", published.copy_of_data(tmp_path))
+    (facts.DATA / "locks" / "tensorflow.yml").unlink()
     asked: list[str] = []
 
     def attempt(each: locks.Try, today: str, *, lock_only: bool = False) -> Any:
