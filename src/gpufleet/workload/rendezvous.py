@@ -52,7 +52,7 @@ class PeerLostError(Exception):
 
 
 class KilledError(RuntimeError):
-    """A process of this side was killed by SIGKILL, which it cannot have sent itself."""
+    """A process of this side was killed by SIGKILL, as the kernel does where memory is short."""
 
 
 def lost(error):

@@ -41,6 +41,7 @@ AS_ROOT = (
     "let the probe run as root: ansible_become and ansible_become_password, or sudo with --local"
 )
 
+# How release 1.0 writes that a part gave no answer; `torch.compile` has the class before it.
 _SILENT = re.compile(r"(TimeoutError: )?no answer\b")
 
 # What a check does to a host, for the same table. Nothing is left of it when the check has ended,
