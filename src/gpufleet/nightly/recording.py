@@ -28,9 +28,9 @@ CODES = (
     Verdict.PASS,
     Verdict.NOT_DECLARED,
 )
+_CODE = {verdict.value: code for code, verdict in enumerate(CODES)}
 # What a measure may be of, other than of its host.
 _OWNERS = {"gpu", "nvlink", "port"}
-_CODE = {verdict.value: code for code, verdict in enumerate(CODES)}
 
 
 def write_run(

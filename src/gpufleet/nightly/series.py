@@ -95,15 +95,15 @@ def column(values: Iterable[object], hosts: Collection[int] | None = None) -> Co
 
 def lines(columns: Sequence[Column]) -> Iterator[tuple[int, tuple[float | None, ...]]]:
     """Each card with its number in each of these columns."""
-    cards = list(dict.fromkeys(chain.from_iterable(each.cards for each in columns)))
+    cards = dict.fromkeys(chain.from_iterable(each.cards for each in columns))
     place = {key: position for position, key in enumerate(cards)}
     rows: list[list[float | None]] = []
     for each in columns:
-        row: list[float | None] = [None] * len(cards)
+        row: list[float | None] = [None] * len(place)
         for key, number in zip(*each, strict=True):
             row[place[key]] = number
         rows.append(row)
-    return zip(cards, zip(*rows, strict=True), strict=True)
+    return zip(place, zip(*rows, strict=True), strict=True)
 
 
 def changed(columns: Iterable[Column]) -> set[int]:

@@ -86,8 +86,8 @@ def login(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
         sets = ", ".join(f"{key}={value}" for key, value in values.items())
         yield Evidence(f"{where} sets {sets or 'none'}")
     # Release 1.0 has the reason among the files that were not read.
-    listed = [reason for reason in found.get("unread", []) if reason.endswith(REFUSED)]
-    if refused := found["refused"] if "refused" in found else next(iter(listed), None):
+    listed = (reason for reason in found.get("unread", []) if reason.endswith(REFUSED))
+    if refused := found.get("refused", next(listed, None)):
         yield Finding(
             f"The login of root was not run: {refused}; its variables are known as far as its"
             " files assign them",
