@@ -194,12 +194,12 @@ def test_nvidias_repository_gives_way_to_nothing_else(
     booted.provision(declaration, **more)
     booted.works(declaration, "570.124.06", **more)
     # The file of that entry stays, without it: only lines are removed from a `.list`.
-    assert booted.on("grep -rhs srv/nvidia /etc/apt/sources.list.d/*.list || :") == ""
+    assert booted.on("grep -rhs '^deb.*srv/nvidia' /etc/apt/sources.list.d/*.list || :") == ""
     assert booted.on("ls /etc/apt/trusted.gpg.d | grep cuda || :") == ""
     assert booted.on("apt-get update 2>&1 | grep '^[WE]:' || :") == ""
     booted.fleet.gpufleet("remove", "--driver")
     assert booted.driver_packages() == {}
-    assert booted.on("find /etc/apt -name '*gpufleet*'; grep -rls srv/nvidia /etc/apt || :") == ""
+    assert booted.on("find /etc/apt -name '*gpufleet*'; grep -rlsE '^(deb|URIs).*srv/nvidia' /etc/apt || :") == ""
 
 
 def test_the_nightly_pass_is_a_document(booted: DistributionHost, of: dict[str, str]) -> None:

@@ -114,29 +114,7 @@ def test_a_runfile_brings_the_unit_that_verify_asks_for() -> None:
 def test_apt_is_called_once_no_two_entries_contradict_each_other() -> None:
     found = places("repository_apt")
     package = next(at for at, name in enumerate(found) if "package cuda-keyring" in name)
-    lines, files = "Remove foreign source lines", "Remove foreign source files"
-    assert found.index(lines) < found.index(files) < package
-
-
-@pytest.mark.parametrize(
-    ("line", "foreign"),
-    [
-        ("deb https://x.example/compute/cuda/repos/debian12/x86_64 /", True),
-        (" deb [arch=amd64] https://x.example/compute/cuda/repos/debian12/x86_64 /", True),
-        ("\tdeb-src\thttps://x.example/compute/cuda/repos/debian12/x86_64 /", True),
-        ("# deb https://x.example/compute/cuda/repos/debian12/x86_64 /", False),
-        ("deb https://deb.debian.org/debian bookworm main", False),
-    ],
-)
-def test_a_foreign_source_goes_however_its_line_begins(line: str, foreign: bool) -> None:
-    found = {task["name"]: task for task in tasks("repository_apt")}
-    patterns = (
-        found["Find other entries of the same repository"]["ansible.builtin.find"]["contains"],
-        found["Remove foreign source lines"]["ansible.builtin.replace"]["regexp"],
-    )
-    for pattern in patterns:
-        place = pattern.replace("{{ __nvidia_driver_repository_pattern }}", "/compute/cuda/repos/")
-        assert bool(re.match(place, line)) is foreign
+    assert found.index("Disable other entries of the same repository") < package
 
 
 def test_what_dnf_brought_has_a_receipt_by_which_the_host_is_left_alone() -> None:
