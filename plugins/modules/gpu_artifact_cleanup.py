@@ -52,6 +52,7 @@ removed:
 
 import glob
 import os
+from contextlib import ExitStack
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpufleet.gpu.plugins.module_utils.file_errors import fail
@@ -82,19 +83,21 @@ def main():
     existing = [path for path in paths + params["caches"] if os.path.lexists(path)]
     if not existing or module.check_mode:
         module.exit_json(changed=bool(existing), removed=existing)
-    try:
-        state_dir = params["state_dir"]
-        # A process that downloads may have been started by another run.
-        with host_lock(state_dir, 0), host_lock(state_dir, 0, DOWNLOADS):
+    with ExitStack() as locks:
+        try:
+            # A process that downloads may have been started by another run.
+            for more in ([], [DOWNLOADS]):
+                locks.enter_context(host_lock(params["state_dir"], 0, *more))
+        except StateError:
+            # The running installation removes them at its end.
+            module.exit_json(changed=False, removed=[])
+        try:
             for path in existing:
                 remove_tree(path)
             if os.path.isdir(directory) and not os.listdir(directory):
                 os.rmdir(directory)
-    except StateError:
-        # The running installation removes them at its end.
-        module.exit_json(changed=False, removed=[])
-    except OSError as error:
-        fail(module, error)
+        except (StateError, OSError) as error:
+            fail(module, error)
     module.exit_json(changed=True, removed=existing)
 
 

@@ -105,7 +105,7 @@ options:
         system of O(venv), whose files are links to them;
         M(gpufleet.gpu.gpu_artifact_cleanup) removes them.
     type: path
-    default: /var/cache/gpufleet/python
+    default: /var/cache/gpufleet/gpufleet-python
 attributes:
   check_mode: {support: full}
   diff_mode: {support: full}
@@ -147,7 +147,6 @@ packages:
 
 import glob
 import os
-import shutil
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpufleet.gpu.plugins.module_utils.file_errors import fail
@@ -299,7 +298,7 @@ def install(module, installation, state, lock):
     # Only now: until the receipt stands, the next run may need the downloads. Where the environment
     # shares its files with the cache, they cost nothing, and the next stack may need them.
     if not same_filesystem(params["venv"], params["cache"]):
-        shutil.rmtree(params["cache"], ignore_errors=True)
+        remove_tree(params["cache"])
     return packages
 
 
@@ -416,7 +415,7 @@ def main():
             "library_dir": {"type": "path"},
             "binding": {"type": "str", "default": ""},
             "activation": {"type": "path", "required": True},
-            "cache": {"type": "path", "default": "/var/cache/gpufleet/python"},
+            "cache": {"type": "path", "default": "/var/cache/gpufleet/gpufleet-python"},
             "repair": OPTION,
             "state_dir": {"type": "path", "default": "/var/lib/gpufleet"},
         },

@@ -42,7 +42,7 @@ options:
   cache:
     description: Where downloads are kept during the installation.
     type: path
-    default: /var/cache/gpufleet/python
+    default: /var/cache/gpufleet/gpufleet-python
 attributes:
   check_mode: {support: full}
   diff_mode: {support: none}
@@ -160,7 +160,7 @@ def main():
             "uv": {"type": "path", "required": True},
             "index_url": {"type": "str", "default": "", "no_log": True},
             "wheelhouse": {"type": "str", "default": ""},
-            "cache": {"type": "path", "default": "/var/cache/gpufleet/python"},
+            "cache": {"type": "path", "default": "/var/cache/gpufleet/gpufleet-python"},
             "state_dir": {"type": "path", "default": "/var/lib/gpufleet"},
         },
         supports_check_mode=True,

@@ -29,7 +29,8 @@ def test_only_the_host_that_differs_is_provisioned_and_has_the_reason(fleet: Fle
     entered = fleet.on("lab2", ANSIBLE)
     assert int(entered) > 0
     # Damage, and what a run leaves that is killed at its last moment: all stands, uncleared.
-    fleet.on("lab1", f"truncate -s 9 {TOOLKIT}/version.json; mkdir -p /var/cache/gpufleet/python")
+    downloads = "/var/cache/gpufleet/gpufleet-python"
+    fleet.on("lab1", f"truncate -s 9 {TOOLKIT}/version.json; mkdir -p {downloads}")
     done = fleet.gpufleet("provision")
     (reported,) = [line for line in done.stderr.splitlines() if "Ansible runs on" in line]
     assert reported.startswith("Ansible runs on lab1: repair toolkit 11.8: changed since")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -20,10 +21,12 @@ def place(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def clear(run: Run, place: Path, check: bool = False) -> dict[str, Any]:
+def clear(
+    run: Run, place: Path, check: bool = False, module: ModuleType | None = None
+) -> dict[str, Any]:
     """Run the module."""
     return run(
-        load("gpu_artifact_cleanup"),
+        module or load("gpu_artifact_cleanup"),
         check,
         directory=place / "artifacts",
         files=["run", "tar"],
@@ -56,3 +59,17 @@ def test_nothing_is_taken_from_an_installation_at_work(run: Run, place: Path) ->
         fcntl.flock(held, fcntl.LOCK_EX)
         assert not clear(run, place)["changed"]
     assert (place / "artifacts" / "run").exists()
+
+
+def test_what_cannot_be_removed_is_named(
+    run: Run, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = load("gpu_artifact_cleanup")
+
+    def kept(path: str) -> None:
+        raise module.StateError(f"nfs is mounted at {path}/x")
+
+    monkeypatch.setattr(module, "remove_tree", kept)
+    answer = clear(run, place, module=module)
+    assert answer["failed"]
+    assert "nfs is mounted at" in answer["msg"]

@@ -304,7 +304,7 @@ def test_what_is_ansible_s_goes_there(fleet: Fleet, tmp_path: Path) -> None:
 def test_what_a_killed_run_left_is_cleared_away(fleet: Fleet) -> None:
     snapshot = fleet.snapshots["gpu01"]
     assert snapshot
-    section(snapshot, "receipts")["caches"] = ["/var/cache/gpufleet/python"]
+    section(snapshot, "receipts")["caches"] = ["/var/cache/gpufleet/gpufleet-python"]
     assert fleet.converge().ran == ["gpu01"]
 
 

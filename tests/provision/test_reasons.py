@@ -81,7 +81,7 @@ def left_runfile(host: Row) -> None:
 
 
 def left_cache(host: Row) -> None:
-    section(host, "receipts")["caches"] = ["/var/cache/gpufleet/python"]
+    section(host, "receipts")["caches"] = ["/var/cache/gpufleet/gpufleet-python"]
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def left_cache(host: Row) -> None:
         ),
         (
             left_cache,
-            "clear /var/cache/gpufleet/python: an installation was stopped before its end",
+            "clear /var/cache/gpufleet/gpufleet-python: an installation was stopped before its end",
         ),
     ],
 )

@@ -161,7 +161,7 @@ def leftover_caches(host):
     """What is only needed while something is being installed, and was left behind."""
     return [
         path
-        for location in ("artifacts/*", "python")
+        for location in ("artifacts/*", "gpufleet-python")
         for path in host.glob("/var/cache/gpufleet/" + location)
     ]
 
