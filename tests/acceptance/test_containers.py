@@ -72,27 +72,36 @@ def test_check_mode_says_all_of_it_and_changes_nothing(
 
 
 @pytest.mark.parametrize(
-    ("damage", "words_said"),
+    ("damage", "more", "words_said"),
     [
         pytest.param(
-            *("echo '{\"a\": 1,}' >/etc/docker/daemon.json", "daemon.json is not valid JSON"),
+            "echo '{\"a\": 1,}' >/etc/docker/daemon.json", {}, "daemon.json is not valid JSON",
             id="daemon.json damaged",
         ),
         pytest.param(
-            *("true", "accepted is 0000000000000000000000000000000000000000"),
-            id="key rotated",
-            marks=pytest.mark.slow,
+            "true", {"nvidia_docker_repo_key_fingerprint": "0" * 40},
+            "accepted is 0000000000000000000000000000000000000000",
+            id="key rotated", marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "true", {"gpu_containers": {**LEGACY, "data_root": "/srv/other"}},
+            "data_root is /srv/other, but Docker keeps 1 containers",
+            id="another data root", marks=pytest.mark.slow,
         ),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_done_is_refused_and_docker_is_as_it_was(
-    fleet: Fleet, declared: dict[str, Any], theirs: str, damage: str, words_said: str
+    fleet: Fleet,
+    declared: dict[str, Any],
+    theirs: str,
+    damage: str,
+    more: dict[str, Any],
+    words_said: str,
 ) -> None:
     fleet.on("lab1", f"cp /etc/docker/daemon.json /srv/daemon.json; {damage}")
-    more = {"nvidia_docker_repo_key_fingerprint": "0" * 40} if damage == "true" else {}
     done = fleet.gpufleet("provision", *words(declared, **more), status=None)
     assert done.returncode != 0
-    assert words_said in done.stdout.replace("\n        ", " ").replace("\n", " ")
+    assert words_said in " ".join(done.stdout.split())
     fleet.on("lab1", "cp /srv/daemon.json /etc/docker/daemon.json")
     assert fleet.on("lab1", "cat /etc/docker/daemon.json").strip() == THEIRS
     fleet.on("lab1", "! dpkg -s nvidia-container-toolkit")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -197,6 +198,12 @@ def test_the_repository_that_stays_with_docker_is_named(
 # -- the engine's own process ---------------------------------------------------------------------
 
 
+def with_role_vars(task: dict[str, Any], **given: Any) -> dict[str, Any]:
+    """A task with the role's variables, and others."""
+    own = yaml.safe_load((ROLE / "vars/main.yml").read_text())
+    return {**task, "vars": {**own, **task.get("vars", {}), **given}}
+
+
 @pytest.mark.parametrize("option", ["--live-restore", "--data-root=/srv/docker", "--debug"])
 @pytest.mark.parametrize("main", [True, False])
 def test_only_options_of_the_engine_itself_are_refused(
@@ -205,7 +212,7 @@ def test_only_options_of_the_engine_itself_are_refused(
     """Any account can run a process of the engine's name."""
     names = ("Query Docker's main process", "Read its options", "Refuse conflicting Docker options")
     tasks = yaml.safe_load((ROLE / "tasks/preflight.yml").read_text())
-    tasks = [task for task in tasks if task["name"] in names]
+    tasks = [with_role_vars(task) for task in tasks if task["name"] in names]
     assert len(tasks) == len(names)
     del tasks[0]["when"]
     with subprocess.Popen(
@@ -219,6 +226,81 @@ def test_only_options_of_the_engine_itself_are_refused(
         text = played(tmp_path, tasks, status=2 if conflict else 0, PATH=path)
         it.communicate()
     assert (f"dockerd runs with {option}, and" in text) is conflict
+
+
+HAS = {"DockerRootDir": "/var/lib/docker", "Containers": 1, "Images": 2}
+
+
+@pytest.mark.parametrize(
+    ("info", "data_root", "refused"),
+    [
+        (HAS, None, ""),
+        (HAS, "/var/lib/docker/", ""),
+        ({**HAS, "DockerRootDir": "/var/lib/docker/100000.100000"}, "/var/lib/docker", ""),
+        ({**HAS, "Containers": 0, "Images": 0}, "/srv/docker", ""),
+        (HAS, "/srv/docker", "1 containers and 2 images in /var/lib/docker"),
+        ({**HAS, "Containers": 0}, "/srv/docker", "data_root is /srv/docker, but Docker keeps 0"),
+        ({**HAS, "Swarm": {"LocalNodeState": "inactive"}}, None, ""),
+        ({**HAS, "Swarm": {"LocalNodeState": ""}}, None, ""),
+        ({**HAS, "Swarm": {"LocalNodeState": "active"}}, None, "member of a swarm"),
+        ({**HAS, "Swarm": {"LocalNodeState": "locked"}}, None, "member of a swarm"),
+        (None, "/srv/docker", ""),
+    ],
+)
+def test_what_would_part_docker_from_its_containers_is_refused(
+    tmp_path: Path, info: dict[str, Any] | None, data_root: str | None, refused: str
+) -> None:
+    docker = tmp_path / "docker"
+    docker.write_text(f"#!/bin/sh\ncat <<'E'\n{json.dumps(info)}\nE\n")
+    docker.chmod(0o755)
+    names = ("Query what Docker has", "Refuse a member", "Refuse another data root")
+    given = {
+        "__nvidia_docker_pid": "1" if info else "0",
+        "gpu_plan": {"containers": {"data_root": data_root, "engine": "docker"}},
+    }
+    tasks = yaml.safe_load((ROLE / "tasks/preflight.yml").read_text())
+    tasks = [with_role_vars(task, **given) for task in tasks if task["name"].startswith(names)]
+    assert len(tasks) == len(names)
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    text = played(tmp_path, tasks, status=2 if refused else 0, PATH=path)
+    assert refused in text
+    assert ("Nothing was changed: " in text) is bool(refused)
+
+
+@pytest.mark.parametrize("before", [None, '{"log-driver": "journald"}\n'])
+def test_a_configuration_that_docker_rejects_is_taken_back_and_its_containers_survive(
+    tmp_path: Path, before: str | None
+) -> None:
+    file = tmp_path / "daemon.json"
+    if before:
+        file.write_text(before)
+    [merge] = [t for t in daemon_tasks() if "gpufleet.gpu.gpu_docker_daemon" in t]
+    [block] = [t for t in daemon_tasks() if "block" in t]
+    merge["gpufleet.gpu.gpu_docker_daemon"]["path"] = str(file)
+    rescue = [t for t in block["rescue"] if "ansible.builtin.systemd_service" not in t]
+    assert len(rescue) == len(block["rescue"]) - 1
+    for task in rescue:
+        for module, key in (("copy", "dest"), ("file", "path")):
+            if arguments := task.get(f"ansible.builtin.{module}"):
+                arguments[key] = str(file)
+        if arguments := task.get("gpufleet.gpu.gpu_docker_daemon"):
+            arguments["path"] = str(file)
+    failing = {"ansible.builtin.fail": {"msg": "dockerd does not start"}}
+    given = {
+        "gpu_plan": {"containers": {"data_root": "/srv/docker", "engine": "docker"}},
+        "__nvidia_docker_version_number": "28.0",
+        "__nvidia_docker_version": {"stdout": "28.0"},
+    }
+    tasks = [with_role_vars(merge, **given), {"block": [failing], "rescue": rescue}]
+    text = played(tmp_path, tasks, status=2)
+    assert "rejects its new configuration (dockerd does not start). Docker runs with the" in text
+    expected = {**json.loads(before or "{}"), "live-restore": True}
+    assert json.loads(file.read_text()) == expected
+
+
+def daemon_tasks() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = yaml.safe_load((ROLE / "tasks/docker.yml").read_text())
+    return found
 
 
 def test_version_locks_that_hold_nothing_give_way(tmp_path: Path) -> None:
