@@ -103,6 +103,25 @@ def own(path, mode):
     return changed
 
 
+def refuse_shared(folder):
+    """Raise ``StateError`` where an existing directory can be written by others than root.
+
+    Whoever can may replace what root executes from it. A directory that others use is left as it
+    is: its owner and mode are theirs to choose.
+    """
+    if os.path.isdir(folder):
+        status = os.stat(folder)
+        if status.st_uid or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise StateError(
+                "{0} can be written by others than root (owner {1}, mode {2:04o}), and gpufleet's "
+                "files do not belong there. Nothing was changed in it. Declare a directory of its "
+                "own, such as {0}/gpufleet; or, if it is gpufleet's alone, on the host: chown "
+                "root:root {0}; chmod 755 {0}".format(
+                    folder, status.st_uid, stat.S_IMODE(status.st_mode)
+                )
+            )
+
+
 def place(module, wanted):
     """Move a file that was brought to its place, once its contents are proven."""
     path, staged = wanted["path"], wanted["staged"]
@@ -113,9 +132,7 @@ def place(module, wanted):
         raise StateError(
             "{} did not arrive as it is on the control machine. Run again.".format(path)
         )
-    folder = os.path.dirname(path)
-    make_folder(folder)
-    own(folder, 0o755)
+    make_folder(os.path.dirname(path))
     if os.path.isdir(path) and not os.path.islink(path):
         raise StateError(
             "{0} is a directory; a file of gpufleet's belongs there. Move it away: mv {0} "
@@ -151,6 +168,8 @@ def main():
     )
     changed, wanted, diff = False, [], []
     try:
+        for folder in sorted({os.path.dirname(file["path"]) for file in module.params["files"]}):
+            refuse_shared(folder)
         for file in module.params["files"]:
             path = file["path"]
             if not has_contents(path, file):

@@ -100,6 +100,29 @@ def test_what_arrives_damaged_gets_no_name(run: Run, tmp_path: Path, staged: Pat
     assert not path.exists()
 
 
+@pytest.mark.parametrize(
+    ("mode", "owner", "refused"),
+    [(0o1777, 0, True), (0o775, 0, True), (0o755, 65534, True), (0o700, 0, False)],
+)
+def test_a_directory_that_others_write_in_is_refused_and_stays_as_it_is(
+    run: Run, tmp_path: Path, staged: Path, mode: int, owner: int, refused: bool
+) -> None:
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    folder.chmod(mode)
+    os.chown(folder, owner, -1)
+    for check, more in ((True, None), (False, staged)):
+        file = described(folder / "file", b"new", more)
+        answer = run(load("gpu_delivery"), check=check, dest="/x", files=[file])
+        assert answer.get("failed", False) is refused
+        if refused:
+            assert f"{folder} can be written by others than root" in answer["msg"]
+            assert f"such as {folder}/gpufleet" in answer["msg"]
+    status = folder.stat()
+    assert (status.st_mode & 0o7777, status.st_uid) == (mode, owner)
+    assert (folder / "file").exists() is not refused
+
+
 def test_the_mode_alone_is_corrected(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"new")

@@ -193,6 +193,41 @@ def test_the_group_of_the_web_server_reads_the_published_pages_alone() -> None:
     assert (ROLE / "tasks/settings.yml").read_text().count("__nightly_verify_readers") == 0
 
 
+@pytest.mark.parametrize("name", [".ssh", "metrics", "reports", "published"])
+def test_a_link_in_the_accounts_home_is_refused_before_root_follows_it(
+    tmp_path: Path, name: str
+) -> None:
+    names = ("Check what stands in the user's home", "Refuse links in the user's home")
+    account = tasks("account")
+    assert [task["name"] for task in account].index(names[1]) < min(
+        at for at, task in enumerate(account) if "ansible.builtin.user" in task
+    )
+    book = [
+        {
+            "hosts": "localhost",
+            "connection": "local",
+            "gather_facts": False,
+            "vars": {
+                "__nightly_verify_home": str(tmp_path / "home"),
+                "__nightly_verify_user": "gpufleet",
+                "ansible_python_interpreter": sys.executable,
+            },
+            "tasks": [task for task in account if task["name"] in names],
+        }
+    ]
+    (tmp_path / "book.yml").write_text(json.dumps(book))
+    (tmp_path / "home").mkdir()
+    program = Path(sys.executable).parent / "ansible-playbook"
+    words = [program, "-i", "localhost,", tmp_path / "book.yml"]
+    (tmp_path / "home" / name).mkdir()
+    assert subprocess.run(words, capture_output=True, check=False).returncode == 0
+    (tmp_path / "home" / name).rmdir()
+    (tmp_path / "home" / name).symlink_to("/etc")
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert f"rm {tmp_path}/home/{name})" in " ".join(done.stdout.split())
+
+
 @pytest.mark.parametrize(
     ("entry", "moved"),
     [
