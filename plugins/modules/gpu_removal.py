@@ -85,9 +85,20 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.stack_contents import
 
 
 def open_installation(params, kind, ident):
-    """The installation that a receipt or a journal entry describes."""
+    """The installation that a receipt or a journal entry describes.
+
+    Raises ``StateError`` where the record is there and does not say what belongs to it.
+    """
     installation = Installation(kind, ident, "", "", params["state_dir"])
     known = installation.receipt or installation.journal or {"path": "", "version": ""}
+    if installation.damaged or not {"path", "version"} <= set(known):
+        file = installation.receipt_file if installation.damaged else installation.journal_file
+        raise StateError(
+            "{0} {1} cannot be removed: its record {2} cannot be used ({3}). Declare it, run "
+            "./gpufleet provision, which writes the record again, and remove it then.".format(
+                kind, ident, file, installation.damaged or "it lacks the path"
+            )
+        )
     installation.path, installation.version = known["path"], known["version"]
     return installation
 

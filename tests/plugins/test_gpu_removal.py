@@ -235,3 +235,24 @@ def test_a_killed_removal_is_finished(host: Host) -> None:
     assert host.remove("stack", "tf")["changed"]
     assert not host.stack.exists()
     assert not list((host.state / "journal").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("place", "text", "reason"),
+    [
+        ("journal/toolkit-12.4.json", "garbage", "it lacks the path"),
+        ("journal/toolkit-12.4.json", '{"state": "installing"}', "it lacks the path"),
+        ("receipts/toolkit-11.8.json", "garbage", "Expecting value"),
+    ],
+)
+def test_a_record_that_cannot_be_used_is_named_and_nothing_is_removed(
+    host: Host, place: str, text: str, reason: str
+) -> None:
+    file = host.state / place
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(text)
+    before = tree(host.toolkit)
+    answer = host.remove("toolkit", file.stem.partition("-")[2], without=["tf"])
+    assert answer["failed"]
+    assert f"its record {file} cannot be used ({reason}" in answer["msg"]
+    assert tree(host.toolkit) == before
