@@ -156,7 +156,7 @@ class Modules:
         _, listing, _ = self.module.run_command([lister, initramfs])
         return bool(re.search(r"/nvidia[^/]*\.ko", listing))
 
-    def build(self, kernel):
+    def build(self, kernel, lock):
         """Have DKMS build and install the modules for a kernel; raises when it cannot."""
         row, version = self.kernels[kernel], self.params["version"]
         if not row["headers"]:
@@ -183,13 +183,13 @@ class Modules:
             named = "{}/{}".format(tree, version)
             # DKMS does not install what it takes for installed: before 3.0.7 not with --force.
             if tree in installed:
-                self.module.run_command([dkms, "uninstall", named, "-k", kernel])
+                self.module.run_command([dkms, "uninstall", named, "-k", kernel], pass_fds=[lock])
             place = (tree, version, kernel, self.host.path(TREE))
             # What DKMS keeps of a build may be as damaged as what it installed.
             if damaged(row) or not has_whole_build(*place):
                 forget_build(*place)
             words = [dkms, "install", "--force", named, "-k", kernel]
-            status, out, err = self.module.run_command(words)
+            status, out, err = self.module.run_command(words, pass_fds=[lock])
             if status:
                 raise StateError(self.build_error(kernel, tree, out + err))
 
@@ -206,10 +206,10 @@ class Modules:
             kernel, tree, cause, remedy
         )
 
-    def rebuild(self, kernel):
+    def rebuild(self, kernel, lock):
         """Rebuild a kernel's initramfs."""
         words = [word.format(kernel=kernel) for word in self.params["initramfs"]]
-        status, out, err = self.module.run_command(words)
+        status, out, err = self.module.run_command(words, pass_fds=[lock])
         if status:
             raise StateError(
                 "kernel {}: {} failed: {}".format(
@@ -238,13 +238,17 @@ def own_cards(host):
 
 
 def carry_out(modules, kernels, act):
-    """Do something for several kernels, each of them; raises with all that went wrong."""
+    """Do something for several kernels, each of them; raises with all that went wrong.
+
+    The programs that do it hold the host's lock as well: they go on where this one is killed.
+    """
     wrong = []
-    for kernel, _ in kernels:
-        try:
-            act(kernel)
-        except StateError as error:
-            wrong.append(str(error))
+    with host_lock() as lock:
+        for kernel, _ in kernels:
+            try:
+                act(kernel, lock)
+            except StateError as error:
+                wrong.append(str(error))
     modules.probe()
     if wrong:
         raise StateError("\n".join(wrong))
@@ -267,8 +271,7 @@ def main():
         modules = Modules(module)
         lacking = modules.named_by(modules.wrong)
         if lacking and not module.check_mode:
-            with host_lock():
-                carry_out(modules, lacking, modules.build)
+            carry_out(modules, lacking, modules.build)
         still = modules.named_by(modules.wrong)
         if still and not module.check_mode:
             raise StateError(
@@ -282,8 +285,7 @@ def main():
             )
         outdated = modules.named_by(modules.stale)
         if outdated and not module.check_mode:
-            with host_lock():
-                carry_out(modules, outdated, modules.rebuild)
+            carry_out(modules, outdated, modules.rebuild)
             left = modules.named_by(modules.stale)
             if left:
                 raise StateError(

@@ -123,10 +123,13 @@ class Runfile:
             return "{} {} {} is installed".format(*found)
         return None if stands(self.params["version"]) else "libcuda.so is gone"
 
-    def run(self, *words):
-        """Run the installer or the uninstaller; raises with the end of its log."""
+    def run(self, lock, *words):
+        """Run the installer or the uninstaller; raises with the end of its log.
+
+        It holds the host's lock as well: it goes on where this module is killed.
+        """
         refuse_foreign([word for word in words if "log-file" not in word])
-        status, out, err = self.module.run_command([*words, "--silent"])
+        status, out, err = self.module.run_command([*words, "--silent"], pass_fds=[lock])
         if status:
             raise StateError(
                 "{} ended with status {}: {}. {} has the rest.".format(
@@ -134,7 +137,7 @@ class Runfile:
                 )
             )
 
-    def present(self):
+    def present(self, lock):
         """Install."""
         packages = [name for name in installed_names() if DRIVER_PACKAGE.match(name)]
         if packages:
@@ -148,6 +151,7 @@ class Runfile:
         pending.require("driver {} is being installed".format(version), self.installation.state_dir)
         remove_half_added()
         self.run(
+            lock,
             "sh",
             path,
             "--dkms",
@@ -175,10 +179,10 @@ class Runfile:
             checksum=self.params["checksum"],
         )
 
-    def absent(self):
+    def absent(self, lock):
         """Remove, with the uninstaller that stands beside it."""
         self.installation.begin_removal()
-        self.run(self.module.get_bin_path("nvidia-uninstall", True))
+        self.run(lock, self.module.get_bin_path("nvidia-uninstall", True))
         self.installation.finish_removal()
 
 
@@ -232,8 +236,8 @@ def main():
             "diff": {"before": before, "after": after if because else before},
         }
         if because and not module.check_mode:
-            with host_lock(module.params["state_dir"]):
-                getattr(Runfile(module), module.params["state"])()
+            with host_lock(module.params["state_dir"]) as lock:
+                getattr(Runfile(module), module.params["state"])(lock)
         module.exit_json(**answer)
     except (StateError, OSError) as error:
         fail(module, error)

@@ -39,6 +39,8 @@ LINK = f"var/lib/dkms/nvidia/kernel-{KERNEL}-x86_64"
 INSTALLED = f"lib/modules/{KERNEL}/updates/dkms/nvidia.ko"
 WHOLE = "a module that is whole"
 
+# The descriptor of the host's lock.
+LOCK = 7
 
 class OldDkms:
     """DKMS 2.8, which keeps what is built or installed already, whatever --force says."""
@@ -51,7 +53,9 @@ class OldDkms:
     def get_bin_path(self, name: str, required: bool = False) -> str:
         return name
 
-    def run_command(self, words: list[str]) -> tuple[int, str, str]:
+    def run_command(self, words: list[str], pass_fds: list[int]) -> tuple[int, str, str]:
+        # A build goes on where the module is killed.
+        assert pass_fds == [LOCK]
         assert words[0] == "dkms"
         assert f"nvidia/{VERSION}" in words
         assert words[-2:] == ["-k", KERNEL]
@@ -113,7 +117,7 @@ def test_dkms_2_8_builds_what_is_damaged_and_installs_what_is_gone(
         host=Host({"root": str(tmp_path), "mode": "full"}),
         kernels={KERNEL: {"headers": True, "modules": [] if installed is None else [row]}},
     )
-    modules.build(KERNEL)
+    modules.build(KERNEL, LOCK)
     assert (tmp_path / INSTALLED).read_text() == WHOLE
     assert (tmp_path / LINK).is_symlink()
     assert dkms.verbs == ["uninstall"] * marked + ["install"]

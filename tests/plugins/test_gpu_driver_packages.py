@@ -124,7 +124,7 @@ def test_a_module_that_cannot_be_loaded_is_built_again() -> None:
         host=SimpleNamespace(path=str),
         module=SimpleNamespace(
             get_bin_path=lambda *_: "dkms",
-            run_command=lambda words: runs.append(words) or (0, "", ""),
+            run_command=lambda words, pass_fds: runs.append([*words, *pass_fds]) or (0, "", ""),
         ),
     )
     with pytest.MonkeyPatch.context() as patch:
@@ -132,9 +132,9 @@ def test_a_module_that_cannot_be_loaded_is_built_again() -> None:
         patch.setattr(MODULES, "dkms_of", lambda _: [tree])
         patch.setattr(MODULES, "has_whole_build", lambda *_: True)
         patch.setattr(MODULES, "forget_build", lambda *_: runs.append(["", "forgotten"]))
-        MODULES.Modules.build(host, "6.1")
+        MODULES.Modules.build(host, "6.1", "the lock")
         host.kernels["6.1"]["modules"] = [row]
-        MODULES.Modules.build(host, "6.1")
+        MODULES.Modules.build(host, "6.1", "the lock")
     assert [words[1] for words in runs] == [
         *("uninstall", "forgotten", "install"),
         *("uninstall", "install"),
