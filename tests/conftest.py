@@ -8,7 +8,6 @@ turns: one worker begins with hosts, and while it waits for their images the oth
 from __future__ import annotations
 
 import os
-from itertools import zip_longest
 from typing import Any
 
 import pytest
@@ -44,13 +43,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     worker = getattr(config, "workerinput", None)  # of pytest-xdist
     costly = list(dict.fromkeys(item.path for item in items if cost(item)[0]))
-    if worker and worker["durations"]:
+    if worker:
         longest_first(items, worker["durations"], costly)
-    elif worker:
-        fast = [path for path in dict.fromkeys(item.path for item in items) if path not in costly]
-        turns = [path for pair in zip_longest(costly, fast) for path in pair if path]
-        places = {path: at for at, path in enumerate(turns)}
-        items.sort(key=lambda item: places[item.path])
     else:
         items.sort(key=cost)
 

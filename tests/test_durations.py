@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.support import durations
 from tests.support.durations import Durations, longest_first, record_file, recorded
 
 
@@ -19,10 +20,10 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def run_of(*reports: tuple[str, float]) -> None:
     """A run in which tests took so long."""
-    durations: Any = Durations()
+    plugin: Any = Durations()
     for name, seconds in reports:
-        durations.pytest_runtest_logreport(SimpleNamespace(nodeid=name, duration=seconds))
-    durations.pytest_sessionfinish()
+        plugin.pytest_runtest_logreport(SimpleNamespace(nodeid=name, duration=seconds))
+    plugin.pytest_sessionfinish()
 
 
 def test_set_up_counts_and_what_is_short_does_not(cache: Path) -> None:
@@ -55,3 +56,16 @@ def test_the_longest_file_comes_first_and_its_tests_keep_their_order() -> None:
         "a.py::one",
         "c.py::one",
     ]
+
+
+def test_what_was_not_run_here_takes_as_long_as_usual(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(durations, "usual", lambda: {"b.py": 300.0, "c.py": 3.0, "d.py": 30.0})
+    names = ("a.py::one", "b.py::one", "c.py::one", "d.py::one")
+    items: Any = [SimpleNamespace(nodeid=name, path=Path(name[:4])) for name in names]
+    longest_first(items, {"a.py::one": 20.0, "c.py::one": 40.0}, [])
+    assert [item.nodeid[0] for item in items] == ["b", "c", "d", "a"]
+
+
+def test_the_usual_durations_are_of_files_that_there_are() -> None:
+    root = Path(__file__).parents[1]
+    assert [name for name in durations.usual() if not (root / name).is_file()] == []

@@ -2,7 +2,8 @@
 
 A plugin of pytest. One worker has all tests of a file; files that take longest come first, and the
 short ones fill what is left. The controller reads the record and passes it on: another run may
-write it meanwhile, and the workers must sort alike.
+write it meanwhile, and the workers must sort alike. What a machine has not run yet takes as long as
+`usual_durations.yml` says.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from gpufleet.files import write_file
 from lab.settings import cache_root
 
+USUAL = Path(__file__).with_name("usual_durations.yml")
 # Shorter tests do not decide the order.
 LEAST_S = 0.5
 
@@ -37,16 +40,27 @@ def recorded() -> dict[str, float]:
     return found
 
 
+def usual() -> dict[str, float]:
+    """{file: seconds} on a machine with two processors, of the files that take longest."""
+    found: dict[str, float] = yaml.safe_load(USUAL.read_text(encoding="utf-8"))
+    return found
+
+
 def longest_first(
     items: list[pytest.Item], seconds: dict[str, float], costly: Container[Path]
 ) -> None:
     """Sort by the time of each file, keeping the order of the tests in it.
 
-    Of `costly` files, those come first of which nothing is recorded.
+    Of `costly` files, those come first of which nothing is known.
     """
     of_file: dict[Path, float] = {}
+    names: dict[Path, str] = {}
     for item in items:
         of_file[item.path] = of_file.get(item.path, 0) + seconds.get(item.nodeid, 0)
+        names[item.path] = item.nodeid.partition("::")[0]
+    expected = usual()
+    for path, name in names.items():
+        of_file[path] = of_file[path] or expected.get(name, 0)
     unknown = {path for path, spent in of_file.items() if not spent and path in costly}
     items.sort(key=lambda item: (item.path not in unknown, -of_file[item.path]))
 
