@@ -148,15 +148,17 @@ def consensus_verdicts(hosts: list[HostRun]) -> dict[str, tuple[str, str]]:
     }
 
 
-def computing(name: str, wrong: dict[int, str] | None = None, count: int = 2) -> HostRun:
-    """A host with GPUs, of which some ({GPU: format}) have another sum after 4 rounds."""
+def computing(
+    name: str, wrong: dict[int, str] | None = None, count: int = 2, since: int = 2
+) -> HostRun:
+    """A host with GPUs, of which some ({GPU: format}) have another sum after 2^since rounds."""
     plan, snapshot = document("plan.json"), document("snapshot.json")
     with_gpus(plan, snapshot)
     plan["host"] = snapshot["host"] = name
     plan["expect"]["count"] = count
     for entry in snapshot["sections"]["compute"]["data"]["runs"][0]["consensus"]:
         if (wrong or {}).get(entry["gpu"]) == entry["format"]:
-            entry["sums"][2:] = [f"{name:0>16}"] * 3
+            entry["sums"][since:] = [f"{name:0>16}"] * (5 - since)
     typed: Any = snapshot
     planned: Any = plan
     found: Any = HostRun(name, typed, planned, result_of(planned, typed, UNREACHED))
@@ -177,6 +179,20 @@ def test_a_gpu_that_disagrees_with_those_of_other_hosts_is_named() -> None:
     verdict, cause = found["odd"]
     assert verdict == "FAIL"
     assert "GPU 1 has another sum of the same products than 7 of 8 GPUs, each time after 4" in cause
+
+
+def test_a_gpu_that_disagrees_early_hides_none_that_disagrees_later() -> None:
+    """Each night one bad card somewhere would have cleared all others."""
+    hosts = [computing("a"), computing("early", {0: "bf16"}, since=0)]
+    hosts += [computing("late", {1: "bf16"}), computing("latest", {0: "bf16"}, since=4)]
+    found = consensus_verdicts(siblings.compared(hosts))
+    assert found["a"][0] == "PASS"
+    assert "GPU 0 has another sum" in found["early"][1]
+    assert "than 7 of 8 GPUs, each time after 1 rounds" in found["early"][1]
+    assert "GPU 1 has another sum" in found["late"][1]
+    assert "than 6 of 7 GPUs, each time after 4 rounds" in found["late"][1]
+    assert "GPU 0 has another sum" in found["latest"][1]
+    assert "than 5 of 6 GPUs, each time after 16 rounds" in found["latest"][1]
 
 
 def test_two_gpus_of_two_hosts_decide_nothing() -> None:

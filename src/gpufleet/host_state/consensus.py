@@ -49,20 +49,27 @@ def groups_of(run: ComputeRun) -> Iterator[tuple[ConsensusResult, Group | None]]
             yield entry, None
 
 
-def first_difference(members: Iterable[Sequence[str]]) -> Difference | None:
-    """Where the sums of a group's GPUs differ first; None where they agree.
+def differences(members: Iterable[Sequence[str]]) -> list[Difference]:
+    """Where the sums of a group's GPUs differ, in the order of rounds; empty where they agree.
+
+    GPUs that have not the sum of most take no part in later rounds. After a difference in which no
+    sum is that of most, nothing more is known.
 
     `members`: the sums of each GPU after 1, 2, 4, 8 ... rounds.
     """
+    found: list[Difference] = []
     left = [sums for sums in members if sums]
     at = 0
     while left:
-        found = Counter(sums[at] for sums in left)
-        if len(found) > 1:
-            return Difference(1 << at, found)
+        sums_here = Counter(sums[at] for sums in left)
+        if len(sums_here) > 1:
+            found.append(Difference(1 << at, sums_here))
+            if (right := found[-1].right) is None:
+                break
+            left = [sums for sums in left if sums[at] == right]
         at += 1
         left = [sums for sums in left if len(sums) > at]
-    return None
+    return found
 
 
 def sums_by_group(compute: Compute) -> dict[Group, list[tuple[str, ...]]]:

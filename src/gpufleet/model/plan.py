@@ -70,7 +70,7 @@ class ComparedSum(TypedDict):
     format: Annotated[Text, "such as bf16"]
     capability: Annotated[Text, "the GPUs' compute capability"]
     seed: int
-    rounds: Annotated[int, "after which they differ first"]
+    rounds: Annotated[int, "after which they differ"]
     sum: Annotated[Text, "16 hexadecimal digits"]
     gpus: int
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 
-from gpufleet.host_state.consensus import Group, first_difference
+from gpufleet.host_state.consensus import Group, differences
 from gpufleet.host_state.nvlink_domain import Place
 from gpufleet.model.plan import ComparedSum, ExpectedFabric, RackPlace
 
@@ -75,18 +75,19 @@ def _sums(hosts: Iterable[HostRun]) -> set[str]:
             groups[group] += [(host, sums) for sums in members[:most]]
     differ: dict[str, list[ComparedSum]] = {}
     for group, gpus in groups.items():
-        if difference := first_difference(sums for _, sums in gpus):
-            rows: list[ComparedSum] = [
-                {
-                    "format": group.format,
-                    "capability": group.capability,
-                    "seed": group.seed,
-                    "rounds": difference.rounds,
-                    "sum": value,
-                    "gpus": number,
-                }
-                for value, number in sorted(difference.gpus.items())
-            ]
+        rows: list[ComparedSum] = [
+            {
+                "format": group.format,
+                "capability": group.capability,
+                "seed": group.seed,
+                "rounds": difference.rounds,
+                "sum": value,
+                "gpus": number,
+            }
+            for difference in differences(sums for _, sums in gpus)
+            for value, number in sorted(difference.gpus.items())
+        ]
+        if rows:
             for host in {host.name: host for host, _ in gpus}.values():
                 differ.setdefault(host.name, []).extend(rows)
                 host.plan["sums"] = differ[host.name]

@@ -22,7 +22,7 @@ from gpufleet.checks.base.registry import (
 )
 from gpufleet.checks.base.remedies import command
 from gpufleet.checks.base.sections import Sections
-from gpufleet.host_state.consensus import Difference, Group, first_difference, groups_of
+from gpufleet.host_state.consensus import Difference, Group, differences, groups_of
 from gpufleet.model.plan import Plan
 from gpufleet.model.sections.compute import ComputeRun, ConsensusResult
 from gpufleet.model.text import brief
@@ -151,26 +151,17 @@ def _agreement(
     plan: Plan, group: Group, members: Sequence[ConsensusResult]
 ) -> Iterator[Finding | Evidence]:
     """The GPUs of a group beside each other, and beside those of other hosts."""
-    rows = [
-        row
-        for row in plan.get("sums") or []
-        if (row["format"], row["capability"], row["seed"]) == group
-    ]
-    difference = (
-        Difference(rows[0]["rounds"], {row["sum"]: row["gpus"] for row in rows})
-        if len(rows) > 1
-        else first_difference(entry["sums"] for entry in members)
-    )
+    found = _of_the_fleet(plan, group) or differences(entry["sums"] for entry in members)
     rounds = 1 << (max(len(entry["sums"]) for entry in members) - 1)
     what = f"{group.format} on compute capability {group.capability}"
-    named = shortened([f"GPU {entry['gpu']}" for entry in members])
-    if difference is None:
+    if not found:
+        named = shortened([f"GPU {entry['gpu']}" for entry in members])
         yield Evidence(f"{what}: {named}: one sum after up to {rounds} rounds")
-        return
-    at, total = difference.rounds.bit_length() - 1, sum(difference.gpus.values())
-    own = {entry["gpu"]: entry["sums"][at] for entry in members if len(entry["sums"]) > at}
-    if difference.right is None:
-        if own:
+    left = {entry["gpu"]: entry["sums"] for entry in members}
+    for difference in found:
+        at, total = difference.rounds.bit_length() - 1, sum(difference.gpus.values())
+        own = {gpu: sums[at] for gpu, sums in left.items() if len(sums) > at}
+        if difference.right is None and own:
             yield Finding(
                 f"{what}: {total} GPUs have {len(difference.gpus)} different sums of the same"
                 f" products after {difference.rounds} rounds, and no sum is that of most of them",
@@ -179,13 +170,28 @@ def _agreement(
                 verdict=Verdict.INCONCLUSIVE,
                 about=(f"sums/{group.format}",),
             )
-        return
-    for gpu, value in own.items():
-        if value != difference.right:
+        if difference.right is None:
+            return
+        for gpu in [gpu for gpu, value in own.items() if value != difference.right]:
             yield Finding(
                 f"{what}: GPU {gpu} has another sum of the same products than"
                 f" {difference.gpus[difference.right]} of {total} GPUs, each time after"
                 f" {difference.rounds} rounds",
                 DEVICE_FAULT,
-                f"{value} instead of {difference.right}",
+                f"{own[gpu]} instead of {difference.right}",
             )
+            # It differs in all later rounds as well.
+            del left[gpu]
+
+
+def _of_the_fleet(plan: Plan, group: Group) -> list[Difference]:
+    """Where the GPUs of the hosts that were verified together differ; empty where they agree."""
+    by_rounds: dict[int, dict[str, int]] = defaultdict(dict)
+    for row in plan.get("sums") or []:
+        if (row["format"], row["capability"], row["seed"]) == group:
+            by_rounds[row["rounds"]][row["sum"]] = row["gpus"]
+    return [
+        Difference(rounds, by_rounds[rounds])
+        for rounds in sorted(by_rounds)
+        if len(by_rounds[rounds]) > 1
+    ]
