@@ -22,6 +22,7 @@ READING_ORDER = (
     "gpu.identity",
     "gpu.health",
     "gpu.links",
+    "gpu.nvlink",
     "gpu.rack",
     "network.ports",
     "network.errors",

@@ -87,6 +87,8 @@ RELATIONS = (
         ("rdma",),
     ),
     Relation("network.settings", ("network.gpudirect",), ("modules",)),
+    # A GPU whose NVLinks were not read.
+    Relation("gpu.nvlink", ("gpu.peer-access",), ("nvlinks",)),
     # An installation that was not finished, a tree that is gone, a mount that executes nothing.
     Relation(
         "install.complete",

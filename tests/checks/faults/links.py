@@ -145,6 +145,39 @@ def slow_copies_beside_a_job(plan: Document, snapshot: Document) -> None:
     card(snapshot)["processes"] = [{"pid": 4711, "name": "python3", "memory_mib": 60000}]
 
 
+@fault(
+    "gpu.pcie",
+    verdict="INCONCLUSIVE",
+    cause=f"{FIRST} has a link of PCIe generation 1 while it is idle, it can be 5: its link under",
+    remedy="loads the GPU",
+)
+def a_slow_link_that_was_not_read_while_copies_ran(plan: Document, snapshot: Document) -> None:
+    only_idle(snapshot)
+    printed(snapshot, SLOW, {})
+
+
+@fault(
+    "gpu.pcie",
+    verdict="INCONCLUSIVE",
+    cause=f"{FIRST} uses 4 of 16 PCIe lanes while it is idle: its link under load was not read",
+    remedy="loads the GPU",
+)
+def a_width_that_was_not_read_under_load(plan: Document, snapshot: Document) -> None:
+    under_load(snapshot)
+    compute_run(snapshot)["devices"][0]["link"]["width"] = None
+    printed(snapshot, {LINK + "link_widths/current_link_width": "4x"}, {})
+
+
+@fault(
+    "gpu.pcie",
+    cause=f"{FIRST} has a link of PCIe generation 1 under load, it can be 5",
+    remedy="reseat the GPU",
+)
+def a_slow_link_whose_best_was_not_read_under_load(plan: Document, snapshot: Document) -> None:
+    under_load(snapshot, generation=1)
+    compute_run(snapshot)["devices"][0]["link"]["generation_max"] = None
+
+
 @harmless
 def links_that_are_full_under_load_and_idle_before(plan: Document, snapshot: Document) -> None:
     plan["expect"]["pcie"] = {"generation": 5, "width": 16}
@@ -166,6 +199,8 @@ def a_slot_with_fewer_lanes_and_an_older_generation(plan: Document, snapshot: Do
 @harmless
 def a_declared_narrow_slot_and_an_idle_link(plan: Document, snapshot: Document) -> None:
     only_idle(snapshot)
+    for device in compute_run(snapshot)["devices"]:
+        del device["copies"]
     plan["expect"]["pcie"] = {"generation": None, "width": 8}
     printed(snapshot, {**NARROW, **SLOW}, {})
 
@@ -230,13 +265,58 @@ def an_nvlink_that_is_lost(plan: Document, snapshot: Document) -> None:
 
 
 @fault(
-    "gpu.nvlink",
+    *("gpu.nvlink", "gpu.peer-access"),
     verdict="INCONCLUSIVE",
-    cause="NVML did not report its NVLinks, it has 18",
-    remedy="gpu.smi",
+    cause="NVML did not report",
+    remedy="see gpu.",
 )
 def nvlinks_of_a_probe_that_did_not_read_them(plan: Document, snapshot: Document) -> None:
     del data(snapshot, "smi")["nvlink"]
+
+
+@fault(
+    *("gpu.nvlink", "gpu.peer-access"),
+    verdict="INCONCLUSIVE",
+    cause="NVML did not report",
+    remedy="see gpu.",
+)
+def nvlinks_of_bridges_that_were_not_read(plan: Document, snapshot: Document) -> None:
+    links_of(plan, snapshot, "NVIDIA A100 80GB PCIe", "0x20b5", 12, 12, links=12)
+    data(snapshot, "smi")["nvlink"] = None
+
+
+@fault(
+    "gpu.nvlink",
+    verdict="INCONCLUSIVE",
+    cause="NVML did not report its NVLinks, and it reported those of other GPUs",
+    remedy="gpu.smi",
+)
+def nvlinks_of_one_gpu_of_a_future_model_that_were_not_read(
+    plan: Document, snapshot: Document
+) -> None:
+    links_of(plan, snapshot, "NVIDIA X9000", "0xffff", 0, 0, links=0)
+    del data(snapshot, "smi")["nvlink"][1]
+
+
+@fault(
+    "gpu.peer-access",
+    verdict="INCONCLUSIVE",
+    cause="did not report what the active NVLinks of GPUs 0 and 1 lead to",
+    remedy="nvidia-smi nvlink -R",
+)
+def nvlinks_to_nobody_knows_what_without_peer_access(plan: Document, snapshot: Document) -> None:
+    for row in data(snapshot, "smi")["nvlink"]:
+        for link in row["links"]:
+            link.update(remote=None, remote_address=None)
+        for each in row["peers"]:
+            each.update(nvlink=5)
+
+
+@harmless
+def nvlinks_to_nobody_knows_what_with_peer_access(plan: Document, snapshot: Document) -> None:
+    for row in data(snapshot, "smi")["nvlink"]:
+        for link in row["links"]:
+            link.update(remote=None, remote_address=None)
 
 
 @fault(

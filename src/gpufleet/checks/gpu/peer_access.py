@@ -7,12 +7,19 @@ no pair of GPUs peer access.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from itertools import combinations
 from typing import Literal
 
-from gpufleet.catalog import model_names
-from gpufleet.checks.base.registry import HARDWARE, Evidence, Finding, check, no_gpus_declared
+from gpufleet.catalog import fabric, model_names
+from gpufleet.checks.base.registry import (
+    HARDWARE,
+    Evidence,
+    Finding,
+    check,
+    no_gpus_declared,
+    shortened,
+)
 from gpufleet.checks.base.sections import Sections
 from gpufleet.model.plan import Plan
 from gpufleet.model.sections.gpu import GpuNvlinks
@@ -20,6 +27,8 @@ from gpufleet.model.verdict import Verdict
 
 from .confidential import BECAUSE, is_without_peers
 from .identity import cards, unknown_without_cards
+from .nvlink import NVLINKS
+from .smi_elements import label
 
 # nvmlGpuP2PStatus_t of nvml.h; the texts are those of `nvidia-smi topo -p2p`.
 STATUS = {
@@ -44,16 +53,25 @@ MOST_PAIRS = 4
 def peer_access(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """GPUs that NVLink connects can read and write each other's memory."""
     yield from unknown_without_cards(observed, "Peer access between the GPUs")
+    yield from _unread(observed)
     names = {str(card["address"]): card["name"] or "" for card in cards(observed)}
     rows = [
         row
         for row in observed.data["smi"].get("nvlink") or []
         if not row["mig"] and not model_names.is_share(names.get(str(row["address"]), ""))
     ]
-    gpus = [_Linked(row) for row in rows]
+    gpus = [_Linked(row, names) for row in rows]
     connected = [pair for pair in combinations(gpus, 2) if pair[0].reaches(pair[1])]
+    perhaps = [pair for pair in combinations(gpus, 2) if pair[0].may_reach(pair[1])]
     wrong: dict[tuple[str, frozenset[int]], list[str]] = defaultdict(list)
-    unread, fine = [], 0
+    unread, unknown, fine = [], [], 0
+    for first, second in perhaps:
+        answers = first.peers.get(second.index, UNREAD)
+        # Where the driver says that NVLink connects them, it does, wherever the links lead.
+        if all(status == 0 for status in answers.values()):
+            fine += 1
+        else:
+            unknown.append(f"{first.index} and {second.index}")
     for first, second in connected:
         pair = f"{first.index} and {second.index}"
         answers = first.peers.get(second.index, UNREAD)
@@ -79,27 +97,62 @@ def peer_access(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
             " -p2p n; drain the host and reboot it",
             verdict=Verdict.INCONCLUSIVE if codes == {UNKNOWN} else Verdict.FAIL,
         )
+    if unknown and not is_without_peers(observed):
+        yield Finding(
+            f"NVML did not report what the active NVLinks of GPUs {_listed(unknown)} lead to, and"
+            " the driver offers no peer access between them",
+            "on the host: nvidia-smi nvlink -R; nvidia-smi topo -p2p n; then ./gpufleet verify",
+            verdict=Verdict.INCONCLUSIVE,
+        )
     if unread:
         yield Finding(
             f"NVLink connects GPUs {_listed(unread)}, and NVML did not report their peer access",
             "on the host: nvidia-smi topo -p2p n; then ./gpufleet verify",
             verdict=Verdict.INCONCLUSIVE,
         )
+    count = len(connected) + len(perhaps)
     yield Evidence(
-        f"{fine} of {len(connected)} pairs of GPUs that NVLink connects have peer access"
-        if connected
+        f"{fine} of {count} pairs of GPUs that NVLink connects have peer access"
+        if count
         else "NVLink connects no two GPUs"
     )
+
+
+def _unread(observed: Sections) -> Iterator[Finding]:
+    """GPUs that may have NVLinks, of which NVML reported none."""
+    rows = observed.data["smi"].get("nvlink") or []
+    read = {row["address"] for row in rows if row["links"] is not None}
+    ids = {device["address"]: device["device"] for device in observed.data["gpus"]["pci"]}
+    listed = cards(observed)
+    unread = [
+        card
+        for card in listed
+        if card["address"] not in read
+        and fabric.nvlinks(card["name"] or "", ids.get(str(card["address"])))
+    ]
+    # An NVML that reports no addresses has a row for each GPU.
+    if unread and len(listed) > 1 and not (len(rows) == len(listed) and read == {None}):
+        yield Finding(
+            f"NVML did not report the NVLinks of {shortened([label(card) for card in unread])}, and"
+            " so not which GPUs they connect",
+            "see gpu.nvlink",
+            verdict=Verdict.INCONCLUSIVE,
+            about=tuple(f"{NVLINKS}/{card['address']}" for card in unread),
+        )
 
 
 class _Linked:
     """A GPU, what its active links lead to, and NVML's answers about the other GPUs."""
 
-    def __init__(self, row: GpuNvlinks) -> None:
+    def __init__(self, row: GpuNvlinks, gpus: Container[str | None]) -> None:
         self.index, self.address = row["index"], row["address"]
         active = [link for link in row["links"] or [] if link["active"]]
         self.by_switch = any(link["remote"] == "switch" for link in active)
         self.ends = {link["remote_address"] for link in active} - {None}
+        # An active link of whose other end neither the kind is known, nor which GPU it is.
+        self.by_unknown = any(
+            link["remote"] is None and link["remote_address"] not in gpus for link in active
+        )
         self.peers: dict[int, dict[Question, int | None]] = {
             each["index"]: {name: each[name] for name in UNREAD} for each in row.get("peers") or []
         }
@@ -107,6 +160,11 @@ class _Linked:
     def reaches(self, other: _Linked) -> bool:
         """Whether active links lead to the other GPU, directly or by switches."""
         return (self.by_switch and other.by_switch) or other.address in self.ends
+
+    def may_reach(self, other: _Linked) -> bool:
+        """Whether links of both may lead to the other GPU: NVML did not report all other ends."""
+        known = self.reaches(other) or not (self.by_unknown or other.by_unknown)
+        return not known and all(each.by_unknown or each.by_switch for each in (self, other))
 
 
 def _listed(pairs: list[str]) -> str:
