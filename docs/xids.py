@@ -50,8 +50,8 @@ What was cleared is INCONCLUSIVE all the same where it came back on one card in 
 second time on that the driver asked for a reboot (a 154 "from 0x0"), or with more fatal messages of
 74 than a GPU has links.
 
-A log that does not reach back to the boot is a note where the driver's counters of every card are
-clean, else INCONCLUSIVE.
+A log that does not reach back to the boot is a note where of every card the driver's counters are
+clean, or the driver asks for nothing; else it is INCONCLUSIVE.
 """
 REGISTERS = """\
 

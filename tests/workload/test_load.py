@@ -616,3 +616,15 @@ def test_a_rate_is_that_of_risen_clocks(monkeypatch: pytest.MonkeyPatch) -> None
 
     still = SimpleNamespace(wait=lambda: None)
     assert best_rate(still, move, 2**30, 0.5) == pytest.approx(1000, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("cool", "now", "settled"),
+    [(40, 50, True), (40, 51, False), (None, 50, None), (40, None, None)],
+)
+def test_a_gpu_whose_temperature_is_not_read_is_not_cool(
+    cool: int | None, now: int | None, settled: bool | None
+) -> None:
+    load = sustained.Load.__new__(sustained.Load)
+    load.cool_c, load.sense = cool, lambda: {"temperature_c": now}
+    assert load.settled() is settled

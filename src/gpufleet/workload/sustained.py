@@ -87,8 +87,10 @@ class Load:
         return round(2.0 * self.n**3 * self.products / multiplied_s / 1e12, 6)
 
     def settled(self):
+        """Whether it is about as cool as before; None where its temperature cannot be read."""
         is_c = self.sense()["temperature_c"]
-        return is_c is None or self.cool_c is None or is_c <= self.cool_c + SETTLED_C
+        known = is_c is not None and self.cool_c is not None
+        return is_c <= self.cool_c + SETTLED_C if known else None
 
 
 def sustain(options, report):
@@ -155,9 +157,12 @@ def sustain(options, report):
     release(runtime, [found for found in entries if found["gpu"] not in kept])
     begin = now()
     while loads and now() < min(begin + options.settle, ends):
-        for load in [load for load in loads if load.settled()]:
-            load.found["settled_s"] = round(now() - begin, 1)
-            loads.remove(load)
+        for load in list(loads):
+            settled = load.settled()
+            if settled:
+                load.found["settled_s"] = round(now() - begin, 1)
+            if settled is not False:
+                loads.remove(load)
         if loads:
             time.sleep(1)
     report(sustained=entries)

@@ -275,6 +275,33 @@ def fifteen_percent_slower_than_its_siblings(plan: Document, snapshot: Document)
     compute_run(snapshot)["cublas"][1]["tflops"] = 29.2
 
 
+def unknown_model(snapshot: Document) -> None:
+    """The second GPU is of a model of which nothing is known."""
+    compute_run(snapshot)["devices"][1]["name"] = "NVIDIA X9000"
+
+
+@fault(
+    *("gpu.throughput", "gpu.bandwidth", "gpu.sustained"),
+    verdict="NOT-DECLARED",
+    cause="How fast GPU 1 (NVIDIA X9000) should be is unknown",
+    remedy="",
+)
+def a_gpu_with_neither_minimum_nor_sibling(plan: Document, snapshot: Document) -> None:
+    unknown_model(snapshot)
+    compute_run(snapshot)["cublas"][1]["tflops"] = 0.001
+
+
+@fault(
+    "gpu.sustained",
+    verdict="INCONCLUSIVE",
+    cause="GPU 1 did not report its temperature and throttle reasons under load",
+    remedy="nvidia-smi -q -d TEMPERATURE",
+)
+def a_load_whose_heat_nobody_read(plan: Document, snapshot: Document) -> None:
+    for sample in compute_run(snapshot)["sustained"][1]["samples"]:
+        sample.update(temperature_c=None, throttle=None)
+
+
 @fault(
     "gpu.throughput",
     verdict="INCONCLUSIVE",

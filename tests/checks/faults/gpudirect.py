@@ -49,6 +49,18 @@ def access_control_of_a_virtual_machine(plan: Document, snapshot: Document) -> N
 
 @fault(
     "network.gpudirect",
+    verdict="NOT-DECLARED",
+    cause="whether this is a virtual machine is unknown",
+    remedy="lspci",
+)
+def access_control_of_nobody_knows_what(plan: Document, snapshot: Document) -> None:
+    derived(plan, snapshot)
+    data(snapshot, "network")["access_control"]["0000:03:02.0"] = 0x001D
+    data(snapshot, "gpus")["hypervisor"] = None
+
+
+@fault(
+    "network.gpudirect",
     verdict="INCONCLUSIVE",
     cause="ACS) of 0000:03:02.0 cannot be read",
     remedy="as root",

@@ -183,6 +183,15 @@ def port_that_tells_no_state(plan: Document, snapshot: Document) -> None:
     first(derived(plan, snapshot)).update(dict.fromkeys(("state", "phys_state", "rate")))
 
 
+@fault(
+    "network.errors", verdict="INCONCLUSIVE", cause="No counter of mlx5_0, ", remedy="hw_counters"
+)
+def counters_that_were_not_read(plan: Document, snapshot: Document) -> None:
+    for row in derived(plan, snapshot):
+        for each in row["ports"]:
+            each.update(counters=None, hw_counters=None)
+
+
 @fault("network.errors", verdict="INCONCLUSIVE", cause="mlx5_3 cannot be read", remedy="dmesg")
 def counter_that_cannot_be_read(plan: Document, snapshot: Document) -> None:
     first(derived(plan, snapshot))["counters"]["symbol_error"] = None

@@ -18,11 +18,14 @@ from tests.support.rdma_tree import Tree
 NETWORK = ("network.errors", "network.gpudirect", "network.ports", "network.settings")
 
 
-def judged(tree: Tree, *, hypervisor: bool | None = False) -> dict[str, Document]:
+def judged(
+    tree: Tree, *, hypervisor: bool | None = False, arch: str = "x86_64"
+) -> dict[str, Document]:
     """{check: what it says} of a machine whose ports are not declared."""
     plan, snapshot = document("plan.json"), document("snapshot.json")
     with_cards(plan, snapshot)
     del plan["expect"]["network"]
+    plan["arch"] = arch
     data(snapshot, "gpus")["hypervisor"] = hypervisor
     snapshot["sections"]["network"]["data"] = tree.read()
     checks = {row["id"]: row for row in judge.judge(plan, snapshot)["checks"]}
@@ -183,8 +186,8 @@ def test_the_smmu_of_grace_and_a_virtual_machine_may_translate(tmp_path: Path, n
     translating(tree)
     for config in tree.root.glob("sys/devices/*/*/*/*/config"):
         config.write_bytes(rdma_tree.port_config(0x001D))
-    hypervisor = None if name == "gb200" else True
-    found = judged(tree, hypervisor=hypervisor)
+    grace = name == "gb200"
+    found = judged(tree, hypervisor=None if grace else True, arch="aarch64" if grace else "x86_64")
     assert other_than("PASS", {name: row["verdict"] for name, row in found.items()}) == {}
 
 

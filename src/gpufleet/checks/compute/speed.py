@@ -24,7 +24,7 @@ from gpufleet.checks.base.registry import (
 )
 from gpufleet.checks.base.sections import Sections
 from gpufleet.checks.gpu.confidential import BECAUSE, is_confidential, is_without_peers
-from gpufleet.checks.gpu.rates import Measured, measured, too_slow
+from gpufleet.checks.gpu.rates import Measured, measured, too_slow, unjudged
 from gpufleet.model.plan import Plan
 from gpufleet.model.sections.compute import (
     BandwidthResult,
@@ -55,6 +55,8 @@ THERMAL, OFTEN = "sw-thermal", 0.1
 # less than the usual share needs a reason: its power limit or its clocks' settings, in more than
 # this share of the slow samples.
 LEAST_KEPT, USUALLY_KEPT, MOSTLY = 0.6, 0.8, 0.5
+READ: Mapping[str, str] = {"temperature_c": "temperature", "throttle": "throttle reasons"}
+DECLARE = "set gpu_expect: {tflops: ...} to have the throughput judged"
 POWER, CLOCKS = "sw-power-cap", "application-clocks"
 
 
@@ -93,10 +95,10 @@ def throughput(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     rates = [
         measured(observed, gpu, devices.get(gpu), speed) for gpu, speed in sorted(best.items())
     ]
-    known = 0
+    known: dict[int, float | None] = {}
     for each in rates:
         least, because = each.least_tflops(plan)
-        known += least is not None
+        known[each.gpu] = least
         figures = f"GPU {each.gpu} ({each.name or 'without a name'}): {each.rate} TFLOP/s"
         if each.rate <= 0:
             yield Finding(
@@ -121,10 +123,12 @@ def throughput(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
             f"{f' ({because})' if because else ''}"
             f"{f', beside {each.others}' if each.others else ''}"
         )
-    if best and not known:
+    if any(least is not None for least in known.values()):
+        yield from unjudged(rates, known, "multiplies float32 at", "TFLOP/s", DECLARE)
+    elif best:
         yield Finding(
             "gpu_expect.tflops: not set, and no minimum of the model is known",
-            "set gpu_expect: {tflops: ...} to have the throughput judged",
+            DECLARE,
             verdict=Verdict.NOT_DECLARED,
             evidence=", ".join(
                 f"GPU {gpu}: {speed} TFLOP/s" for gpu, speed in sorted(best.items())
@@ -203,6 +207,8 @@ def sustained(
                 yield item
         if (device := _devices(run).get(entry["gpu"])) and not plan["expect"].get("tflops"):
             yield from low_clocks(device, entry["samples"])
+    known = {each.gpu: each.least_tflops(plan)[0] for each in rates}
+    yield from unjudged(rates, known, "keeps", "TFLOP/s under load", DECLARE)
 
 
 def _speeds(entry: SustainedResult) -> list[float]:
@@ -240,7 +246,7 @@ def _under_load(
     plan: Plan, entry: SustainedResult, each: Measured, rates: Sequence[Measured]
 ) -> Iterator[Finding | Evidence]:
     gpu, samples, slow = f"GPU {entry['gpu']}", entry["samples"], subjects.slow(each.address)
-    speeds, kept = _speeds(entry), each.rate
+    speeds, kept, settled = _speeds(entry), each.rate, entry["settled_s"]
     hottest = max(
         (s["temperature_c"] for s in samples if s["temperature_c"] is not None), default=None
     )
@@ -302,7 +308,19 @@ def _under_load(
         because=because,
         remedy="see gpu.throttle and gpu.settings; compare the cooling of the GPUs",
     )
-    if entry["settled_s"] is None:
+    unread = [
+        name
+        for name in ("temperature_c", "throttle")
+        if all(sample[name] is None for sample in samples)
+    ]
+    if unread and not model_names.is_share(each.name or ""):
+        yield Finding(
+            f"{gpu} did not report its {' and '.join(READ[name] for name in unread)} under load",
+            "see gpu.smi; on the host: nvidia-smi -q -d TEMPERATURE,PERFORMANCE; then ./gpufleet"
+            " verify --deep",
+            verdict=Verdict.INCONCLUSIVE,
+        )
+    elif settled is None and "temperature_c" not in unread:
         yield Finding(
             f"{gpu} was still hot when the run ended: later measurements are not reliable",
             "wait until it is cool; then ./gpufleet verify",
@@ -310,8 +328,9 @@ def _under_load(
         )
     yield Evidence(
         f"{gpu}: {entry['seconds']} s, {entry.get('checked', 0)} products exact,"
-        f" {max(speeds)} to {kept} TFLOP/s, up to {hottest}"
-        f" degrees, cool again after {entry['settled_s']} s"
+        f" {max(speeds)} to {kept} TFLOP/s"
+        f"{'' if hottest is None else f', up to {hottest} degrees'}"
+        f"{'' if settled is None else f', cool again after {settled} s'}"
     )
 
 
@@ -353,6 +372,14 @@ def bandwidth(
                 remedy="see gpu.memory-errors and gpu.throttle",
             )
         yield Evidence(f"GPU {each.gpu}: {each.rate} GiB/s")
+    minimums = {each.gpu: floors.gib_s if (floors := each.floors()) else None for each in rates}
+    yield from unjudged(
+        rates,
+        minimums,
+        "copies its memory at",
+        "GiB/s",
+        "compare the rate with the model's data sheet, or with another GPU of this model",
+    )
     for entry in entries:
         yield filled(entry)
 

@@ -7,13 +7,13 @@ default lowers the minimum, which evidence and findings state.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpufleet.catalog import model_names, performance
 from gpufleet.checks.base import subjects
 from gpufleet.checks.base.holders import used_by_others
-from gpufleet.checks.base.registry import Finding
+from gpufleet.checks.base.registry import Finding, shortened
 from gpufleet.checks.base.sections import Sections
 from gpufleet.model.plan import Plan
 from gpufleet.model.sections.compute import ComputeDevice
@@ -137,6 +137,34 @@ def too_slow(
             remedy,
             f"GPU {each.gpu} ({each.name or 'without a name'}): {each.rate} {unit}",
             about=subjects.slow(each.address),
+        )
+
+
+def unjudged(
+    rates: Sequence[Measured], least: Mapping[int, float | None], what: str, unit: str, remedy: str
+) -> Iterator[Finding]:
+    """The GPUs whose rate nothing says anything about: no minimum, and no GPU like them here.
+
+    `least`: {GPU: its minimum, None where none is known}.
+    """
+    found = [
+        each
+        for each in rates
+        if each.rate > 0
+        and each.name
+        and least[each.gpu] is None
+        and not each.others
+        and usual(each, rates, limited=True) is None
+        and usual(each, rates, limited=False) is None
+    ]
+    if found:
+        names = [f"GPU {each.gpu} ({each.name})" for each in found]
+        yield Finding(
+            f"How fast {shortened(names)} should be is unknown: no minimum of the model, and no"
+            " other GPU like it in this host",
+            remedy,
+            "\n".join(f"GPU {each.gpu} {what} {each.rate} {unit}" for each in found),
+            Verdict.NOT_DECLARED,
         )
 
 

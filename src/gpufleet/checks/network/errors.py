@@ -62,7 +62,19 @@ def counting(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
         ]
         if shown:
             yield Evidence(f"{port.name}: {', '.join(shown)}")
-    if bare := [port for port in found.judged if port.port and not port.port["counters"]]:
+    bare = [port for port in found.judged if port.port and not port.port["counters"]]
+    if silent := [
+        port
+        for port in bare
+        if port.role != MANAGEMENT and port.port and not port.port["hw_counters"]
+    ]:
+        yield Finding(
+            f"No counter of {named(silent, 12)} was read",
+            "on the host: see below /sys/class/infiniband/DEVICE/ports/1 whether counters and"
+            " hw_counters are there, and look for messages of the driver (dmesg)",
+            verdict=Verdict.INCONCLUSIVE,
+        )
+    if bare := [port for port in bare if port not in silent]:
         yield Evidence(f"no classic error counters: {named(bare, 12)}")
     if full:
         number = clear[0].port["port"] if clear[0].port else 1

@@ -53,9 +53,21 @@ def direct(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     yield Evidence(f"{len(near)} of {len(network['gpus'])} GPUs share a PCI port with an adapter")
     yield from _peermem(network, observed.data["driver"]["loaded"])
     hypervisor = observed.data["gpus"].get("hypervisor")
-    if hypervisor is not False:
+    # The processors of ARM do not say whether they are a virtual machine's, and their IOMMU may
+    # translate.
+    arm = plan["arch"] == "aarch64"
+    if hypervisor or arm:
         where = "a virtual machine" if hypervisor else "a processor that says nothing of it"
         yield Evidence(f"access control and IOMMU are not judged on {where}")
+        return
+    if hypervisor is None:
+        yield Finding(
+            "Access control and IOMMU are not judged: whether this is a virtual machine is unknown,"
+            " its processor does not say so",
+            "on bare metal, on the host: lspci -vvv shows the control words (ACSCtl) of the ports"
+            " above GPUs and adapters",
+            verdict=Verdict.NOT_DECLARED,
+        )
         return
     yield from _access_control(serving, network)
     yield from _iommu(serving, network)

@@ -183,7 +183,10 @@ class SustainedResult(GpuResult):
 
     n: int | None
     seconds: float | None
-    settled_s: Annotated[float | None, "time to cool down; null where the GPU stayed hot"]
+    settled_s: Annotated[
+        float | None,
+        "time to cool down; null where the GPU stayed hot, or its temperature was not read",
+    ]
     samples: list[Sample]
     checked: NotRequired[
         Annotated[
