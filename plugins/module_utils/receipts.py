@@ -70,7 +70,9 @@ def write_atomically(path, text, mode=0o644):
     handle, partial = tempfile.mkstemp(prefix=".partial-", dir=os.path.dirname(path))
     try:
         # Bytes that are no UTF-8 are written as they were read, whatever the locale.
-        with os.fdopen(handle, "w", encoding="utf-8", errors="surrogateescape", newline="") as stream:
+        with os.fdopen(
+            handle, "w", encoding="utf-8", errors="surrogateescape", newline=""
+        ) as stream:
             stream.write(text)
             stream.flush()
             os.fsync(stream.fileno())

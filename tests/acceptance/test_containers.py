@@ -94,6 +94,7 @@ def test_what_cannot_be_done_is_refused_and_docker_is_as_it_was(
     fleet: Fleet,
     declared: dict[str, Any],
     theirs: str,
+    *,
     damage: str,
     more: dict[str, Any],
     words_said: str,

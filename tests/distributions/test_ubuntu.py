@@ -199,7 +199,12 @@ def test_nvidias_repository_gives_way_to_nothing_else(
     assert booted.on("apt-get update 2>&1 | grep '^[WE]:' || :") == ""
     booted.fleet.gpufleet("remove", "--driver")
     assert booted.driver_packages() == {}
-    assert booted.on("find /etc/apt -name '*gpufleet*'; grep -rlsE '^(deb|URIs).*srv/nvidia' /etc/apt || :") == ""
+    assert (
+        booted.on(
+            "find /etc/apt -name '*gpufleet*'; grep -rlsE '^(deb|URIs).*srv/nvidia' /etc/apt || :"
+        )
+        == ""
+    )
 
 
 def test_the_nightly_pass_is_a_document(booted: DistributionHost, of: dict[str, str]) -> None:

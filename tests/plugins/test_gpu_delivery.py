@@ -105,7 +105,7 @@ def test_what_arrives_damaged_gets_no_name(run: Run, tmp_path: Path, staged: Pat
     [(0o1777, 0, True), (0o775, 0, True), (0o755, 65534, True), (0o700, 0, False)],
 )
 def test_a_directory_that_others_write_in_is_refused_and_stays_as_it_is(
-    run: Run, tmp_path: Path, staged: Path, mode: int, owner: int, refused: bool
+    run: Run, tmp_path: Path, staged: Path, *, mode: int, owner: int, refused: bool
 ) -> None:
     folder = tmp_path / "shared"
     folder.mkdir()

@@ -42,6 +42,7 @@ WHOLE = "a module that is whole"
 # The descriptor of the host's lock.
 LOCK = 7
 
+
 class OldDkms:
     """DKMS 2.8, which keeps what is built or installed already, whatever --force says."""
 
