@@ -84,6 +84,12 @@ DOCKER = Kind(
         *("rootlesskit", "slirp4netns", "uidmap"),
     ),
 )
+# Docker that labels its containers, with a stand-in for the policy that confines them.
+SELINUX_DOCKER = Kind(
+    "selinux-docker-vm",
+    (*SELINUX.packages, "docker.io"),
+    kernel_options=SELINUX.kernel_options,
+)
 CONTEXTS = "etc/selinux/default/contexts/files/file_contexts"
 # What this module needs beside the lab's own programs: {program or file: Debian package}.
 PROGRAMS = {

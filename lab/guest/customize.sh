@@ -29,4 +29,8 @@ done
 
 if [ -e "$root/etc/selinux/config" ]; then
   sed -i 's/^SELINUX=.*/SELINUX=enforcing/' "$root/etc/selinux/config"
+  if [ -e "$root/usr/sbin/dockerd" ]; then
+    cp "$sources/container.cil" "$root/root/"
+    chroot "$root" semodule -n -i /root/container.cil
+  fi
 fi

@@ -9,28 +9,20 @@ order.
 from __future__ import annotations
 
 import json
-import subprocess
-from base64 import b64encode
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from lab import vm
-from tests.support.gpu_containers import LEGACY
-from tests.support.lab_fleet import ROOT
-from tests.support.virtual_machine import booted, unhurried
+from tests.support.virtual_machine import CARD, booted, containers, provision, with_containers
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 
-# An emulated processor is slow, and slower beside other work.
-UNHURRIED = ("--deadline", "1800")
 REMAPPED = """set -e
-mkdir -p /etc/docker /srv/toolkit
+mkdir -p /etc/docker
 echo '{"userns-remap": "default"}' >/etc/docker/daemon.json
 systemctl restart docker"""
-CARD = f"insmod /opt/standin/{vm.VERSIONS[0]}/nvidia.ko && test -c /dev/nvidia0"
 MAPPED = "docker info --format '{{.SecurityOptions}}'"
 # As its installer starts it, for as long as the account has a session.
 ROOTLESS = """set -e
@@ -56,48 +48,14 @@ def machine() -> Iterator[vm.Machine]:
 
 @pytest.fixture(scope="module")
 def inventory(machine: vm.Machine, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The machine alone, with the toolkit's repository on it."""
-    place = tmp_path_factory.mktemp("mapped")
-    repository = place / "toolkit"
-    python = ROOT / ".venv" / "bin" / "python"
-    subprocess.run([python, "-m", "lab", "toolkit-repository", repository], cwd=ROOT, check=True)
-    words = ["tar", "-C", repository, "-cz", "."]
-    packed = subprocess.run(words, check=True, capture_output=True).stdout
-    machine.on("base64 -d | tar -C /srv/toolkit -xz", stdin=b64encode(packed).decode())
-    declared = {
-        "gpu_stacks": [],
-        "gpu_containers": LEGACY,
-        "gpu_expect": {"count": 1},
-        "nvidia_docker_repo_url": "file:///srv/toolkit",
-        "nvidia_docker_repo_key": "file:///srv/toolkit/key.asc",
-        "nvidia_docker_repo_key_fingerprint": (repository / "fingerprint").read_text().strip(),
-    }
-    hosts = {"gpu_hosts": {"hosts": {"gpu-vm": {**machine.variables, **declared}}}}
-    file = place / "hosts.yml"
-    file.write_text(json.dumps({"all": {"children": hosts}}))
-    return file
-
-
-def gpufleet(*words: str | Path) -> str:
-    """The standard output; the status also tells of cards that the PCI bus does not have here."""
-    done = subprocess.run(
-        [ROOT / "gpufleet", *words, *UNHURRIED],
-        cwd=ROOT, env=unhurried(), capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode in {0, 1, 3}, f"{done.stdout}\n{done.stderr}"
-    return done.stdout
-
-
-def containers(inventory: Path) -> dict[str, dict[str, Any]]:
-    rows = json.loads(gpufleet("verify", "--json", "-i", inventory))["hosts"]["gpu-vm"]["checks"]
-    return {row["id"]: row for row in rows if row["id"].startswith("containers.")}
+    return with_containers(machine, tmp_path_factory.mktemp("mapped"))
 
 
 def test_provisioning_keeps_the_mapping_and_its_containers_have_the_gpus(
     machine: vm.Machine, inventory: Path
 ) -> None:
     assert "name=userns" in machine.on(MAPPED)
-    output = gpufleet("provision", "-i", inventory)
+    output = provision(inventory)
     assert "name=userns" in machine.on(MAPPED)
     written = json.loads(machine.on("cat /etc/docker/daemon.json"))
     assert (written["userns-remap"], written["live-restore"]) == ("default", True), output
@@ -138,7 +96,7 @@ def test_a_host_with_nobodys_engine_but_a_rootless_one_is_not_healthy(
     others = {row["verdict"] for name, row in found.items() if name.endswith((".gpus", ".reload"))}
     assert others == {"INCONCLUSIVE"}
 
-    gpufleet("provision", "-i", inventory)
+    provision(inventory)
     found = containers(inventory)
     assert (found["containers.runtime"]["verdict"], found["containers.gpus"]["verdict"]) == (
         ("PASS", "PASS")

@@ -518,6 +518,33 @@ def test_nvidias_hooks_find_a_usr_that_they_can_write_in(root: Path) -> None:
     assert ("etc/debian_version" in in_image) == Path("/etc/debian_version").exists()
 
 
+POLICY = {
+    "etc/selinux/config": "SELINUX=enforcing\nSELINUXTYPE=site\n",
+    "etc/selinux/site/contexts/lxc_contexts": 'process = "a:b:c_t:s0"\nfile = "a:b:own_t:s0"\n',
+}
+
+
+@pytest.mark.parametrize(
+    ("files", "label"),
+    [
+        (POLICY, "a:b:own_t:s0"),
+        ({"etc/selinux/config": "SELINUX=enforcing\n"}, "system_u:object_r:container_file_t:s0"),
+    ],
+)
+def test_docker_has_no_file_of_the_layer_to_label(
+    root: Path, files: dict[str, str], label: str
+) -> None:
+    """It would copy all of /usr into the layer, which is in memory."""
+    put(root, "proc/driver/nvidia/version")
+    put(root, "usr/bin/info", json.dumps({**INFO, "SecurityOptions": ["name=selinux"]}))
+    for name, text in files.items():
+        put(root, name, text)
+    full(root, expect_gpus=1)
+    runs = [line for line in calls(root) if "upperdir=" in line]
+    assert runs
+    assert all(f'/work,context={label}"' in line for line in runs)
+
+
 def test_mapped_accounts_can_read_what_the_trial_gives_its_container(root: Path) -> None:
     """Root in such a container is another account on the host."""
     put(root, "proc/driver/nvidia/version")

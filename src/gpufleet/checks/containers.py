@@ -246,7 +246,7 @@ def _denied_remedy(plan: Plan, section: Containers, gpus: list[ContainerNode]) -
     if "selinux" in _security(section) and closed:
         return person(
             "on the host: setsebool -P container_use_devices on; or start containers with"
-            " --security-opt label=disable"
+            " nvidia-docker, or with --security-opt label=disable"
         )
     return then(provision(plan, CONTAINERS), person("restart the containers"))
 

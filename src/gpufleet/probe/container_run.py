@@ -15,7 +15,7 @@ from .jit_cache import cache_variables, open_cache
 from .processes import NoAnswer, NoAnswerError, run_command
 from .python_start import interpreter_code
 from .receipts import receipts_of_kind
-from .text import last_lines, natural
+from .text import first_match, last_lines, natural
 from .trust import RefusedError, account_for
 from .venvs import framework_of, packages_of, venvs
 from .workload_run import FRAMEWORK_SILENT, parse_framework_output, write_script
@@ -25,6 +25,8 @@ OWN_LABEL = "gpufleet=verify"
 OWN_NAME = "gpufleet-verify-"
 # Where a container's own layer over /usr is, in a directory with the container's name.
 LAYERS = "/run/"
+# The label of files in containers where the policy names none.
+FILE_LABEL = "system_u:object_r:container_file_t:s0"
 # Inside a container: which of the cards' nodes can be opened. Those that a container lost are
 # still there, and forbidden. Numbers only: nvidiactl and nvidia-uvm are no cards.
 LIST_NODES = """
@@ -49,6 +51,16 @@ ALONE = ("--rm", "--network", "none", "--label", OWN_LABEL)
 NO_COMPILE = ("--no-compile", "a run outside of a container")
 
 
+def file_label(host):
+    """The SELinux label of files in containers, as engines read it from the policy."""
+    policy = first_match(
+        r"(?m)^\s*SELINUXTYPE\s*=\s*(\w+)", host.text_or_none("/etc/selinux/config") or ""
+    )
+    contexts = "/etc/selinux/%s/contexts/lxc_contexts" % (policy or "targeted")
+    found = first_match(r'(?m)^\s*file\s*=\s*"?([\w:.,-]+)', host.text_or_none(contexts) or "")
+    return found or FILE_LABEL
+
+
 class TrialContainer:
     """One container of our own, without a network and with this host's programs read-only in it.
 
@@ -61,6 +73,7 @@ class TrialContainer:
         self.host, self.home = host, home
         self.engine = host.path(found["engine"]["path"])
         self.engine_name = wanted["engine"]
+        self.label = file_label(host) if "selinux" in found["engine"]["security"] else None
         self.ends = time.monotonic() + host.inner_s
         self.name = OWN_NAME + str(os.getpid())
         # A node alone proves no driver: programs of the driver's create it without one.
@@ -187,11 +200,14 @@ class TrialContainer:
         if self.engine_name == "podman":
             options = ["-v", "{0}:{0}:O,upperdir={1},workdir={2}".format(directory, upper, work)]
         else:
+            # Docker gives each file of a volume the container's label, and would copy all of them
+            # into the layer for that. It leaves a file system alone that is mounted with a label.
+            label = ",context=" + self.label if self.label else ""
             options = [
                 "--mount",
                 "type=volume,dst=%s,volume-driver=local,volume-opt=type=overlay,"
-                'volume-opt=device=overlay,"volume-opt=o=lowerdir=%s,upperdir=%s,workdir=%s"'
-                % (directory, directory, upper, work),
+                'volume-opt=device=overlay,"volume-opt=o=lowerdir=%s,upperdir=%s,workdir=%s%s"'
+                % (directory, directory, upper, work, label),
             ]
         # A layer does not show what is mounted below the directory.
         for path in mounted_below(self.host, directory):
