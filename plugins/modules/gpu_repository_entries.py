@@ -18,7 +18,7 @@ options:
     elements: path
     required: true
   pattern:
-    description: A regular expression that is searched in each address.
+    description: A regular expression that is searched in each address, without its login.
     type: str
     required: true
   excludes:
@@ -61,6 +61,8 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (
     write_atomically,
 )
 
+# A login in an address: the same repository has none where it is kept elsewhere.
+LOGIN = re.compile(r"//[^/@\s]*@")
 NOTE = "# Disabled by gpufleet: "
 # deb [arch=amd64 signed-by=/usr/share/keyrings/x.gpg] https://...
 LINE = re.compile(r"\s*deb(?:-src)?\s+(?:\[[^\]]*\]\s*)?(\S+)")
@@ -90,6 +92,8 @@ def without_stanzas(text, matches):
             blocks.append([])
         blocks[-1].append(line)
     for block in blocks:
+        if value_of(block, "enabled").lower() in OFF:
+            continue
         addresses = value_of(block, "uris").split()
         found = [address for address in addresses if matches(address)]
         if found and len(found) < len(addresses):
@@ -180,7 +184,11 @@ def main():
         supports_check_mode=True,
     )
     try:
-        matches = re.compile(module.params["pattern"]).search
+        wanted = re.compile(module.params["pattern"])
+
+        def matches(address):
+            return wanted.search(LOGIN.sub("//", address))
+
         rows = []
         for path in files(module.params["paths"], module.params["excludes"]):
             with open(path, encoding="utf-8", errors="surrogateescape", newline="") as stream:

@@ -70,7 +70,10 @@ def test_a_stanza_is_disabled_and_the_others_of_its_file_stay(
 def test_a_stanza_with_another_repository_is_refused(run: Run, tmp_path: Path) -> None:
     first, second = tmp_path / "a.list", tmp_path / "b.sources"
     first.write_text(f"deb {NVIDIA} /\n")
-    second.write_text(f"Types: deb\nURIs: {NVIDIA} http://archive.example/\nSuites: /\n")
+    stanza = f"Types: deb\nURIs: {NVIDIA} http://archive.example/\nSuites: /\n"
+    second.write_text(f"{stanza}Enabled: no\n")
+    assert entries(run, second)["changed"] is False
+    second.write_text(stanza)
     before = first.read_text(), second.read_text()
     answer = entries(run, first, paths=[str(first), str(second)])
     assert answer["failed"]

@@ -245,6 +245,8 @@ HAS = {"DockerRootDir": "/var/lib/docker", "Containers": 1, "Images": 2}
         ({**HAS, "Swarm": {"LocalNodeState": "active"}}, None, "member of a swarm"),
         ({**HAS, "Swarm": {"LocalNodeState": "locked"}}, None, "member of a swarm"),
         (None, "/srv/docker", ""),
+        # Docker names what a link leads to.
+        ({**HAS, "DockerRootDir": "/run/docker"}, "/var/run/docker", ""),
     ],
 )
 def test_what_would_part_docker_from_its_containers_is_refused(
@@ -253,7 +255,7 @@ def test_what_would_part_docker_from_its_containers_is_refused(
     docker = tmp_path / "docker"
     docker.write_text(f"#!/bin/sh\ncat <<'E'\n{json.dumps(info)}\nE\n")
     docker.chmod(0o755)
-    names = ("Query what Docker has", "Refuse a member", "Refuse another data root")
+    names = ("Query what Docker has", "Refuse a member", "Resolve the", "Refuse another data root")
     given = {
         "__nvidia_docker_pid": "1" if info else "0",
         "gpu_plan": {"containers": {"data_root": data_root, "engine": "docker"}},

@@ -294,12 +294,19 @@ def a_gpu_with_neither_minimum_nor_sibling(plan: Document, snapshot: Document) -
 @fault(
     "gpu.sustained",
     verdict="INCONCLUSIVE",
-    cause="GPU 1 did not report its temperature and throttle reasons under load",
+    cause="GPU 1 reported neither its temperature nor its throttle reasons under load",
     remedy="nvidia-smi -q -d TEMPERATURE",
 )
 def a_load_whose_heat_nobody_read(plan: Document, snapshot: Document) -> None:
     for sample in compute_run(snapshot)["sustained"][1]["samples"]:
         sample.update(temperature_c=None, throttle=None)
+
+
+@harmless
+def a_load_without_throttle_reasons(plan: Document, snapshot: Document) -> None:
+    for entry in compute_run(snapshot)["sustained"]:
+        for sample in entry["samples"]:
+            sample.update(throttle=None)
 
 
 @fault(

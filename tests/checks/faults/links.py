@@ -285,6 +285,13 @@ def nvlinks_of_bridges_that_were_not_read(plan: Document, snapshot: Document) ->
     data(snapshot, "smi")["nvlink"] = None
 
 
+@harmless
+def nvlinks_of_gpus_without_bridges_that_were_not_read(plan: Document, snapshot: Document) -> None:
+    links_of(plan, snapshot, "NVIDIA A100 80GB PCIe", "0x20b5", 0, 0, links=12)
+    data(snapshot, "smi")["nvlink"] = None
+    plan["expect"]["nvlinks"] = 0
+
+
 @fault(
     "gpu.nvlink",
     verdict="INCONCLUSIVE",

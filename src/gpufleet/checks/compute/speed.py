@@ -55,7 +55,6 @@ THERMAL, OFTEN = "sw-thermal", 0.1
 # less than the usual share needs a reason: its power limit or its clocks' settings, in more than
 # this share of the slow samples.
 LEAST_KEPT, USUALLY_KEPT, MOSTLY = 0.6, 0.8, 0.5
-READ: Mapping[str, str] = {"temperature_c": "temperature", "throttle": "throttle reasons"}
 DECLARE = "set gpu_expect: {tflops: ...} to have the throughput judged"
 POWER, CLOCKS = "sw-power-cap", "application-clocks"
 
@@ -308,19 +307,18 @@ def _under_load(
         because=because,
         remedy="see gpu.throttle and gpu.settings; compare the cooling of the GPUs",
     )
-    unread = [
-        name
-        for name in ("temperature_c", "throttle")
-        if all(sample[name] is None for sample in samples)
-    ]
-    if unread and not model_names.is_share(each.name or ""):
-        yield Finding(
-            f"{gpu} did not report its {' and '.join(READ[name] for name in unread)} under load",
-            "see gpu.smi; on the host: nvidia-smi -q -d TEMPERATURE,PERFORMANCE; then ./gpufleet"
-            " verify --deep",
-            verdict=Verdict.INCONCLUSIVE,
-        )
-    elif settled is None and "temperature_c" not in unread:
+    if hottest is None and all(sample["throttle"] is None for sample in samples):
+        # A share of a GPU has no sensors of its own, and not every integrated GPU has NVML's.
+        if not model_names.is_share(each.name or "") and not smi.is_model(
+            each.name, "", None, "integrated"
+        ):
+            yield Finding(
+                f"{gpu} reported neither its temperature nor its throttle reasons under load",
+                "see gpu.smi; on the host: nvidia-smi -q -d TEMPERATURE,PERFORMANCE; then"
+                " ./gpufleet verify --deep",
+                verdict=Verdict.INCONCLUSIVE,
+            )
+    elif settled is None and hottest is not None:
         yield Finding(
             f"{gpu} was still hot when the run ended: later measurements are not reliable",
             "wait until it is cool; then ./gpufleet verify",

@@ -158,10 +158,13 @@ def moment(text):
 
 
 def leftover_caches(host):
-    """What is only needed while something is being installed, and was left behind."""
+    """What is only needed while something is being installed, and was left behind.
+
+    The last one is of releases before 1.1.
+    """
     return [
         path
-        for location in ("artifacts/*", "gpufleet-python")
+        for location in ("artifacts/*", "gpufleet-python", "python")
         for path in host.glob("/var/cache/gpufleet/" + location)
     ]
 
