@@ -20,8 +20,8 @@ _GLOBAL_FUNCTION = 0x12
 _PAUSE = 34  # the system call's number
 # Any section number but 0, which means "undefined": there is no table of sections.
 _DEFINED = 1
-# How the instructions name the first three arguments' registers, rdi, rsi and rdx.
-_ARGUMENTS = (7, 6, 2)
+# How the instructions name the registers of the first four arguments: rdi, rsi, rdx and rcx.
+_ARGUMENTS = (7, 6, 2, 1)
 
 
 @dataclass(frozen=True)

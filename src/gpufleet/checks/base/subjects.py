@@ -14,6 +14,7 @@ it was observed:
     card/ADDRESS/recovery  its driver asks for a recovery action
     reported/ADDRESS/NAME  what nvidia-smi reports of it is a fault
     memory/ADDRESS  its memory has errors that were not corrected
+    nvlinks/ADDRESS  its NVLinks were not read
     slow/ADDRESS    it computes too slowly
     sustained/ADDRESS  it does not keep its speed under load
     throttled/ADDRESS  under load its hardware or its driver slows it down
@@ -103,6 +104,11 @@ def gone_since(extra: int, present: int, wanted: int | None) -> Subjects:
 def card(address: str | None, value: str = "") -> Subjects:
     """A card, or one value of it, if its address is known."""
     return (f"card/{address}{'/' if value else ''}{value}",) if address else ()
+
+
+def nvlinks(address: str | None) -> Subjects:
+    """That a card's NVLinks were not read, if its address is known."""
+    return (f"nvlinks/{address}",) if address else ()
 
 
 def reported(address: str | None, name: str) -> Subjects:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpufleet.catalog import fabric, model_names
+from gpufleet.checks.base import subjects
 from gpufleet.checks.base.registry import HARDWARE, Evidence, Finding, check, no_gpus_declared
 from gpufleet.checks.base.sections import Sections
 from gpufleet.model.plan import Plan
@@ -14,9 +15,6 @@ from gpufleet.model.verdict import Verdict
 
 from .identity import cards, unknown_without_cards
 from .smi_elements import label
-
-# The subject of a GPU's NVLinks that were not read.
-NVLINKS = "nvlinks"
 
 
 @check("gpu.nvlink", reads=("smi", "gpus"), repair=HARDWARE, skip_reason=no_gpus_declared)
@@ -82,7 +80,7 @@ def _unread(
         f"{label(card)}: NVML did not report its NVLinks, {has}",
         "see gpu.smi; then ./gpufleet verify",
         verdict=Verdict.INCONCLUSIVE,
-        entails=(f"{NVLINKS}/{card['address']}",),
+        entails=subjects.nvlinks(card["address"]),
     )
 
 

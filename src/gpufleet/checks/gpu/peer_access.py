@@ -12,6 +12,7 @@ from itertools import combinations
 from typing import Literal
 
 from gpufleet.catalog import fabric, model_names
+from gpufleet.checks.base import subjects
 from gpufleet.checks.base.registry import (
     HARDWARE,
     Evidence,
@@ -27,7 +28,6 @@ from gpufleet.model.verdict import Verdict
 
 from .confidential import BECAUSE, is_without_peers
 from .identity import cards, unknown_without_cards
-from .nvlink import NVLINKS
 from .smi_elements import label
 
 # nvmlGpuP2PStatus_t of nvml.h; the texts are those of `nvidia-smi topo -p2p`.
@@ -138,7 +138,7 @@ def _unread(observed: Sections) -> Iterator[Finding]:
             " so not which GPUs they connect",
             "see gpu.nvlink",
             verdict=Verdict.INCONCLUSIVE,
-            about=tuple(f"{NVLINKS}/{card['address']}" for card in unread),
+            about=tuple(name for card in unread for name in subjects.nvlinks(card["address"])),
         )
 
 
