@@ -279,9 +279,10 @@ def test_a_configuration_that_docker_rejects_is_taken_back_and_its_containers_su
     [merge] = [t for t in daemon_tasks() if "gpufleet.gpu.gpu_docker_daemon" in t]
     [block] = [t for t in daemon_tasks() if "block" in t]
     merge["gpufleet.gpu.gpu_docker_daemon"]["path"] = str(file)
-    rescue = [t for t in block["rescue"] if "ansible.builtin.systemd_service" not in t]
-    assert len(rescue) == len(block["rescue"]) - 1
-    for task in rescue:
+    rescue = block["rescue"]
+    restoring = rescue[0]["block"]
+    assert "ansible.builtin.systemd_service" in restoring.pop()
+    for task in restoring:
         for module, key in (("copy", "dest"), ("file", "path")):
             if arguments := task.get(f"ansible.builtin.{module}"):
                 arguments[key] = str(file)
