@@ -86,8 +86,8 @@ def main():
     with ExitStack() as locks:
         try:
             # A process that downloads may have been started by another run.
-            for more in ([], [DOWNLOADS]):
-                locks.enter_context(host_lock(params["state_dir"], 0, *more))
+            for name in ("lock", DOWNLOADS):
+                locks.enter_context(host_lock(params["state_dir"], 0, name))
         except StateError:
             # The running installation removes them at its end.
             module.exit_json(changed=False, removed=[])

@@ -66,7 +66,7 @@ LOGIN = re.compile(r"//[^/@\s]*@")
 NOTE = "# Disabled by gpufleet: "
 # deb [arch=amd64 signed-by=/usr/share/keyrings/x.gpg] https://...
 LINE = re.compile(r"\s*deb(?:-src)?\s+(?:\[[^\]]*\]\s*)?(\S+)")
-FIELD = re.compile(r"(?P<name>[\w-]+)[ \t]*(?P<mark>[:=])[ \t]*(?P<value>.*)")
+FIELD = re.compile(r"(?P<name>[\w-]+)[ \t]*[:=][ \t]*(?P<value>.*)")
 # What apt and dnf take for no (apt: StringToBool; dnf: libdnf's boolean options).
 OFF = {"0", "no", "false", "off", "without", "disable"}
 
@@ -92,7 +92,7 @@ def without_stanzas(text, matches):
             blocks.append([])
         blocks[-1].append(line)
     for block in blocks:
-        if value_of(block, "enabled").lower() in OFF:
+        if is_off(block):
             continue
         addresses = value_of(block, "uris").split()
         found = [address for address in addresses if matches(address)]
@@ -116,7 +116,8 @@ def without_sections(text, matches):
             sections.append([])
         sections[-1].append(line)
     for section in sections[1:]:
-        if any(matches(address) for address in re.split(r"[\s,]+", value_of(section, "baseurl"))):
+        addresses = re.split(r"[\s,]+", value_of(section, "baseurl"))
+        if any(map(matches, addresses)) and not is_off(section):
             disable(section, "enabled", "=", "0")
     return "".join(line for section in sections for line in section)
 
@@ -134,16 +135,21 @@ def value_of(lines, name):
     return " ".join(found).strip()
 
 
+def is_off(lines):
+    """Whether a stanza or a section is disabled."""
+    return value_of(lines, "enabled").lower() in OFF
+
+
 def disable(lines, name, mark, value):
-    """Set a field of a stanza or of a section to no, where it is not."""
-    for at, line in enumerate(lines):
-        field = FIELD.match(line)
-        if field and field.group("name").lower() == name.lower():
-            if field.group("value").strip().lower() not in OFF:
-                lines[at] = name + mark + value + "\n"
-            return
-    first = next(at for at, line in enumerate(lines) if FIELD.match(line))
-    lines.insert(first, name + mark + value + "\n")
+    """Set a field of a stanza or of a section, in its place or before all others."""
+    names = {
+        at: FIELD.match(line).group("name") for at, line in enumerate(lines) if FIELD.match(line)
+    }
+    there = [at for at, found in names.items() if found.lower() == name.lower()]
+    for at in there:
+        lines[at] = name + mark + value + "\n"
+    if not there:
+        lines.insert(min(names), name + mark + value + "\n")
 
 
 FORMS = {".list": without_lines, ".sources": without_stanzas, ".repo": without_sections}

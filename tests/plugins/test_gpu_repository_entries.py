@@ -26,8 +26,8 @@ def entries(run: Run, file: Path, check: bool = False, **more: object) -> dict[s
         (f"deb [arch=amd64 signed-by=/k.gpg]{NVIDIA} /", True),
         (f"\tdeb-src\t{NVIDIA} /", True),
         (f"# deb {NVIDIA} /", False),
-        ("deb https://deb.debian.org/debian bookworm main", False),
-        (f"deb [signed-by={PATTERN}key.gpg] https://deb.debian.org/debian bookworm main", False),
+        ("deb https://site.example/debian bookworm main", False),
+        (f"deb [signed-by={PATTERN}key.gpg] https://site.example/debian bookworm main", False),
     ],
 )
 def test_a_line_becomes_a_comment_however_it_begins(

@@ -245,7 +245,7 @@ HAS = {"DockerRootDir": "/var/lib/docker", "Containers": 1, "Images": 2}
         ({**HAS, "Swarm": {"LocalNodeState": "active"}}, None, "member of a swarm"),
         ({**HAS, "Swarm": {"LocalNodeState": "locked"}}, None, "member of a swarm"),
         (None, "/srv/docker", ""),
-        # Docker names what a link leads to.
+        # Docker names the target of a link.
         ({**HAS, "DockerRootDir": "/run/docker"}, "/var/run/docker", ""),
     ],
 )

@@ -182,7 +182,7 @@ class GpuHost:
                 "nvmlDeviceGetHandleByIndex_v2": Function(),
                 "nvmlDeviceGetPciInfo_v3": Function(status=3),
                 "nvmlDeviceGetNvLinkState": Function(writes=1, to=2),
-                # Each leads to a switch, and the GPUs reach each other.
+                # Each is connected to a switch, and the GPUs reach each other.
                 "nvmlDeviceGetNvLinkRemoteDeviceType": Function(writes=2, to=2),
                 "nvmlDeviceGetP2PStatus": Function(writes=0, to=3),
             },

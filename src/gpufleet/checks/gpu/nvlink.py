@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from gpufleet.catalog import fabric, model_names
@@ -21,10 +21,7 @@ from .smi_elements import label
 def nvlink(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """Every NVLink that a GPU's model and bridges must have is active."""
     yield from unknown_without_cards(observed, "The NVLinks of the GPUs")
-    rows, listed = observed.data["smi"].get("nvlink") or [], cards(observed)
-    by_address = {row["address"]: row for row in rows if row["address"]}
-    if not by_address and len(rows) == len(listed):  # an NVML that reports no addresses
-        by_address = {listed[row["index"]]["address"]: row for row in rows}
+    by_address, listed = by_card(observed), cards(observed)
     ids = {device["address"]: device["device"] for device in observed.data["gpus"]["pci"]}
     most: dict[tuple[str, str | None], int] = {}
     for card in listed:
@@ -35,7 +32,7 @@ def nvlink(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
         row, model = by_address.get(card["address"]), _model(card, ids)
         known, declared = fabric.nvlinks(*model), plan["expect"].get("nvlinks")
         if row is None or row["links"] is None:
-            yield from _unread(card, declared, known, len(listed), rows)
+            yield from _unread(card, declared, known, len(listed), by_address.values())
             continue
         yield from _nvlinks(
             _Nvlinks(
@@ -58,12 +55,21 @@ def nvlink(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
         )
 
 
+def by_card(observed: Sections) -> dict[str | None, GpuNvlinks]:
+    """{PCI address: what NVML reports of the NVLinks of the GPU there}."""
+    rows, listed = observed.data["smi"].get("nvlink") or [], cards(observed)
+    found: dict[str | None, GpuNvlinks] = {row["address"]: row for row in rows if row["address"]}
+    if not found and len(rows) == len(listed):  # an NVML that reports no addresses
+        found = {listed[row["index"]]["address"]: row for row in rows}
+    return found
+
+
 def _unread(
     card: SmiDevice,
     declared: int | None,
     known: fabric.Nvlinks | None,
     count: int,
-    rows: Sequence[GpuNvlinks],
+    rows: Collection[GpuNvlinks],
 ) -> Iterator[Finding]:
     """A GPU of which NVML reported no NVLinks, and may have some."""
     if declared is None and count < 2 and not (known and known.wired):

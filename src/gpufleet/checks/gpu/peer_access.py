@@ -28,6 +28,7 @@ from gpufleet.model.verdict import Verdict
 
 from .confidential import BECAUSE, is_without_peers
 from .identity import cards, unknown_without_cards
+from .nvlink import by_card
 from .smi_elements import label
 
 # nvmlGpuP2PStatus_t of nvml.h; the texts are those of `nvidia-smi topo -p2p`.
@@ -121,8 +122,7 @@ def peer_access(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
 
 def _unread(observed: Sections) -> Iterator[Finding]:
     """GPUs that may have NVLinks, of which NVML reported none."""
-    rows = observed.data["smi"].get("nvlink") or []
-    read = {row["address"] for row in rows if row["links"] is not None}
+    read = {at for at, row in by_card(observed).items() if row["links"] is not None}
     ids = {device["address"]: device["device"] for device in observed.data["gpus"]["pci"]}
     listed = cards(observed)
     unread = [
@@ -131,8 +131,7 @@ def _unread(observed: Sections) -> Iterator[Finding]:
         if card["address"] not in read
         and fabric.nvlinks(card["name"] or "", ids.get(str(card["address"])))
     ]
-    # An NVML that reports no addresses has a row for each GPU.
-    if unread and len(listed) > 1 and not (len(rows) == len(listed) and read == {None}):
+    if unread and len(listed) > 1:
         yield Finding(
             f"NVML did not report the NVLinks of {shortened([label(card) for card in unread])}, and"
             " so not which GPUs they connect",
