@@ -21,6 +21,8 @@ FAULTS = {
     "h100-busy": {},
     "h100-deep": {},
     "h100-hidden": {"environment.login": "CUDA_VISIBLE_DEVICES=9"},
+    # A program wrote to an address that is not its own: Xid 31, an application error.
+    "h100-illegal-address": {},
     "h100-no-nvrtc-builtins": {"toolkit.nvrtc": "NVRTC_ERROR_BUILTIN_OPERATION_FAILURE"},
     # Two GPUs of another model were declared, and /tmp had been closed.
     "h100-not-as-declared": {
@@ -55,6 +57,14 @@ def test_a_real_gpu_is_judged_as_on_its_day(name: str) -> None:
     assert at_fault == set(faults)
     for check, cause in faults.items():
         assert cause in checks[check]["cause"]
+
+
+def test_the_error_of_a_program_names_it_and_fails_nobody() -> None:
+    found = documents("h100-illegal-address")
+    result = judge.judge(found["plan"], found["snapshot"])
+    (errors,) = [row for row in result["checks"] if row["id"] == "kernel.application-errors"]
+    assert errors["verdict"] == "PASS"
+    assert "Xid 31 of 0000:00:06.0, 1 times, last by python3 1940" in errors["evidence"]
 
 
 def b200_guest() -> tuple[Any, Any, Any]:

@@ -129,3 +129,15 @@ def test_verify_runs_a_sites_tests_after_the_checks_and_ends_by_both(
     assert "Warning" not in ended.stderr
     junit = (tmp_path / "r/latest/junit.xml").read_text()
     assert 'name="test_own[gpu01]"' in junit and 'name="test_links[gpu01]"' in junit
+
+
+def test_hosts_that_testinfra_does_not_find_are_named(site: Path) -> None:
+    inventory = site.parent / "hosts.yml"
+    inventory.write_text("gpu_hosts: {hosts: {here: {ansible_connection: local}}}")
+    ended = run(
+        "pytest", str(site), f"--ansible-inventory={inventory}", "--hosts=ansible://gone",
+        "-p", "no:cacheprovider",
+    )  # fmt: skip
+    assert ended.returncode != 0
+    assert "testinfra finds none of the hosts ansible://gone" in ended.stdout
+    assert "INTERNALERROR" not in ended.stdout + ended.stderr

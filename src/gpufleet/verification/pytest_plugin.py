@@ -15,6 +15,7 @@ are run: one connection per check would take minutes per host. The probe changes
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
@@ -135,6 +136,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> Iterator[None]:
 
     def by_host(names: Any, hosts: Any, *args: Any, **options: Any) -> None:
         if names == "_testinfra_host":
+            if not hosts:
+                raise pytest.UsageError(_no_hosts(metafunc))
             options["ids"] = [name_of(host) for host in hosts]
         parametrize(names, hosts, *args, **options)
 
@@ -199,6 +202,13 @@ def _judged(config: pytest.Config, checks: Mapping[pytest.Item, str]) -> list[py
         if host not in reached and not_judged_reason(results[host]):
             silent.setdefault(host, item)
     return [*kept, *silent.values()]
+
+
+def _no_hosts(metafunc: pytest.Metafunc) -> str:
+    wanted = metafunc.config.option.hosts or getattr(metafunc.module, "testinfra_hosts", [])
+    listed = wanted if isinstance(wanted, str) else ", ".join(map(str, wanted))
+    why = "" if shutil.which("ansible-inventory") else ": ansible-inventory is not on the PATH"
+    return f"testinfra finds none of the hosts {listed}{why}"
 
 
 # -- the session -----------------------------------------------------------------------------------

@@ -97,7 +97,12 @@ def no_drive(plan: Document, snapshot: Document) -> None:
     data(snapshot, "machine")["drives"] = []
 
 
-@harmless
+@fault(
+    "host.nvme",
+    verdict="NOT-DECLARED",
+    cause="the drives are the machine's, not this container's",
+    remedy="verify the machine itself",
+)
 def drives_of_the_machine_below_a_container(plan: Document, snapshot: Document) -> None:
     data(snapshot, "kernel")["container"] = "podman"
     data(snapshot, "machine")["drives"][0].update(health=None, error="No such file or directory")

@@ -41,7 +41,11 @@ def sound(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """No NVMe drive warns, is worn out, or has a slower link than its siblings."""
     drives = observed.data["machine"]["drives"]
     if observed.data["kernel"]["container"]:
-        yield Evidence("a container: its drives are the machine's")
+        yield Finding(
+            "the drives are the machine's, not this container's",
+            "verify the machine itself",
+            verdict=Verdict.NOT_DECLARED,
+        )
         return
     gpus = observed.read_elsewhere().get("gpus")
     emulated = bool(gpus and gpus.get("hypervisor"))

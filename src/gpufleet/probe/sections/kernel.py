@@ -100,12 +100,20 @@ def is_machine(host):
 
     A virtual machine that is booted from a container's image has that container's marks.
     """
-    names = ("/proc/self/ns/pid", "/proc/self/ns/mnt", "/proc/1/ns/mnt")
     try:
-        processes, mounts, first_mounts = [os.readlink(host.path(name)) for name in names]
+        if os.readlink(host.path("/proc/self/ns/pid")) != FIRST_PROCESSES:
+            return False
+        return bool(mount_ids(host, "self") & mount_ids(host, "1"))
     except OSError:
         return False
-    return processes == FIRST_PROCESSES and mounts == first_mounts
+
+
+def mount_ids(host, process):
+    """The numbers of the mounts that a process has; each is of one name space of mounts only.
+
+    Unlike the link `ns/mnt`, they can be read of a first process that refuses to be traced.
+    """
+    return {line.split()[0] for line in host.text("/proc/%s/mountinfo" % process).splitlines()}
 
 
 def installed_kernels(host):
