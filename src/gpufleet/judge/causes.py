@@ -141,7 +141,10 @@ RELATIONS = (
     ),
     Relation("cudnn.links", ("linker.cache", "stack.libraries", "stack.matmul")),
     Relation("linker.cache", ("stack.libraries", "stack.matmul")),
-    Relation("stack.release", ("stack.files", "stack.readable", *FRAMEWORK, "containers.matmul")),
+    Relation(
+        "stack.release",
+        ("stack.files", "stack.python", "stack.readable", *FRAMEWORK, "containers.matmul"),
+    ),
     # A changed library ends a program; what hangs is the GPU.
     Relation("stack.files", FRAMEWORK, ("run", "/"), hangs=False),
     Relation("stack.readable", ("stack.python",), ("noexec",)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gpufleet.checks import CHECKS
 from gpufleet.judge import judge
 from gpufleet.probe.constants import REFUSED, UNJUDGED
 from tests.support.healthy_host import OF_OTHERS, OF_SITES, Document, data, other_than, verdicts
@@ -183,3 +184,19 @@ def test_the_record_of_a_package_of_another_version_is_a_consequence(
     installed["changed"].append({"path": f"{folder}/METADATA", "what": "missing"})
     found = {check["id"]: check for check in judge.judge(plan, snapshot)["checks"]}
     assert "explained_by" not in found["stack.files"]
+
+
+def test_nothing_of_a_stack_that_is_not_installed_passes(
+    plan: Document, snapshot: Document
+) -> None:
+    data(snapshot, "stacks")["stacks"] = []
+    of_stacks = [
+        check
+        for check in judge.judge(plan, snapshot)["checks"]
+        if "stacks" in CHECKS[check["id"]].reads and check["id"].startswith("stack.")
+    ]
+    assert {check["verdict"] for check in of_stacks} == {"FAIL", "INCONCLUSIVE", "NOT-DECLARED"}
+    assert [check["id"] for check in of_stacks if check["verdict"] == "FAIL"] == ["stack.release"]
+    for check in of_stacks:
+        if check["verdict"] == "INCONCLUSIVE":
+            assert check["explained_by"] == "stack.release"

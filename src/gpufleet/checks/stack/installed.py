@@ -38,6 +38,19 @@ def installed(plan: Plan, observed: Sections) -> Iterator[tuple[PlannedStack, In
             yield stack, found[stack["venv"]]
 
 
+def _absent(plan: Plan, observed: Sections, unknown: str) -> Iterator[Finding]:
+    """The planned stacks that are not installed, with what is `unknown` of them therefore."""
+    present = {stack["name"] for stack, _ in installed(plan, observed)}
+    for stack in plan["stacks"]:
+        if stack["name"] not in present:
+            yield Finding(
+                f"{stack['venv']} does not exist: {unknown}",
+                provision(plan, *parts_of(plan, stack)),
+                verdict=Verdict.INCONCLUSIVE,
+                about=(stack["venv"],),
+            )
+
+
 @check("stack.release", reads=("stacks", "receipts"), skip_reason=no_stacks, effect=READS)
 def release(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """Each stack has the planned Python, framework and packages."""
@@ -145,6 +158,7 @@ def files(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
 @check("stack.python", reads=("stacks",), skip_reason=no_stacks, effect=READS)
 def python(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """Each stack starts the planned Python, and loads only its own code."""
+    yield from _absent(plan, observed, "its Python was not started")
     for stack, found in installed(plan, observed):
         name, start = stack["name"], required(found["start"], "a stack's start")
         repair = provision(plan, *parts_of(plan, stack))
@@ -205,14 +219,7 @@ def python(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
 def readable(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """Every user can start each stack's interpreter and read its packages."""
     present = {stack["name"]: found for stack, found in installed(plan, observed)}
-    for stack in plan["stacks"]:
-        if stack["name"] not in present:
-            yield Finding(
-                f"{stack['venv']} does not exist: no permissions were checked",
-                provision(plan, *parts_of(plan, stack)),
-                verdict=Verdict.INCONCLUSIVE,
-                about=(stack["venv"],),
-            )
+    yield from _absent(plan, observed, "no permissions were checked")
     yield from unreadable_paths((name, found["closed"]) for name, found in present.items())
     for name, found in present.items():
         binding = found["binding"] or {"error": None}
