@@ -21,10 +21,24 @@ FRAGMENTS = sorted(
 
 @pytest.mark.parametrize("path", FRAGMENTS, ids=lambda path: str(path.name))
 def test_each_fragment_has_a_known_type_and_is_a_short_sentence(path: Path) -> None:
-    assert re.fullmatch(rf"\+[a-z0-9-]+\.({TYPES})\.md", path.name)
-    text = path.read_text(encoding="utf-8")
-    assert text.endswith((".\n", "`\n"))
-    assert len(text) <= 300
+    assert fault_of(path.name, path.read_text(encoding="utf-8")) is None
+
+
+def fault_of(name: str, text: str) -> str | None:
+    """What is wrong with a fragment."""
+    if not re.fullmatch(rf"\+[a-z0-9-]+\.({TYPES})\.md", name):
+        return "its name"
+    if not text.endswith((".\n", "`\n")):
+        return "its end"
+    return "its length" if len(text) > 300 else None
+
+
+def test_a_fragment_of_another_form_is_noticed() -> None:
+    """Also after a release, when there are no fragments."""
+    assert fault_of("+a.fixed.md", "It works.\n") is None
+    assert fault_of("+a.bug.md", "It works.\n") == "its name"
+    assert fault_of("+a.fixed.md", "It works\n") == "its end"
+    assert fault_of("+a.fixed.md", "x" * 300 + ".\n") == "its length"
 
 
 def test_the_draft_of_the_next_release_contains_every_fragment() -> None:
