@@ -485,3 +485,64 @@ def test_a_playbook_that_a_killed_run_left_is_waited_for(tmp_path: Path) -> None
             assert os.environ[TOKEN] == "then"
     assert len(reported) == 1
     assert str(left.pid) in reported[0]
+
+
+@pytest.mark.parametrize("words", [(), ("--pause",)])
+def test_a_canary_with_jobs_that_never_end_stops_it(
+    world: World, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
+    world.slurm.nodes["gpu1"] = ["DOWN*+COMPLETING", "Not responding"]
+    assert world.run(*words) != 0
+    assert not world.ran
+    assert world.drained == ["gpu1"]
+    assert "gpu1 is the canary, and jobs may still run there" in capsys.readouterr().out
+
+
+def returned_while_waiting(world: World, host: str, times: int) -> None:
+    """Somebody returns a host to service while the jobs of gpu2 are awaited."""
+    line, left = world.slurm.line, [times]
+
+    def returns(name: str) -> str:
+        if name == "gpu2" and world.slurm.nodes["gpu2"][0] and left[0]:
+            left[0] -= 1
+            world.slurm.nodes[host] = ["", ""]
+        return line(name)
+
+    world.slurm.line = returns  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("before", [["", ""], ["DRAIN", "broken fan"]])
+def test_what_returns_to_service_while_others_are_awaited_is_drained_again(
+    world: World, before: list[str]
+) -> None:
+    """`World.converge` fails where a host is provisioned in service."""
+    world.slurm.nodes["gpu4"] = before
+    world.slurm.busy = {"gpu2": 3}
+    returned_while_waiting(world, "gpu4", times=1)
+    assert world.run("--batch", "6") == 0
+    assert sorted(name for names in world.ran for name in names) == HOSTS
+    assert world.drained == []
+
+
+def test_what_returns_to_service_each_time_stops_it(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    returned_while_waiting(world, "gpu4", times=1000)
+    assert world.run("--batch", "6") != 0
+    assert world.ran == [["gpu1"]]
+    assert "gpu4: returned to service each time" in capsys.readouterr().out
+
+
+def test_what_others_return_to_service_while_the_batch_is_provisioned_is_left(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.slurm.nodes["gpu4"] = ["DRAIN", "broken fan"]
+
+    def while_provisioned() -> None:
+        if world.ran != [["gpu1"]]:
+            world.slurm.nodes["gpu4"] = ["", ""]
+
+    world.during = while_provisioned
+    assert world.run("--batch", "6") == 0
+    assert not any("gpu4" in names for names in world.ran)
+    assert "somebody returned it to service meanwhile" in capsys.readouterr().out

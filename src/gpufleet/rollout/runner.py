@@ -30,6 +30,8 @@ from .progress import Progress, Store
 from .schedulers import Scheduler, SchedulerError
 
 OWNER = "rollout"
+# How often a batch is drained where somebody returns its hosts to service meanwhile.
+MOST_DRAINS = 3
 
 
 def show(console: Console, progress: Progress) -> None:
@@ -129,32 +131,7 @@ class Rollout:
         `owned` hosts are drained by this rollout, `foreign` ones were out of service before.
         """
         self.step("drain")
-        owned, foreign = [], []
-        self.progress.left = {
-            host: why for host, why in self.progress.left.items() if host not in batch.hosts
-        }
-        for host, state in self.scheduler.states(batch.hosts).items():
-            if state.unschedulable and not state.ours():
-                self.log(
-                    f"{host} is already out of service, not by gpufleet"
-                    f" ({state.reason or state.state}): it is provisioned, but not resumed",
-                    "yellow",
-                )
-                # A dead node's last jobs never end: do not wait for them, and skip the node.
-                if state.unresponsive and state.busy:
-                    self.progress.left[host] = f"{state.state}: jobs may still run there"
-                else:
-                    foreign.append(host)
-                continue
-            owned.append(host)
-            # Replace another owner's mark, too: a nightly or a health check would resume the host.
-            if not state.ours(OWNER):
-                self.scheduler.drain(host, f"{self.mark} under way since {self.progress.started}")
-        if self.scheduler.commands and owned:
-            self.log(f"drained: {' '.join(owned)}")
-        self.scheduler.wait_until_idle(
-            [*owned, *foreign], self.progress.settings["drain_wait"], self.log
-        )
+        owned, foreign = self.take_out(batch)
         self.step("provision")
         # Unhealthy foreign hosts do not stop the rollout; but an unhealthy canary proves nothing.
         required = [*owned, *foreign] if batch.name == CANARY else owned
@@ -168,20 +145,91 @@ class Rollout:
                     ", ".join(bad) + " not healthy" if bad else "not every host was provisioned",
                 )
             self.log(f"✓ healthy: {' '.join(required)}", "green")
-        if optional := [host for host in foreign if host not in required]:
+        optional = [host for host in foreign if host not in required]
+        for host in self.in_service(optional):
+            self.leave(host, "somebody returned it to service meanwhile")
+            optional.remove(host)
+        if optional:
             converged = self.provision(optional)
             bad = unhealthy(converged.session)
             if converged.status and not bad:
                 bad = dict.fromkeys(optional, "not every host was provisioned")
-            self.progress.left.update(bad)
             for host, why in bad.items():
-                self.log(
-                    f"{host} is not healthy ({why}): left to whoever took it out of service",
-                    "yellow",
-                )
+                self.leave(host, why)
         self.step("resume")
         self.resume(owned)
         return HEALTHY, ""
+
+    def leave(self, host: str, why: str) -> None:
+        """Go on without a host that others took out of service."""
+        self.progress.left[host] = why
+        self.log(
+            f"{host} is not rolled out ({why}): left to whoever took it out of service", "yellow"
+        )
+
+    def take_out(self, batch: Batch) -> tuple[list[str], list[str]]:
+        """Drain a batch and wait for its jobs; the hosts that are owned, and those that are not.
+
+        A host that somebody returns to service meanwhile gets new jobs: it is drained again.
+        """
+        returned: list[str] = []
+        for _ in range(MOST_DRAINS):
+            if returned:
+                self.log(
+                    f"{' '.join(returned)}: back in service meanwhile, drained again", "yellow"
+                )
+            owned, foreign = self.drain(batch)
+            self.scheduler.wait_until_idle(
+                [*owned, *foreign], self.progress.settings["drain_wait"], self.log
+            )
+            returned = self.in_service([*owned, *foreign])
+            if not returned:
+                return owned, foreign
+        raise SchedulerError(
+            f"{' '.join(returned)}: returned to service each time that gpufleet drains.",
+            "",
+            "Find who does it, such as a health check of the scheduler's.",
+        )
+
+    def in_service(self, hosts: list[str]) -> list[str]:
+        """Those of the hosts that get new jobs."""
+        if not self.scheduler.commands:
+            return []
+        states = self.scheduler.states(hosts)
+        return [host for host, state in states.items() if not state.unschedulable]
+
+    def drain(self, batch: Batch) -> tuple[list[str], list[str]]:
+        """Drain a batch; the hosts that are owned, and those that are not."""
+        owned, foreign = [], []
+        self.progress.left = {
+            host: why for host, why in self.progress.left.items() if host not in batch.hosts
+        }
+        for host, state in self.scheduler.states(batch.hosts).items():
+            if state.unschedulable and not state.ours():
+                self.log(
+                    f"{host} is already out of service, not by gpufleet"
+                    f" ({state.reason or state.state}): it is provisioned, but not resumed",
+                    "yellow",
+                )
+                # A dead node's last jobs never end: do not wait for them, and skip the node.
+                if not (state.unresponsive and state.busy):
+                    foreign.append(host)
+                elif batch.name == CANARY:
+                    raise SchedulerError(
+                        f"{host} is the canary, and jobs may still run there: {state.state}.",
+                        "",
+                        f"Repair it; or: {PROGRAM} rollout --abandon, and name another (--canary).",
+                    )
+                else:
+                    self.progress.left[host] = f"{state.state}: jobs may still run there"
+                continue
+            owned.append(host)
+            # Replace another owner's mark, too: a nightly or a health check would resume the host.
+            if not state.ours(OWNER):
+                self.scheduler.drain(host, f"{self.mark} under way since {self.progress.started}")
+        if self.scheduler.commands and owned:
+            self.log(f"drained: {' '.join(owned)}")
+        return owned, foreign
 
     def resume(self, hosts: list[str]) -> None:
         """Resume the hosts that are still ours; `SchedulerError` where one stays unavailable."""
