@@ -12,7 +12,8 @@ import pytest
 
 from gpufleet.inventory import Connection, HostSelector
 from gpufleet.nightly.drain import after_night, strikes
-from gpufleet.nightly.history import History
+from gpufleet.nightly.history import History, HistoryError
+from gpufleet.nightly.run import Stopped
 from gpufleet.rollout.schedulers import (
     ANNOTATION,
     KUBERNETES,
@@ -49,7 +50,8 @@ def tried(
 ) -> tuple[list[str], list[str]]:
     inventory = folder / "hosts.yml"
     inventory.write_text("gpu_hosts:\n  hosts:\n" + "".join(f"    {name}:\n" for name in HOSTS))
-    return after_night(
+    done: list[str] = []
+    failed = after_night(
         history,
         {
             "hook": "slurm",
@@ -57,8 +59,10 @@ def tried(
             "selector": HostSelector([str(inventory)]),
             **settings,
         },
+        done.append,
         scheduler or Scheduler(SLURM, {name: name for name in HOSTS}, runner=slurm),
     )
+    return done, failed
 
 
 def night(slurm: Slurm, history: Any, folder: Path, **settings: Any) -> list[str]:
@@ -375,4 +379,40 @@ def test_the_real_history_gives_the_same_result(slurm: Slurm, tmp_path: Path) ->
 
 
 def test_without_a_scheduler_nothing_is_done() -> None:
-    assert after_night(past(gpu01="FF"), {"hook": "none"}) == ([], [])
+    done: list[str] = []
+    assert after_night(past(gpu01="FF"), {"hook": "none"}, done.append) == done == []
+
+
+def test_what_a_run_did_before_it_was_stopped_is_known(slurm: Slurm, tmp_path: Path) -> None:
+    drained = 0
+
+    def stops(connection: Any, args: Sequence[str], limit_s: float) -> str:
+        nonlocal drained
+        drained += "State=DRAIN" in args
+        if drained == 2:
+            raise Stopped("SIGTERM")
+        return slurm(connection, args, limit_s)
+
+    (tmp_path / "hosts.yml").write_text("gpu_hosts: {hosts: {gpu01: , gpu02: }}")
+    selector, done = HostSelector([str(tmp_path / "hosts.yml")]), list[str]()
+    with pytest.raises(Stopped):
+        after_night(
+            past(gpu01="PFF", gpu02="PFF"),
+            {"hook": "slurm", "selector": selector, "most_percent": 100},
+            done.append,
+            Scheduler(SLURM, {name: name for name in HOSTS}, runner=stops),
+        )
+    assert [sentence.split(":")[0] for sentence in done] == ["gpu01 is drained"]
+
+
+def test_a_history_that_cannot_be_written_hides_nothing_that_was_done(
+    slurm: Slurm, tmp_path: Path
+) -> None:
+    class Busy(RunHistory):
+        def flag(self, host: str, name: str, value: str | None) -> None:
+            raise HistoryError("Another process is writing to the history.")
+
+    letters = dict.fromkeys(HOSTS, "PFF")
+    done, failed = tried(slurm, Busy(past(**letters).checks), tmp_path)
+    assert any("is drained" in sentence for sentence in done)
+    assert failed == ["Another process is writing to the history."]

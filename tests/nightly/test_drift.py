@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpufleet.nightly import baselines, drift, versions
+from gpufleet.nightly import baselines, drift, flapping, versions
 from gpufleet.nightly.change import Change
 from gpufleet.nightly.drift import CheckResult, Window
 
@@ -130,7 +130,7 @@ def test_an_unchanged_check_is_not_reported(letters: str) -> None:
     [("PF", 1), ("PFF", 2), ("PF?F", 2), ("FHF", 3), ("FFP", 0), ("", 0), ("?", 0), ("F-", 0)],
 )
 def test_strikes_are_judged_nights_in_a_row(letters: str, strikes: int) -> None:
-    assert drift.strikes(letters) == strikes
+    assert flapping.strikes(letters) == strikes
 
 
 def test_another_cause_is_reported_and_another_number_is_not() -> None:
@@ -599,3 +599,33 @@ def test_a_host_whose_versions_cannot_be_compared_costs_no_other_its_changes(
     found = {change["host"]: change for change in drift.document(window)["changes"]}
     assert "Driver changed from 535.1 to 535.2" in found["a"]["text"]
     assert "gpufleet failed while it compared this host" in found["b"]["text"]
+
+
+@pytest.mark.parametrize(
+    ("nights", "news"),
+    [
+        ("P?", [1]),
+        ("PPP?PPPPPPPP????????????????????????", [3, 14]),  # unknown for good: once it settled
+        ("P??????", [1]),
+        ("P?P?P?P???????", [1, 9]),
+        ("P?PPPPPPPPPPP?", [1, 13]),
+        ("P?P?b?b??P", [1, 7]),  # busy nights say nothing
+    ],
+)
+def test_what_is_unknown_for_good_is_news_however_it_began(nights: str, news: list[int]) -> None:
+    line = [{"?": True, "b": None}.get(letter, False) for letter in nights]
+    assert [
+        night for night in range(len(line)) if flapping.newly_unknown(line[: night + 1])
+    ] == news
+
+
+def test_what_a_check_of_former_nights_explains_is_named() -> None:
+    """That one has no change tonight with which it would be named."""
+    checks = {
+        ("gpu01", "host.probe"): of("P???"),
+        ("gpu01", "containers.gpus"): of("P???", "host.probe"),
+        ("gpu01", "gpu.count"): of("PPP?", "host.probe"),
+    }
+    (found,) = night(hosts={"gpu01": "P???"}, checks=checks)
+    assert found["check"] == "gpu.count"
+    assert "could not be judged" in found["text"]

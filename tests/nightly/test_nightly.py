@@ -18,11 +18,14 @@ from typing import Any
 import pytest
 
 from gpufleet.cli.main import main
-from gpufleet.nightly import config
+from gpufleet.inventory import InventoryHost
+from gpufleet.nightly import config, state
+from gpufleet.nightly.config import Settings
 from gpufleet.nightly.history import History
-from gpufleet.nightly.run import configured_hosts, scrub
+from gpufleet.nightly.run import configured_hosts, probe, scrub
 from gpufleet.verification.options import ProbeOptions
 from gpufleet.verification.probing import probe_config
+from gpufleet.verification.session import Session
 from tests.support.receivers import Listener, Post
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -487,3 +490,52 @@ def test_a_probe_is_given_where_the_last_night_stopped_to_read(
     assert scrub(settings, hosts) == first
     assert "read from their beginning" in capsys.readouterr().err
     assert scrub(config.read(configured(scrub_days=0)), hosts) == {}
+
+
+def test_a_state_directory_that_cannot_be_used_is_notified(
+    configured: Configured, hook: dict[str, Any], listener: Listener
+) -> None:
+    path = configured(**hook)
+    (path.parent / "state").write_text("no directory")
+    done = nightly(path)
+    assert done.returncode == 4
+    [(_, _, body)] = listener.heard
+    assert body["event"] == "failure"
+    assert "state_dir" in " ".join(body["errors"])
+
+
+def test_a_run_that_hangs_since_the_night_before_is_notified(
+    configured: Configured, hook: dict[str, Any], listener: Listener
+) -> None:
+    path = configured(**hook)
+    nightly(path)
+    listener.heard.clear()
+    with state.exclusive(path.parent / "state"):
+        assert nightly(path).returncode == 4
+        assert listener.heard == []
+        last = heartbeat(path)
+        state.write(path.parent / "state" / "heartbeat.json", {**last, "last_run": 1.0})
+        assert nightly(path).returncode == 4
+    [(_, _, body)] = listener.heard
+    assert "Another nightly run is in progress" in " ".join(body["errors"])
+
+
+def test_a_night_that_is_dated_before_others_says_so_and_drains_nobody(
+    configured: Configured, hook: dict[str, Any], listener: Listener, monkeypatch: Any
+) -> None:
+    """The results of others would be taken for tonight's."""
+    path = configured(**hook, drain={"hook": "slurm"})
+    monkeypatch.setattr("gpufleet.nightly.drain.after_night", lambda *_: [])
+    assert nightly(path).returncode == 1
+    listener.heard.clear()
+
+    def long_ago(settings: Settings, hosts: list[InventoryHost]) -> Session:
+        session = probe(settings, hosts)
+        session.started = session.finished = "2001-01-01T00:00:00Z"
+        return session
+
+    monkeypatch.setattr("gpufleet.nightly.run.probe", long_ago)
+    monkeypatch.setattr("gpufleet.nightly.drain.after_night", None)
+    assert nightly(path).returncode == 5
+    assert "before the run at" in heartbeat(path)["troubles"]["clock"]
+    assert [body["event"] for _, _, body in listener.heard][-1] == "failure"

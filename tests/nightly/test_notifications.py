@@ -252,6 +252,11 @@ def test_a_webhook_that_does_not_answer_is_given_up_in_time(changes: dict[str, A
         (smtplib.SMTPConnectError(421, "busy"), True),
         (smtplib.SMTPAuthenticationError(535, b"no"), False),
         (smtplib.SMTPRecipientsRefused({"a@b": (550, b"unknown")}), False),
+        # Greylisting, or too many mails in a short time.
+        (smtplib.SMTPRecipientsRefused({"a@b": (450, b"later"), "c@d": (451, b"later")}), True),
+        (smtplib.SMTPRecipientsRefused({"a@b": (450, b"later"), "c@d": (550, b"no")}), False),
+        # Some recipients have it: they would get it twice.
+        (channels.PartlyRefusedError({"a@b": (450, b"later")}), False),
         (smtplib.SMTPNotSupportedError("STARTTLS"), False),
         (TimeoutError(), True),
         (urllib.error.URLError(ConnectionRefusedError()), True),

@@ -44,8 +44,9 @@ class Site:
             recorded = history.record(run, measure=measured(x=1.0))
             changes = history.changes(recorded)
         made = NightlyRun(self.settings)
-        made.done = list(done)
-        made._keep_done(recorded)
+        made.night = recorded
+        for sentence in done:
+            made._act(sentence)
         if not killed:
             with made._step("tell"):
                 made._notify(recorded, changes)
@@ -91,3 +92,34 @@ def test_a_file_of_an_earlier_release_is_read(site: Site) -> None:
     assert state.read(path) == (before, "")
     site.night(1, DRAINED)
     assert site.of_drain() == {"mail": 1, "webhook": 1}
+
+
+def test_what_a_channel_was_not_sent_goes_to_its_new_address(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.down = {"mail"}
+    site.night(1, DRAINED)
+    site.down.clear()
+    moved = [
+        channels.Channel("mail", "mail of others", site.sender("mail")),
+        channels.Channel("webhook", "webhook", site.sender("webhook")),
+    ]
+    monkeypatch.setattr(channels, "configured_channels", lambda settings: moved)
+    site.night(2)
+    site.night(3)
+    assert site.of_drain() == {"mail": 1, "webhook": 1}
+    assert kept(site) is None
+    delivered = json.loads((site.settings.state_dir / state.DELIVERED).read_text())
+    assert "mail" not in {*delivered, *delivered[state.OWED]}
+
+
+def test_a_channel_that_is_configured_no_more_keeps_nothing(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.down = {"mail"}
+    site.night(1, DRAINED)
+    left = [channels.Channel("webhook", "webhook", site.sender("webhook"))]
+    monkeypatch.setattr(channels, "configured_channels", lambda settings: left)
+    site.night(2)
+    assert site.of_drain() == {"mail": 0, "webhook": 1}
+    assert kept(site) is None

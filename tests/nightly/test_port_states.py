@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from gpufleet.host_state import ports as roles
-from gpufleet.nightly import drift
+from gpufleet.nightly import drift, versions
 from gpufleet.nightly.drift import Window
-from gpufleet.nightly.port_states import PortState, port_changes, states, text_of
+from gpufleet.nightly.history import History
+from gpufleet.nightly.port_states import PortState, last_known, port_changes, states, text_of
 from tests.support import rdma_host
+from tests.support.nightly_sessions import host, measured, session
 from tests.support.rdma_host import DOWN, device, port
 
 ONE, OTHER = "a088c20300ab0000", "a088c20300ab0001"
@@ -99,3 +104,42 @@ def test_the_change_is_that_of_its_host_in_the_document() -> None:
     (found,) = drift.document(window)["changes"]
     assert (found["host"], found["kind"], found["weight"]) == ("gpu01", "port", "bad")
     assert found["remedy"]
+
+
+@pytest.mark.parametrize(
+    ("texts", "known"),
+    [
+        ([row()], row()),
+        ([row("down", "10"), row()], row()),
+        ([row(), row("?", "-")], row()),
+        ([row(rate="200"), row(), row("?", "-"), row("?", "-")], row()),
+        ([row(), row("up", "-")], row()),
+        # The rate of a port without a link is none that it lost.
+        ([row("down", "10"), row("up", "-")], row("up", "-")),
+        ([row("?", "-")], row("?", "-")),
+        ([row(), "none"], "none"),
+    ],
+)
+def test_what_was_not_read_is_known_from_before(texts: list[str], known: str) -> None:
+    assert last_known(texts) == known
+
+
+def test_a_loss_after_a_night_that_did_not_read_it_is_named(path: Path) -> None:
+    def texts(measure: str, *nights: str) -> list[str]:
+        with History(path) as history:
+            for number, text in enumerate(nights):
+                run = session(number, host("gpu01", gpu__count="PASS"))
+                values: dict[str, Any] = {measure: text}
+                found = history.record(run, measure=measured(**values))
+            return [change["text"] for change in history.changes(found)["changes"]]
+
+    assert texts("ports", row(), row("?", "-"), row("down", "10")) == [
+        "The port mlx5_0 (compute) has no link any more."
+    ]
+
+
+def test_a_gpu_whose_nvlinks_were_not_read_is_compared_with_the_night_before() -> None:
+    assert versions.last_known("nvlinks", ["0:1 18; 0:2 18", "0:1 17"]) == "0:1 17; 0:2 18"
+    assert versions.last_known("nvlinks", ["none"]) == "none"
+    assert versions.last_known("driver.version", ["535", "580"]) == "580"
+    assert versions.last_known("ports", []) is None

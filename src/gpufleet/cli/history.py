@@ -24,7 +24,7 @@ from rich.text import Text
 from gpufleet.errors import ConfigurationError
 from gpufleet.model.nightly import Offenders
 from gpufleet.model.verdict import HEALTHY
-from gpufleet.nightly import drift, host_states, offenders
+from gpufleet.nightly import drift, flapping, host_states, offenders
 from gpufleet.nightly.baselines import LEAST_SPREAD
 from gpufleet.nightly.drift import NOT_THERE
 from gpufleet.nightly.fabric_past import hosts_past, tests_past
@@ -260,8 +260,8 @@ def _check(line: Sequence[drift.CheckResult | None]) -> Document:
     last = next((result for result in reversed(line) if result and result.letter not in GOOD), None)
     return {
         "verdicts": letters,
-        "strikes": drift.strikes(letters),
-        "flapping": drift.is_flapping(drift.judged(letters)),
+        "strikes": flapping.strikes(letters),
+        "flapping": flapping.is_flapping(flapping.judged(letters)),
         "cause": last.cause if last else None,
         "remedy": last.remedy if last else None,
         **({"explained_by": last.explained_by} if last and last.explained_by else {}),
@@ -307,10 +307,10 @@ def show(console: Console, found: Document, path: Path) -> None:
 def _host(letters: str) -> Document:
     return {
         "verdicts": letters,
-        "strikes": drift.strikes(letters),
+        "strikes": flapping.strikes(letters),
         "cause": None,
         "remedy": None,
-        "flapping": drift.is_flapping(drift.judged(letters)),
+        "flapping": flapping.is_flapping(flapping.judged(letters)),
     }
 
 

@@ -87,8 +87,19 @@ def run(options: argparse.Namespace, _: list[str]) -> int:
                 "Add one: mail or webhooks.",
             )
         return FAILED if notify_all(settings, notifications.test_message_of(utc_now())) else HEALTHY
-    with state.exclusive(settings.state_dir):
-        return NightlyRun(settings).run()
+    try:
+        with state.exclusive(settings.state_dir):
+            return NightlyRun(settings).run()
+    except ConfigurationError as error:
+        # A second run beside one that began tonight is no news; a run that hangs since then is.
+        if not (isinstance(error, state.LockedError) and _is_recent(settings)):
+            notify_all(settings, notifications.failure_message([str(error)], utc_now(), None))
+        return refused(error)
+
+
+def _is_recent(settings: Settings) -> bool:
+    last = float(state.read(settings.state_dir / HEARTBEAT)[0].get("last_run", 0.0))
+    return 0 <= time.time() - last < settings.expected_every_h * 3600
 
 
 def _checked(settings: Settings) -> str:

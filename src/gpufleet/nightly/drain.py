@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any, Protocol
@@ -22,7 +22,7 @@ from gpufleet.report.summary import count_consequences
 from gpufleet.rollout.schedulers import Scheduler, SchedulerError, scheduler_of
 
 from .drift import NOT_THERE, Window
-from .history import NIGHTLY, RecordedRun
+from .history import NIGHTLY, HistoryError, RecordedRun
 
 OWNER = "nightly"
 STRIKES = 2
@@ -56,17 +56,20 @@ class RunHistory(Protocol):
 
 
 def after_night(
-    history: RunHistory, settings: Mapping[str, Any], scheduler: Scheduler | None = None
-) -> tuple[list[str], list[str]]:
-    """Drain and resume hosts; return a sentence for each action, and one for each failure.
+    history: RunHistory,
+    settings: Mapping[str, Any],
+    done: Callable[[str], object],
+    scheduler: Scheduler | None = None,
+) -> list[str]:
+    """Drain and resume hosts; return a sentence for each failure.
 
     `settings`: `hook` (none, slurm, kubernetes), `after_strikes` (2), `most_percent` (10: at most
     so many of the hosts are out of service), `selector` (a `HostSelector`, for the node names).
+    `done` gets a sentence for each action, as soon as that is done: the run may be stopped.
     """
-    done: list[str] = []
     failed: list[str] = []
     if settings.get("hook", "none") == "none" and scheduler is None:
-        return done, failed
+        return failed
     hosts = inventory_hosts(settings["selector"])
     names = {host.name for host in hosts}
     window = history.window(history.nights(RUNS, NIGHTLY))
@@ -87,7 +90,7 @@ def after_night(
             with _collect(failed):
                 scheduler.resume(host)
                 unavailable -= not states[host].unresponsive
-                done.append(f"{host} is healthy again and resumed: gpufleet had drained it.")
+                done(f"{host} is healthy again and resumed: gpufleet had drained it.")
         limit = settings.get("after_strikes", STRIKES)
         percent = settings.get("most_percent", MOST_PERCENT)
         most = max(1, math.floor(len(states) * percent / 100))
@@ -114,15 +117,15 @@ def after_night(
                     scheduler.drain(host, f"gpufleet {OWNER}: {reason}")
                     unavailable += not states[host].unresponsive
                     over.add(host)
-                    done.append(
+                    done(
                         f"{host} is drained: {reason}. Once repaired, a healthy night"
                         f" resumes it; by hand: {scheduler.resume_command(host)}"
                     )
                 continue
             if reported.get(host) != left[host]:
-                done.append(f"{host} is not drained ({reason}): {why}.")
+                done(f"{host} is not drained ({reason}): {why}.")
         _remember(history, reported, left, over)
-    return done, failed
+    return failed
 
 
 def _remember(
@@ -197,10 +200,10 @@ def causes(window: Window, host: str, checks: Sequence[str]) -> list[str]:
 
 @contextmanager
 def _collect(failed: list[str]) -> Iterator[None]:
-    """Collect a scheduler's error, so that the next host is still handled."""
+    """Collect an error of the scheduler or the history, so that the next host is still handled."""
     try:
         yield
-    except SchedulerError as error:
+    except (SchedulerError, HistoryError) as error:
         failed.append(str(error))
 
 

@@ -13,7 +13,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from itertools import pairwise
 from typing import TypeVar
 
 from gpufleet.errors import Defect, guarded
@@ -23,6 +22,7 @@ from gpufleet.model.verdict import LETTERS, Silenced, Verdict
 
 from . import baselines, outliers, silenced_changes
 from .change import WEIGHTS, Change, comparable, count_nights
+from .flapping import BAD, JUDGED, is_flapping, judged, newly_unknown, strikes, transition
 from .outliers import Outliers
 from .port_errors import error_changes
 from .retention import read_time
@@ -36,11 +36,7 @@ REACHABLE = "host.reachable"
 
 # A verdict as a letter; a host or check that did not exist in a night has `NOT_THERE`.
 NOT_THERE = "."
-BAD, JUDGED = "FHU", "PFH-"
 _VERDICTS = {letter: verdict.value for verdict, letter in LETTERS.items()}
-
-# A check flaps that changed this often in so many judged nights, until so many are the same.
-FLAP_NIGHTS, FLAP_TURNS, SETTLED = 10, 4, 3
 
 
 @dataclass(frozen=True)
@@ -238,10 +234,13 @@ def _host_changes(
             for change in check_changes(host, check, line):
                 explains = (before if change.weight == "good" else now).get((host, check), ())
                 found.append(replace(change, explains=tuple(explains)))
-            if line[-1] and newly_unjudged(line):
+            if line[-1] and newly_unknown(map(_unknown, line)):
                 unjudged[check] = line[-1]
-    # Those that a check of tonight explains are named with it.
-    own = {check: result for check, result in unjudged.items() if not result.explained_by}
+    # Those that a check explains are named with it, where that one is reported tonight.
+    reported = {change.check for change in found} | unjudged.keys()
+    own = {
+        check: result for check, result in unjudged.items() if result.explained_by not in reported
+    }
     if own:
         found.append(
             replace(
@@ -261,41 +260,6 @@ def _explains(window: Window, night: int) -> dict[tuple[str, str], list[str]]:
         if (result := line[night]) and result.explained_by:
             found[host, result.explained_by].append(check)
     return found
-
-
-# -- strikes and flapping --------------------------------------------------------------------------
-
-
-def judged(letters: str) -> list[bool]:
-    """For each night that judged it, whether it was bad. An unreachable host is bad."""
-    return [letter in BAD for letter in letters if letter in JUDGED + BAD]
-
-
-def strikes(letters: str) -> int:
-    """Count the judged nights in a row that were bad, up to the last one."""
-    count = 0
-    for bad in reversed(judged(letters)):
-        if not bad:
-            break
-        count += 1
-    return count
-
-
-def is_flapping(nights: Sequence[bool]) -> bool:
-    """Whether it changes too often for a failure or a recovery to mean something."""
-    recent = nights[-FLAP_NIGHTS:]
-    turns = sum(one != other for one, other in pairwise(recent))
-    return turns >= FLAP_TURNS and len(set(recent[-SETTLED:])) > 1
-
-
-def transition(nights: Sequence[bool]) -> str | None:
-    """Return what changed in the last of these nights: failure, recovery, flapping, or None."""
-    before, now = nights[:-1], nights[-1]
-    if is_flapping(nights):
-        return None if is_flapping(before) else "flapping"
-    if is_flapping(before) or now != (before[-1] if before else False):
-        return "failure" if now else "recovery"
-    return None
 
 
 # -- hosts -----------------------------------------------------------------------------------------
@@ -460,12 +424,9 @@ def _report(
         )
 
 
-def newly_unjudged(line: Sequence[CheckResult | None]) -> bool:
-    """Whether tonight is the first recent night that could not judge it, busy ones aside."""
-    *before, now = (
-        bool(result and result.letter == "?" and not result.held) for result in line[-FLAP_NIGHTS:]
-    )
-    return now and not any(before)
+def _unknown(result: CheckResult | None) -> bool | None:
+    """Whether a night could not judge a check; None where it was not there, or its GPU busy."""
+    return None if result is None or result.held else result.letter == "?"
 
 
 def unjudged_change(host: str, checks: Mapping[str, CheckResult]) -> Change:

@@ -380,10 +380,8 @@ class History:
                     measure,
                 )
             )
-            before = next(
-                (known[night.id] for night in reversed(nights[:-1]) if night.id in known), None
-            )
-            found[host_name, name] = before, text
+            texts = [known[night.id] for night in nights[:-1] if night.id in known]
+            found[host_name, name] = versions.last_known(name, texts), text
         return found
 
     def _cards(self, nights: list[RecordedRun], host: str) -> set[str]:

@@ -23,7 +23,8 @@ from gpufleet.model.nightly import Failure, Offender, Offenders, Silence
 from gpufleet.model.verdict import silence_text
 
 from . import offence_records, silences, versions
-from .drift import BAD, NOT_THERE, SETTLED
+from .drift import NOT_THERE
+from .flapping import BAD, SETTLED
 from .history import CARDS, History
 from .offence_records import Finding, Records, Texts
 

@@ -8,8 +8,8 @@ after each boot, by its name.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from gpufleet.host_state.counters import port_guid
 from gpufleet.host_state.ports import UNUSED, Port
@@ -49,12 +49,31 @@ def text_of(ports: Iterable[Port]) -> str:
     for port in ports:
         if guid := port_guid(port):
             state = {True: UP, False: DOWN, None: NOT_READ}[port.active]
-            rate = port.rate
-            shown = f"{rate.gb_s:g}" if rate else _NO_RATE
             # A name is one word, whatever a host calls its device.
             name, layer = ("_".join(text.split()) for text in (port.name, port.layer))
-            rows.append(f"{guid} {name} {port.role or _NO_ROLE} {layer} {state} {shown}")
+            gb_s = port.rate.gb_s if port.rate else None
+            rows.append(_row(guid, PortState(name, port.role or "", layer, state, gb_s)))
     return "; ".join(sorted(rows)) or NOTHING
+
+
+def _row(guid: str, port: PortState) -> str:
+    rate = _NO_RATE if port.gb_s is None else f"{port.gb_s:g}"
+    return f"{guid} {port.name} {port.role or _NO_ROLE} {port.layer} {port.state} {rate}"
+
+
+def last_known(texts: Sequence[str]) -> str:
+    """The last of these texts, with what it did not read of a port as it was read before."""
+    ports = states(texts[-1])
+    for text in reversed(texts[:-1]):
+        if all(port.state == DOWN or (port.state == UP and port.gb_s) for port in ports.values()):
+            break
+        for guid, was in states(text).items():
+            port = ports.get(guid)
+            if port and port.state == NOT_READ:
+                ports[guid] = replace(port, state=was.state, gb_s=was.gb_s)
+            elif port and port.state == was.state == UP and not port.gb_s:
+                ports[guid] = replace(port, gb_s=was.gb_s)
+    return "; ".join(sorted(_row(*item) for item in ports.items())) or texts[-1]
 
 
 def states(text: str) -> dict[str, PortState]:

@@ -160,16 +160,20 @@ class NightlyRun:
                 for host, states in history.contents_read().items()
                 if states and host in hosts
             }
-            if settings.drain and settings.drain["hook"] != "none":
+            if (newest := history.latest()) and newest.id != self.night:
+                with self._step("clock"):
+                    raise ConfigurationError(
+                        f"This run is dated {session.started}, before the run at"
+                        f" {newest.started}: its changes are unknown, and no host is drained or"
+                        " resumed.",
+                        "",
+                        "Correct the clock of this machine (timedatectl).",
+                    )
+            elif settings.drain and settings.drain["hook"] != "none":
                 with self._step("drain"):
                     drain = importlib.import_module("gpufleet.nightly.drain")
-                    self.done, failed = drain.after_night(
-                        history, {**settings.drain, "selector": selector(settings)}
-                    )
-                    for sentence in self.done:
-                        log(sentence)
-                    self._keep_done(self.night)
-                    if failed:
+                    wanted = {**settings.drain, "selector": selector(settings)}
+                    if failed := drain.after_night(history, wanted, self._act):
                         raise ConfigurationError(" ".join(failed))
             self.recorded = history.recorded_time()
             if note := self.recorded.jump():
@@ -303,8 +307,15 @@ class NightlyRun:
             earlier = [
                 each.id for each in history.nights() if each.kind == "nightly" and each.id < night
             ][-MOST_OWED:]
-            for channel in channels.configured_channels(settings):
-                last, still = delivered.get(channel.key, night - 1), owed.get(channel.key, [])
+            configured = channels.configured_channels(settings)
+            former = delivered.keys() - {OWED, DONE} - {channel.key for channel in configured}
+            # A new address takes over what its former one was not sent.
+            was = min((delivered.pop(key) for key in former), default=night - 1)
+            left = {each for key in former for each in owed.pop(key, [])}
+            for channel in configured:
+                if channel.key not in delivered:
+                    delivered[channel.key], owed[channel.key] = was, sorted(left)
+                last, still = delivered[channel.key], owed.get(channel.key, [])
                 late = [each for each in earlier if each > last or each in still]
                 delivered[channel.key], owed[channel.key] = night, [*late, night]
                 for each in (night, *late):
@@ -327,13 +338,14 @@ class NightlyRun:
         if missed:
             raise channels.DeliveryError("; ".join(missed))
 
-    def _keep_done(self, night: int) -> None:
+    def _act(self, sentence: str) -> None:
         """Keep what was done until it is delivered: a mail server may be down, or a run killed."""
-        if self.done:
-            path = self.settings.state_dir / DELIVERED
-            delivered = state.read(path)[0]
-            delivered.setdefault(DONE, {})[str(night)] = self.done
-            state.write(path, delivered)
+        self.done.append(sentence)
+        log(sentence)
+        path = self.settings.state_dir / DELIVERED
+        delivered = state.read(path)[0]
+        delivered.setdefault(DONE, {})[str(self.night)] = self.done
+        state.write(path, delivered)
 
     def _notify_one(
         self, channel: channels.Channel, document: Changes, done: list[str], late: bool

@@ -37,9 +37,16 @@ def log(text: str, priority: int = NOTICE) -> None:
     print("\n".join(f"{mark}{line}" for line in text.splitlines()), file=sys.stderr, flush=True)
 
 
+class LockedError(ConfigurationError):
+    """Another run holds the lock of the state directory."""
+
+
 @contextmanager
 def exclusive(state_dir: Path) -> Iterator[None]:
-    """Hold the lock of `state_dir`; raise `ConfigurationError` while another run holds it."""
+    """Hold the lock of `state_dir`; raise `LockedError` while another run holds it.
+
+    Raises `ConfigurationError` where the directory cannot be used.
+    """
     try:
         state_dir.mkdir(parents=True, exist_ok=True)
         if (state_dir / "lock").is_dir():
@@ -55,7 +62,7 @@ def exclusive(state_dir: Path) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise ConfigurationError(
+            raise LockedError(
                 "Another nightly run is in progress.",
                 str(state_dir / "lock"),
                 "Wait until it ends.",

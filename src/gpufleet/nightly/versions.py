@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from gpufleet.model.nightly import Weight
 from gpufleet.model.text import is_number
 
+from . import port_states
 from .change import Change
 from .port_states import PORTS, port_changes, states
 
@@ -137,6 +138,17 @@ def links(text: str) -> dict[str, int]:
     """{address of a GPU: its active NVLinks} of the measure `nvlinks`."""
     rows = (row.split(" ") for row in text.split("; "))
     return {row[0]: int(row[1]) for row in rows if len(row) == 2 and is_number(row[1])}
+
+
+def last_known(name: str, texts: Sequence[str]) -> str | None:
+    """What the nights before know of a measure: its last text; of ports and links, each one's."""
+    if name == PORTS and texts:
+        return port_states.last_known(texts)
+    if name == "nvlinks":
+        known = {address: count for text in texts for address, count in links(text).items()}
+        if known:
+            return "; ".join(f"{address} {count}" for address, count in sorted(known.items()))
+    return texts[-1] if texts else None
 
 
 def link_changes(
