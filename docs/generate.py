@@ -207,6 +207,7 @@ def fault_table() -> str:
     return (
         f"# The faults\n{source}\nHow GPU hosts break, the check that reports it (and those that"
         f" state the same cause), and how that is proven:\n\n{stages}\n"
+        "A number with `x` is a fault that was invented to try the checks.\n\n"
         f"{table(heading, faults.table())}"
     )
 

@@ -53,18 +53,18 @@ def row_of(data: Data, folder: str, version: str) -> Row:
 def test_a_new_toolkit_has_its_source_and_null_for_unpublished_figures(
     tmp_path: Path, data: Data
 ) -> None:
-    source = saved(tmp_path, "redistrib_13.9.0.json", published.cuda("13.9.0"))
+    source = saved(tmp_path, "redistrib_13.99.0.json", published.cuda("13.99.0"))
     done = addition.add(data, source, TODAY)
     assert any("to be confirmed: host_gcc, compute_capability" in line for line in done)
-    row = row_of(data, "toolkits", "13.9.0")
+    row = row_of(data, "toolkits", "13.99.0")
     assert set(row["installers"]) == {"linux_x86_64", "linux_sbsa"}
     installer = row["installers"]["linux_x86_64"]
-    assert installer["file"] == "cuda_13.9.0_linux.run"
+    assert installer["file"] == "cuda_13.99.0_linux.run"
     assert (installer["sha256"], installer["size_bytes"]) == (None, None)
     assert (row["driver"]["bundled"], row["driver"]["minimum"]) == (None, None)
     assert "not in the manifest" in row["host_gcc"]["note"]
-    assert data.meta("toolkits")["sources"]["redistrib_13.9.0"] == (
-        "redistrib_13.9.0.json, NVIDIA's manifest of 2026-11-20, read on 2026-11-24"
+    assert data.meta("toolkits")["sources"]["redistrib_13.99.0"] == (
+        "redistrib_13.99.0.json, NVIDIA's manifest of 2026-11-20, read on 2026-11-24"
     )
     assert validation.row_faults(data) == []
 
@@ -101,15 +101,15 @@ def test_a_known_toolkit_adds_nothing(tmp_path: Path, data: Data) -> None:
 
 
 def test_md5_sums_are_added_and_another_sum_is_refused(tmp_path: Path, data: Data) -> None:
-    addition.add(data, saved(tmp_path, "redistrib_13.9.0.json", published.cuda("13.9.0")), TODAY)
+    addition.add(data, saved(tmp_path, "redistrib_13.99.0.json", published.cuda("13.99.0")), TODAY)
     listed = tmp_path / "md5sum.txt"
     md5 = published.digest("runfile", "md5")
-    listed.write_text(f"{md5}  cuda_13.9.0_linux.run\n{md5}  cuda_13.9.0_windows.exe\n")
-    assert addition.add(data, str(listed), TODAY) == ["CUDA 13.9.0, linux_x86_64: md5"]
-    installer = row_of(data, "toolkits", "13.9.0")["installers"]["linux_x86_64"]
-    assert (installer["md5"], installer["source"]["md5"]) == (md5, ["md5sum_13.9.0"])
+    listed.write_text(f"{md5}  cuda_13.99.0_linux.run\n{md5}  cuda_13.99.0_windows.exe\n")
+    assert addition.add(data, str(listed), TODAY) == ["CUDA 13.99.0, linux_x86_64: md5"]
+    installer = row_of(data, "toolkits", "13.99.0")["installers"]["linux_x86_64"]
+    assert (installer["md5"], installer["source"]["md5"]) == (md5, ["md5sum_13.99.0"])
     assert validation.row_faults(data) == []
-    listed.write_text(f"{'0' * 32}  cuda_13.9.0_linux.run\n")
+    listed.write_text(f"{'0' * 32}  cuda_13.99.0_linux.run\n")
     with pytest.raises(ContradictionError, match="md5 is"):
         addition.add(data, str(listed), TODAY)
 
@@ -413,7 +413,7 @@ def test_tensorflow_has_no_gpu_wheel_elsewhere(tmp_path: Path, data: Data, serve
 
 
 def test_another_package_is_refused(data: Data, served: Index) -> None:
-    with pytest.raises(ContradictionError, match="numpy is no framework of the catalog"):
+    with pytest.raises(ContradictionError, match="numpy is no package of a framework of the catalog"):
         addition.add(data, "numpy==2.0.0", TODAY)
 
 

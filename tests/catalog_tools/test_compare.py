@@ -110,3 +110,19 @@ def test_requirements_are_compared_in_one_form() -> None:
     plan["pins"] = ["nvidia-cublas-cu12(<13.0,>=12.5)"]
     row["pins"] = ["nvidia-cublas-cu12>=12.5,<13.0"]
     assert compare.differences(plan, row) == []
+
+
+def test_a_library_that_only_others_need_is_not_expected_in_the_wheel() -> None:
+    """libnvJitLink, which cuSPARSE needs: PyTorch loads it, and none of its files is linked to it."""
+    plan = compare.expected("pytorch", "2.15.0")
+    assert "libnvJitLink.so.13" in plan["sonames"]
+    found = {
+        "linked": [name for name in plan["sonames"] if not name.startswith("libnvJitLink")],
+        "opened": [],
+        "unread": [],
+    }
+    assert list(compare._sonames(plan, found)) == []
+    found["linked"] = ["libcudart.so.13"]
+    assert "sonames: the plan has libnvJitLink.so.13, the wheel does not" in list(
+        compare._sonames(plan, found)
+    )

@@ -133,3 +133,12 @@ def test_without_a_browser_its_tests_are_skipped_except_in_ci(
     monkeypatch.setenv("CI", "true")
     with pytest.raises(ConfigurationError):
         require()
+
+
+def test_a_file_that_is_not_there_is_named(
+    ran: list[list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """pytest's workers say of it that no tests ran."""
+    assert main(["test", "tests/cli/test_nothing.py::test_it", "-k", "it"]) == 4
+    assert ran == []
+    assert "tests/cli/test_nothing.py::test_it" in capsys.readouterr().err

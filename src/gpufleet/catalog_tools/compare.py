@@ -62,13 +62,18 @@ def _versions(plan: Row, found: Row) -> Iterator[str]:
         yield f"{found['wheel']}: the facts know sha256 {known}, the index says {found['sha256']}"
 
 
+# A library that others need, and the stem of those: no wheel names it by itself.
+_INDIRECT = {"libnvJitLink.so": ("libcusparse.so", "libcusolver.so")}
+
+
 def _sonames(plan: Row, found: Row) -> Iterator[str]:
     named = {*found["linked"], *found["opened"]}
+    needed = {name for name, by in _INDIRECT.items() if not {*map(_stem, named)}.isdisjoint(by)}
     # A name without a version matches any version in the plan.
     bare = {name for name in named if name.endswith(".so")}
     for name in plan["sonames"]:
         # What was not read may be linked to it.
-        if name not in named and _stem(name) not in bare and not found["unread"]:
+        if name not in named and _stem(name) not in bare | needed and not found["unread"]:
             yield f"sonames: the plan has {name}, the wheel does not"
     for name in sorted(named - {*plan["sonames"], *plan["optional"]}):
         if name not in map(_stem, plan["sonames"]):

@@ -110,10 +110,11 @@ def _framework(distribution: str, requirement: str) -> Framework:
     for framework in FRAMEWORKS.values():
         if distribution in framework.distributions:
             return framework
+    packages = (each.distributions[0] for each in FRAMEWORKS.values())
     raise ContradictionError(
-        f"{distribution} is no framework of the catalog.",
+        f"{distribution} is no package of a framework of the catalog.",
         requirement,
-        f"Give one such as {DEFAULT.requirement}.",
+        f"Give one such as {DEFAULT.requirement}; the packages are {', '.join(packages)}.",
     )
 
 

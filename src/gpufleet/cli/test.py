@@ -97,6 +97,10 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
         raise ConfigurationError(
             "Only all tests are divided into shards.", "--shard", "Add --all to the command."
         )
+    for name in rest:
+        # pytest's workers would only say that no tests ran.
+        if name.startswith(("tests/", "./tests/")) and not (ROOT / name.split("::")[0]).exists():
+            raise ConfigurationError("There is no such file.", name, "See ls tests.")
     part = shards.parse(options.shard) if options.shard else None
     commit = shards.clean_commit() if part and not rest else ""
     if part and commit and (record := shards.record_file(commit, *part)).exists():
