@@ -413,7 +413,9 @@ def test_tensorflow_has_no_gpu_wheel_elsewhere(tmp_path: Path, data: Data, serve
 
 
 def test_another_package_is_refused(data: Data, served: Index) -> None:
-    with pytest.raises(ContradictionError, match="numpy is no package of a framework of the catalog"):
+    with pytest.raises(
+        ContradictionError, match="numpy is no package of a framework of the catalog"
+    ):
         addition.add(data, "numpy==2.0.0", TODAY)
 
 
