@@ -262,6 +262,19 @@ def test_a_source_that_cannot_be_parsed_is_refused_also_in_a_directory(tmp_path:
     assert "more.yml" in str(refused.value)
 
 
+def test_a_file_without_a_suffix_in_a_directory_is_one_of_its_sources(tmp_path: Path) -> None:
+    fleet = tmp_path / "fleet"
+    fleet.mkdir()
+    (fleet / "a.yml").write_text("gpu_hosts: {hosts: {gpu01: }}")
+    (fleet / "README").write_text("[gpu_hosts\nis a group\n")
+    (fleet / "Makefile").write_text("[gpu_hosts\n\tls\n")
+    assert [host.name for host in inventory_hosts(HostSelector([str(fleet)]))] == ["gpu01"]
+    (fleet / "hosts").write_text("[gpu_hosts\ngpu02\n")
+    with pytest.raises(ConfigurationError, match="cannot be parsed") as refused:
+        inventory_hosts(HostSelector([str(fleet)]))
+    assert "fleet/hosts" in str(refused.value)
+
+
 def test_a_refused_value_has_its_file_and_line(tmp_path: Path) -> None:
     path = tmp_path / "hosts.yml"
     path.write_text(

@@ -161,6 +161,17 @@ def test_a_host_that_was_not_read_ends_with_1(
     assert "not read: gpu02" in err
 
 
+def test_a_selected_host_without_a_snapshot_was_not_read(
+    fleet: dict[str, Document], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A report has no snapshot of a host that was not reached."""
+    fleet["gpu01"]["finished"] = "2026-11-01T00:00:00Z"
+    status, out, err = propose(fleet, tmp_path, capsys, "-i", ",".join([*HOSTS, "gpu09"]))
+    assert status == 1
+    assert "not read: gpu09" in err
+    assert f"had at 2026-11-01T00:00:00Z to {fleet['gpu02']['finished']}." in out
+
+
 def test_only_selected_hosts_are_read_of_a_report(
     fleet: dict[str, Document], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

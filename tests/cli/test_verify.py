@@ -79,6 +79,9 @@ def test_json_is_one_document_and_nothing_else(tmp_path: Path, broken: str) -> N
         (["-i", "gpu01,gpu02", "--pair", "gpu01,gpu09"], "gpu09 is not among the hosts"),
         (["-i", "gpu01,gpu02", "--pairs"], "have no stack of the same release of a framework"),
         (["--snapshot", SNAPSHOT, "--pairs"], "have their pairs in them"),
+        (["-i", "gpu01,", "--plan", PLAN], "used with a saved snapshot only"),
+        (["-i", "gpu01,", "--pulled", "/tmp", "--pulled-age", "nan"], "no number of hours"),
+        (["-i", "gpu01,", "--pulled", "/tmp", "--pulled-age", "1e12"], "no number of hours"),
     ],
 )
 def test_usage_and_configuration_end_with_4(tmp_path: Path, words: list[str], message: str) -> None:
@@ -227,6 +230,28 @@ def test_a_report_that_cannot_be_written_is_printed_before_the_probe(broken: str
     ended = run("verify", "--snapshot", broken, "--plan", PLAN, "--report", "/proc/x")
     assert (ended.returncode, "Traceback" in ended.stderr) == (4, False)
     assert "--report DIR" in ended.stderr
+
+
+def test_a_directory_in_place_of_the_latest_report_is_refused(tmp_path: Path, broken: str) -> None:
+    reports = tmp_path / "reports"
+    (reports / "latest").mkdir(parents=True)
+    ended = run("verify", "--snapshot", broken, "--plan", PLAN, "--report", str(reports))
+    assert (ended.returncode, "Traceback" in ended.stderr) == (4, False)
+    assert f"{reports}/latest: It is a directory" in ended.stderr
+    assert [path.name for path in reports.iterdir()] == ["latest"]
+
+
+def test_what_is_saved_is_of_one_run(tmp_path: Path, broken: str) -> None:
+    saved = tmp_path / "saved"
+    (saved / "plans").mkdir(parents=True)
+    (saved / "plans" / "mine.json").write_text('{"of": "somebody else"}')
+    for kind in ("bundles", "plans", "snapshots"):
+        (saved / kind).mkdir(exist_ok=True)
+        (saved / kind / "host9.json").write_text('{"schema": 1, "host": "host9"}')
+    run("verify", "--snapshot", broken, "--plan", PLAN, "--save", str(saved), "--report",
+        str(tmp_path / "reports"))  # fmt: skip
+    assert [path.name for path in (saved / "snapshots").iterdir()] == ["host1.json"]
+    assert sorted(path.name for path in (saved / "plans").iterdir()) == ["host1.json", "mine.json"]
 
 
 def test_an_option_of_pytest_keeps_its_value(tmp_path: Path, broken: str) -> None:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gpufleet.cli import provision as provision_verb
 from gpufleet.cli.main import main
 from gpufleet.inventory import Connection, HostSelector, InventoryHost, locks_in
 from gpufleet.judge import judge
 from gpufleet.paths import PLAYBOOKS
 from gpufleet.provision import provision
+from gpufleet.report import junit
 from gpufleet.verification.judging import plan_of
 from gpufleet.verification.options import ProbeOptions
 from gpufleet.verification.session import HostRun, Session
@@ -319,3 +322,46 @@ def test_where_ansible_could_not_become_root_nothing_is_run(fleet: Fleet) -> Non
     assert [dict(pairwise(words))["--limit"] for words in fleet.ran] == [NAMES[1]]
     (line,) = [line for line in fleet.output if line.startswith("Nothing is changed on")]
     assert line.startswith(f"Nothing is changed on {NAMES[0]}: provisioning needs root, and")
+
+
+@pytest.fixture
+def command(fleet: Fleet, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., int]:
+    """`gpufleet provision` on the fleet."""
+    monkeypatch.setattr(provision_verb, "checked_hosts", lambda _: fleet.hosts)
+    monkeypatch.setattr(provision_verb, "require", lambda _: None)
+    inventory = tmp_path / "hosts.yml"
+    inventory.write_text("gpu_hosts: {hosts: {gpu01: , gpu02: , gpu03: }}")
+    return lambda *words: main(
+        ["provision", "-i", str(inventory), "--report", str(tmp_path / "reports"), *words]
+    )
+
+
+def test_a_host_that_cannot_be_compared_is_named_in_check_mode(
+    command: Callable[..., int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def defect(*_: object, **__: object) -> list[str]:
+        raise ValueError("a defect")
+
+    monkeypatch.setattr(provision.differences, "why", defect)
+    assert command("--check") == 3
+    printed = "".join(capsys.readouterr())
+    assert "No host differs" not in printed
+    assert "gpu01: gpufleet failed while it compared this host with its plan" in printed
+
+
+def test_a_host_that_the_report_could_not_show_is_not_healthy(
+    command: Callable[..., int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = junit._cases
+
+    def defect(session: Session) -> Any:
+        (checks,) = [host.result["checks"] for host in session.hosts if host.name == "gpu02"] or [
+            []
+        ]
+        if any(check["id"] != "host.probe" for check in checks):
+            raise ValueError("a defect")
+        return shown(session)
+
+    monkeypatch.setattr(junit, "_cases", defect)
+    assert command("--json") == 3
+    assert json.loads(capsys.readouterr().out)["hosts"]["gpu02"]["verdict"] == "INCONCLUSIVE"

@@ -10,13 +10,15 @@ from typing import Any
 
 import pytest
 
+from gpufleet.errors import ConfigurationError
 from gpufleet.inventory import Connection, InventoryHost
 from gpufleet.model.verdict import HostResult
+from gpufleet.provision.provision import merged
 from gpufleet.transport.fanout import Outcome
 from gpufleet.verification import probing, saved, siblings
 from gpufleet.verification.judging import beside_of, result_of
 from gpufleet.verification.options import ProbeOptions
-from gpufleet.verification.session import Beside, HostRun
+from gpufleet.verification.session import Beside, HostRun, Session
 from tests.checks.faults.rack import OTHER, RACK, ZERO, place, placed, with_rack
 from tests.support.healthy_host import Document, document
 from tests.support.host_parts import with_gpus
@@ -215,3 +217,28 @@ def test_a_host_has_no_more_votes_than_declared_gpus() -> None:
         "a": "PASS",
         "b": "PASS",
     }
+
+
+def test_a_host_that_is_probed_again_is_compared_with_all_others(healthy: Any) -> None:
+    """Alone it has nobody to differ from."""
+    hosts = [
+        host(healthy, name, OTHER if name == "gpu03" else RACK)
+        for name in ("gpu01", "gpu02", "gpu03")
+    ]
+    first = Session(siblings.compared(hosts))
+    assert rack_verdicts(first.hosts)["gpu03"] == "FAIL"
+    again = Session(siblings.compared([host(healthy, "gpu03", OTHER)]))
+    assert rack_verdicts(merged(first, again).hosts)["gpu03"] == "FAIL"
+    repaired = Session(siblings.compared([host(healthy, "gpu03", RACK)]))
+    assert set(rack_verdicts(merged(first, repaired).hosts).values()) == {"PASS"}
+
+
+def test_two_snapshots_of_a_host_are_refused(healthy: Any, tmp_path: Path) -> None:
+    own = host(healthy, "gpu01")
+    for name, found in (("one", own.snapshot), ("other", own.snapshot), ("plan", own.plan)):
+        (tmp_path / name).write_text(json.dumps(found))
+    one, other, plan = (str(tmp_path / name) for name in ("one", "other", "plan"))
+    with pytest.raises(ConfigurationError, match="A second snapshot is of gpu01"):
+        saved.judge_saved([one, other], [plan])
+    with pytest.raises(ConfigurationError, match="A second plan is of gpu01"):
+        saved.judge_saved([one], [plan, plan])

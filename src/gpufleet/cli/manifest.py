@@ -91,7 +91,7 @@ def run(options: argparse.Namespace, _: list[str]) -> int:
             str(options.output),
             "Name a new file, and merge the two by hand.",
         )
-    manifests, unread = saved(options) if options.snapshot else probed(options)
+    manifests, unread, taken = saved(options) if options.snapshot else probed(options)
     if unread:
         sys.stderr.write(f"gpufleet: not read: {shortened(unread, 8)}\n")
     if len(manifests) < LEAST_HOSTS:
@@ -100,7 +100,7 @@ def run(options: argparse.Namespace, _: list[str]) -> int:
             "",
             "Select more hosts that are alike, or write gpu_manifest by hand.",
         )
-    text = as_yaml(propose(manifests), len(manifests), utc_now())
+    text = as_yaml(propose(manifests), len(manifests), taken)
     if options.output:
         write(options.output, text)
         sys.stderr.write(f"Written into {options.output}: read it before you use it.\n")
@@ -121,8 +121,8 @@ def write(path: Path, text: str) -> None:
         ) from error
 
 
-def probed(options: argparse.Namespace) -> tuple[dict[str, Manifest], list[str]]:
-    """{host: manifest} of the selected hosts, and the hosts that were not read."""
+def probed(options: argparse.Namespace) -> tuple[dict[str, Manifest], list[str], str]:
+    """{host: manifest} of the selected hosts, the hosts that were not read, and when it was."""
     how = probe_options(options, "facts", topology=options.topology)
     hosts = inventory_hosts(selector(options))
     require_ssh(hosts)
@@ -134,18 +134,20 @@ def probed(options: argparse.Namespace) -> tuple[dict[str, Manifest], list[str]]
     with terminal.progress(Console(stderr=True), "Probing", len(hosts)) as progress:
         probe_hosts(hosts, how, progress, arrived)
     names = [host.name for host in hosts]
-    return {name: found[name] for name in names if name in found}, [
-        name for name in names if name not in found
-    ]
+    return (
+        {name: found[name] for name in names if name in found},
+        [name for name in names if name not in found],
+        utc_now(),
+    )
 
 
-def saved(options: argparse.Namespace) -> tuple[dict[str, Manifest], list[str]]:
-    """{host: manifest} of saved snapshots, and the hosts whose section was not read."""
+def saved(options: argparse.Namespace) -> tuple[dict[str, Manifest], list[str], str]:
+    """{host: manifest} of saved snapshots, the hosts that were not read, and when they were."""
     wanted = None
     if options.inventory or options.limit:
         wanted = {host.name for host in inventory_hosts(selector(options))}
     found: dict[str, Manifest] = {}
-    unread = []
+    unread, times = [], []
     for path in files(options.snapshot):
         document = read_snapshot(str(path))
         if wanted is not None and document.host not in wanted:
@@ -156,7 +158,10 @@ def saved(options: argparse.Namespace) -> tuple[dict[str, Manifest], list[str]]:
             )
         if document.snapshot is None or not add(found, document.snapshot):
             unread.append(document.host)
-    return found, unread
+        else:
+            times.append(str(document.snapshot["finished"]))
+    unread += sorted((wanted or set()) - found.keys() - {*unread})
+    return found, unread, " to ".join(dict.fromkeys((min(times), max(times)))) if times else ""
 
 
 def add(found: dict[str, Manifest], snapshot: Snapshot) -> bool:

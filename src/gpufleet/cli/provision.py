@@ -15,6 +15,7 @@ from rich.console import Console
 from gpufleet.errors import ConfigurationError
 from gpufleet.inventory import HostSelector
 from gpufleet.judge import judge
+from gpufleet.model.verdict import HEALTHY, NOT_JUDGED
 from gpufleet.provision.image import in_image
 from gpufleet.provision.playbook import log
 from gpufleet.provision.provision import (
@@ -116,11 +117,12 @@ def provision(
     )
     hosts = checked_hosts(selected)
     if options.check:
-        _, work = hosts_to_run(hosts, how_to_provision, log)
+        session, work = hosts_to_run(hosts, how_to_provision, log)
         statuses = play(how_to_provision, list(work.reasons), len(hosts), work.steps)
         log("Check mode: nothing was changed, so nothing was verified.")
-        return max(statuses.values(), default=0)
+        unknown = session is not None and any(run.not_compared for run in session.hosts)
+        return max(statuses.values(), default=0) or (NOT_JUDGED if unknown else HEALTHY)
     directory = report.create_directory(options.report)
     done = converge_hosts(hosts, replace(how_to_provision, folder=directory))
-    conclude(done.session, directory, options, [], Console(stderr=True))
-    return done.status
+    shown = conclude(done.session, directory, options, [], Console(stderr=True))
+    return done.status or shown

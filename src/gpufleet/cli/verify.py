@@ -32,6 +32,8 @@ from .parser import EXIT_STATUS, Parser
 from .system_packages import require_ssh
 
 SCHEMA = judge.SCHEMA
+# Ten years: the oldest result that may be asked for.
+MOST_AGE_H = 24 * 366 * 10
 IF_STOPPED = "Nothing was judged."
 
 
@@ -188,6 +190,16 @@ def check_combinations(options: argparse.Namespace, pairs: PairOptions) -> None:
             "Only the hosts' own results are judged.",
             "--pulled",
             "Leave out --snapshot, --local and --pair.",
+        )
+    if options.pulled and not 0 < options.pulled_age < MOST_AGE_H:
+        raise ConfigurationError(
+            "It is no number of hours.",
+            f"--pulled-age {options.pulled_age}",
+            "Give one such as 26.",
+        )
+    if options.plan and not options.snapshot:
+        raise ConfigurationError(
+            "A saved plan is used with a saved snapshot only.", "--plan", "Add --snapshot FILE."
         )
     if options.snapshot and pairs != NO_PAIRS:
         raise ConfigurationError(

@@ -37,6 +37,8 @@ from .hosts import Become, Connection, HostSelector, InventoryHost, locks_in
 from .origins import origin_of_error, origins_of
 
 INVENTORY_SUFFIXES = {".yml", ".yaml", ".json", ".ini", ".toml"}
+# Files without a suffix that may be beside an inventory; so may README and the like.
+NO_INVENTORIES = {"Makefile", "Dockerfile", "Vagrantfile"}
 # Variables of ours that are read beside the spec, which types all others.
 OWN_TEXTS = {
     "gpu_artifacts_source",
@@ -87,7 +89,9 @@ class _Inventory(InventoryManager):  # type: ignore[misc]
         named = (
             source in self._sources
             or path.suffix in INVENTORY_SUFFIXES
-            or (os.access(path, os.X_OK))
+            or os.access(path, os.X_OK)
+            # Such as `hosts`, not README and LICENSE.
+            or not (path.suffix or path.name.isupper() or path.name in NO_INVENTORIES)
         )
         if not parsed and path.is_file() and named and path.stat().st_size:
             raise ConfigurationError(

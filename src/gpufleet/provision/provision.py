@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -30,6 +30,7 @@ from gpufleet.model.verdict import (
     Verdict,
 )
 from gpufleet.report import terminal
+from gpufleet.verification import siblings
 from gpufleet.verification.judging import plan_of
 from gpufleet.verification.options import ProbeOptions
 from gpufleet.verification.probing import verify
@@ -129,13 +130,14 @@ def converge_hosts(
     for _ in range(MOST_ROUNDS + 1):
         if not work.reasons:
             break
-        statuses.update(play(options, list(work.reasons), len(hosts), work.steps))
-        changed = with_new_locks([host for host in hosts if host.name in work.reasons])
+        names = list(work.reasons)
+        statuses.update(play(options, names, len(hosts), work.steps))
+        changed = with_new_locks([host for host in hosts if host.name in names])
         # What stacks compile now is kept for the verifications of later days.
         again = probe_hosts("Verifying", changed, replace(options.probe_options, warm=True))
         session = merged(session, again) if session else again
         work = Work(ladders=work.ladders)
-        work.climb(again)
+        work.climb([run for run in session.hosts if run.name in names])
         show_steps(work, notify)
         for name, more in work.reasons.items():
             reasons[name] = [*reasons.get(name, []), *more]
@@ -171,9 +173,9 @@ class Work:
     steps: dict[str, dict[str, str]] = field(default_factory=dict)
     ladders: dict[str, Ladder] = field(default_factory=dict)
 
-    def climb(self, session: Session) -> None:
-        """Add the next step of each component that a failing check of the session demands."""
-        for host in session.hosts:
+    def climb(self, hosts: Iterable[HostRun]) -> None:
+        """Add the next step of each component that a failing check of these hosts demands."""
+        for host in hosts:
             if reasons := _compared(host, self._climb_of):
                 self.reasons[host.name] = [*self.reasons.get(host.name, []), *reasons]
 
@@ -200,8 +202,12 @@ def hosts_to_run(
         return None, Work({host.name: ["--force"] for host in hosts})
     session = probe_hosts("Probing", hosts, options.probe_options)
     work = Work(reasons_of(hosts, session))
-    work.climb(session)
-    show_reasons(work.reasons, len(hosts), notify)
+    work.climb(session.hosts)
+    unknown = [run for run in session.hosts if run.not_compared]
+    if len(unknown) < len(hosts):
+        show_reasons(work.reasons, len(hosts) - len(unknown), notify)
+    for host in unknown:
+        notify(f"{host.name}: {host.result['checks'][0]['cause']}")
     return session, work
 
 
@@ -302,6 +308,7 @@ def _compared(run: HostRun, compare: Callable[[HostRun], list[str]]) -> list[str
 
     def failed(defect: Defect) -> list[str]:
         run.result = judge.defective(defect, run.name, run.result)
+        run.not_compared = True
         return []
 
     return guarded("compared this host with its plan", lambda: compare(run), failed)
@@ -373,5 +380,5 @@ def with_new_locks(hosts: list[InventoryHost]) -> list[InventoryHost]:
 def merged(first: Session, again: Session) -> Session:
     """The first session, with its hosts replaced by those of the second one."""
     newer: dict[str, HostRun] = {run.name: run for run in again.hosts}
-    hosts = [newer.get(run.name, run) for run in first.hosts]
+    hosts = siblings.compared_again(newer.get(run.name, run) for run in first.hosts)
     return Session(hosts, first.started, again.finished, first.seconds + again.seconds)

@@ -158,6 +158,7 @@ def write_bundles(directory: Path, session: Session) -> list[Bundle]:
     """Write cleaned documents for a fault report: page, verdicts, and one bundle for each host."""
     written = bundles(session.hosts)
     _make(directory, "bundles", *DOCUMENTS)
+    _remove_former(directory)
     cleaned = Session(
         [
             HostRun(bundle["host"], bundle["snapshot"], bundle["plan"], bundle["result"])
@@ -182,8 +183,27 @@ def write_bundles(directory: Path, session: Session) -> list[Bundle]:
     return written
 
 
+def _remove_former(directory: Path) -> None:
+    """Remove the documents of a former run: a host's name in it is another host's now."""
+    for kind in ("bundles", *DOCUMENTS):
+        for path in (directory / kind).glob("*.json"):
+            try:
+                document = json.loads(path.read_text(encoding="utf-8"))
+            except (OSError, ValueError, RecursionError):
+                continue
+            if isinstance(document, dict) and {"schema", "host"} <= document.keys():
+                path.unlink()
+
+
 def create_directory(parent: Path) -> Path:
     """Create `PARENT/<UTC time>`, with a new name."""
+    latest = parent / LATEST
+    if latest.is_dir() and not latest.is_symlink():
+        raise ConfigurationError(
+            "It is a directory, not the link that each run replaces.",
+            str(latest),
+            "Rename it, or use another directory: --report DIR.",
+        )
     stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H-%M-%SZ")
     for number in range(1000):
         directory = parent / (f"{stamp}-{number}" if number else stamp)

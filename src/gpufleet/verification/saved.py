@@ -10,7 +10,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -54,11 +54,16 @@ def judge_saved(
 ) -> Session:
     """Judge saved snapshots against saved plans or the inventory's variables."""
     session, begin = Session(), time.monotonic()
-    plans = {plan["host"]: plan for plan in map(read_plan, plan_files)}
+    plans: dict[str, Plan] = {}
+    for name in plan_files:
+        plan = read_plan(name)
+        _once(plan["host"], plans, "plan", name)
+        plans[plan["host"]] = plan
     hosts: dict[str, InventoryHost] | None = None
     for name in snapshot_files:
         saved = read_snapshot(name)
         host, snapshot = saved.host, saved.snapshot
+        _once(host, [run.name for run in session.hosts], "snapshot", name)
         # A bundle without a snapshot has the reason in its result.
         reason = saved.result or judge.not_judged("The file has no snapshot.", REMEDY)
         if saved.plan:
@@ -87,6 +92,16 @@ def judge_saved(
     session.taken = _taken(session.hosts)
     session.finished, session.seconds = utc_now(), time.monotonic() - begin
     return session
+
+
+def _once(host: str, known: Container[str], what: str, name: str) -> None:
+    """One of them would be judged, and the other forgotten."""
+    if host in known:
+        raise ConfigurationError(
+            f"A second {what} is of {host}.",
+            name,
+            "Leave one out, or judge it in a run of its own.",
+        )
 
 
 def _taken(hosts: Iterable[HostRun]) -> str:

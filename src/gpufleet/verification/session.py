@@ -48,6 +48,8 @@ class HostRun:
     versions: HostVersions | None = None
     fabric: HostFabric | None = None
     beside: Beside | None = None
+    # A defect of gpufleet kept it from being compared with its plan: nobody knows what differs.
+    not_compared: bool = False
 
     def with_result(self, result: HostResult) -> HostRun:
         """The same host with another result; its snapshot stays compressed."""

@@ -23,16 +23,26 @@ from .session import HostRun
 MOST_GPUS = 16
 
 
-def compared(hosts: Iterable[HostRun]) -> list[HostRun]:
-    """The hosts in their order, compared with each other."""
+def compared(hosts: Iterable[HostRun], changed: Iterable[str] = ()) -> list[HostRun]:
+    """The hosts in their order, compared with each other; `changed` ones are judged once more."""
     found = list(hosts)
-    differ = _racks(found) | _sums(found)
+    differ = _racks(found) | _sums(found) | {*changed}
     return [
         host.with_result(result_of(host.plan, host.snapshot, host.result))
         if host.name in differ
         else host
         for host in found
     ]
+
+
+def compared_again(hosts: Iterable[HostRun]) -> list[HostRun]:
+    """Hosts of which some were probed again, compared with all others, not among themselves."""
+    found = list(hosts)
+    changed = set()
+    for host in found:
+        if len(host.plan.pop("rack", [])) > 1 or host.plan.pop("sums", []):
+            changed.add(host.name)
+    return compared(found, changed)
 
 
 def _racks(hosts: Iterable[HostRun]) -> set[str]:
