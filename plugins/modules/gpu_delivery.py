@@ -178,8 +178,9 @@ def main():
                 if "staged" in file:
                     place(module, file)
             elif module.check_mode:
-                mode = stat.S_IMODE(os.stat(path).st_mode)
-                changed = changed or mode != int(file["mode"], 8) or os.stat(path).st_uid != 0
+                found = os.stat(path)
+                other = stat.S_IMODE(found.st_mode) != int(file["mode"], 8)
+                changed = changed or other or (found.st_uid, found.st_gid) != (0, 0)
             else:
                 changed = own(path, int(file["mode"], 8)) or changed
         module.exit_json(changed=changed or bool(wanted), wanted=wanted, diff=diff)

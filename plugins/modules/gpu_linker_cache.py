@@ -132,7 +132,8 @@ def main():
     path, directories = module.params["file"], module.params["directories"]
     before = ""
     if os.path.isfile(path):
-        with open(path) as stream:
+        # What somebody wrote there need not be text: it is replaced.
+        with open(path, encoding="utf-8", errors="backslashreplace") as stream:
             before = stream.read()
     if directories is None:
         listed = [line for line in before.splitlines() if line and not line.startswith("#")]

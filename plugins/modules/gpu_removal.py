@@ -207,7 +207,8 @@ def remove(installation):
             remove_tree(cache)
         # In a toolkit that stays, what is empty may be the toolkit's.
         if not os.listdir(folder) and (installation.kind != "cudnn" or folder in ours):
-            os.rmdir(folder)
+            # Somebody may have moved the tree, and put a link in its place.
+            (os.unlink if os.path.islink(folder) else os.rmdir)(folder)
     installation.finish_removal()
 
 

@@ -102,14 +102,15 @@ class Work:
     def __init__(self, params):
         self.installation = Installation("environment", "files", "/", "1", params["state_dir"])
         receipt, journal = self.installation.receipt, self.installation.journal
+        # A damaged record has no texts: what it knew is known no more.
         known = [document for document in (receipt, journal) if document]
         # {path: {"sha256", "for"}} of what an earlier run wrote, or was about to.
-        self.ours = {path: row for document in known for path, row in document["texts"].items()}
+        self.ours = {path: row for document in known for path, row in texts_of(document).items()}
         # Directories that gpufleet created. Those that existed before are never removed.
-        self.folders = {folder for document in known for folder in document["folders"]}
+        self.folders = {folder for document in known for folder in document.get("folders") or []}
         if params["files"] is None:
             self.planned = {}
-            self.texts = remaining(receipt["texts"] if receipt else {}, params["without"])
+            self.texts = remaining(texts_of(receipt), params["without"])
         else:
             self.planned = {row["path"]: row for row in params["files"]}
             self.texts = {path: entry(row) for path, row in self.planned.items()}
@@ -125,7 +126,7 @@ class Work:
     def needed(self):
         """Whether anything must change, even if only the receipt."""
         receipt = self.installation.receipt
-        recorded = receipt["texts"] if receipt else {}
+        recorded = texts_of(receipt)
         return bool(self.write) or self.installation.half_done or recorded != self.texts
 
     def differs(self, path):
@@ -201,6 +202,11 @@ class Work:
 def entry(row):
     """What the receipt records of a file beyond its manifest."""
     return {"sha256": hashlib.sha256(row["text"].encode()).hexdigest(), "for": row["for"]}
+
+
+def texts_of(document):
+    """{path: its row} of a record; a damaged one has none."""
+    return (document or {}).get("texts") or {}
 
 
 def remaining(texts, without):

@@ -163,6 +163,11 @@ def change(*path: str, to: Any) -> Break:
         (change("engine", "runtimes", to=["runc"]), "running Docker does not know the runtime"),
         (change("engine", "live_restore", to=False), "running Docker has no live-restore"),
         (change("daemon", "runtimes", to={}), "does not register the runtime"),
+        (
+            change("daemon", "runtimes", to={"nvidia": "/usr/bin/runc"}),
+            "has /usr/bin/runc as the runtime nvidia, not nvidia-container-runtime",
+        ),
+        (change("daemon", "runtimes", to={"nvidia": None}), "not nvidia-container-runtime"),
         (change("daemon", "live_restore", to=None), "does not set live-restore"),
         (change("daemon", "cdi", to=None), "does not turn on features.cdi"),
         (change("wrapper", to=None), "no nvidia-docker command"),

@@ -134,6 +134,16 @@ def test_the_mode_alone_is_corrected(run: Run, tmp_path: Path) -> None:
     assert not run(load("gpu_delivery"), dest="/x", files=[described(path, b"new")])["changed"]
 
 
+def test_the_group_alone_is_corrected(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"new")
+    path.chmod(0o640)
+    os.chown(path, 0, 1234)
+    for check, group in ((True, 1234), (False, 0)):
+        answer = run(load("gpu_delivery"), check=check, dest="/x", files=[described(path, b"new")])
+        assert (answer["changed"], path.stat().st_gid) == (True, group)
+
+
 PLAYBOOK = """
 - hosts: localhost
   connection: local

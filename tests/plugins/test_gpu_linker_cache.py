@@ -119,3 +119,10 @@ def test_an_ldconfig_that_does_not_help_is_a_failure(
     answer = linker.assert_directories(linker.lib)
     assert answer["failed"]
     assert "Permission denied" in answer["msg"]
+
+
+def test_a_file_that_is_no_text_is_replaced(linker: Linker) -> None:
+    linker.file.parent.mkdir(parents=True)
+    linker.file.write_bytes(b"/usr/local/cuda\xff\n")
+    assert linker.assert_directories(linker.lib)["changed"]
+    assert linker.file.read_text().splitlines()[1:] == [str(linker.lib)]

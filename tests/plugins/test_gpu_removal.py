@@ -256,3 +256,16 @@ def test_a_record_that_cannot_be_used_is_named_and_nothing_is_removed(
     assert answer["failed"]
     assert f"its record {file} cannot be used ({reason}" in answer["msg"]
     assert tree(host.toolkit) == before
+
+
+def test_a_toolkit_that_somebody_moved_behind_a_link_goes(host: Host, tmp_path: Path) -> None:
+    host.remove("stack", "tf")
+    moved = tmp_path / "data" / "cuda-11.8"
+    moved.parent.mkdir()
+    host.toolkit.rename(moved)
+    host.toolkit.symlink_to(moved)
+    answer = host.remove("toolkit", "11.8", without=["tf"])
+    assert answer["changed"]
+    assert not host.toolkit.is_symlink()
+    assert tree(moved) == {}
+    assert host.receipts() == set()

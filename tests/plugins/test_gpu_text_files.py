@@ -204,3 +204,24 @@ def test_a_linked_parent_is_reported_in_the_manifest(desk: Desk, tmp_path: Path)
     desk.hold()
     assert (desk.root / "modules").is_symlink()
     assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("journal", ""),
+        ("journal", '{"kind":'),
+        ("journal", "{}"),
+        ("journal", '{"schema": 1, "kind": "environment", "id": "files", "path": "/", "version": "1"}'),
+        ("receipts", '{"schema": 1, "kind": "environment", "id": "files", "path": "/",'
+                     ' "version": "1", "manifest": []}'),
+    ],
+)  # fmt: skip
+def test_a_damaged_record_blocks_nothing(desk: Desk, kind: str, text: str) -> None:
+    desk.hold(CUDA, STACK, HOOK)
+    desk.record(kind).parent.mkdir(exist_ok=True)
+    desk.record(kind).write_text(text)
+    assert desk.hold(CUDA, STACK, HOOK, check=True)["changed"]
+    assert desk.hold(CUDA, STACK, HOOK)["changed"]
+    assert not desk.hold(CUDA, STACK, HOOK)["changed"]
+    assert set(desk.receipt()["texts"]) == {str(desk.root / each) for each in (CUDA, STACK, HOOK)}

@@ -230,3 +230,28 @@ def test_slips(left: str, right: str, count: int) -> None:
 def test_flags_accept_the_words_of_extra_variables(word: str, value: bool) -> None:
     plan = resolve({**FULL, "gpu_toolkits": ["12.4.1"], "gpu_prune": word}, snapshot())
     assert (plan["problems"], plan["prune"]) == ([], value)
+
+
+def test_a_release_of_the_same_number_of_another_framework_is_another_stack() -> None:
+    plan = resolve({"gpu_stacks": [{"pytorch": "2.6.0"}], "tensorflow_gpu_version": "2.6.0"})
+    assert sorted(stack["framework"] for stack in plan["stacks"]) == ["pytorch", "tensorflow"]
+    same = resolve({"gpu_stacks": [{"tensorflow": "2.6.0"}], "tensorflow_gpu_version": "2.6.0"})
+    assert [stack["framework"] for stack in same["stacks"]] == ["tensorflow"]
+
+
+@pytest.mark.parametrize(
+    "declared",
+    [
+        {"gpu_toolkits": ["11.08"]},
+        {"gpu_toolkits": ["011.8"]},
+        {"gpu_toolkits": [{"cuda": "11.8", "cudnn": "8.06"}]},
+        {"gpu_mig": {"01": ["3g.40gb"]}},
+    ],
+)
+def test_a_number_that_begins_with_a_zero_is_refused(declared: Any) -> None:
+    assert "0" in str(refusal({**declared, "gpu_accept_nvidia_eula": True})["message"])
+
+
+def test_a_mig_layout_of_a_gpu_that_is_not_declared_is_refused() -> None:
+    declared = {"gpu_mig": {"0": ["3g.40gb"], "4": ["3g.40gb"]}, "gpu_expect": {"count": 4}}
+    assert "one of the 4 GPUs of gpu_expect" in refusal(declared)["message"]

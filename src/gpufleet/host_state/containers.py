@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
+from pathlib import PurePosixPath
 from typing import Any, Literal
 
 from gpufleet.catalog import versions
@@ -17,7 +18,7 @@ from gpufleet.model.types import Row
 from .host import Host, mapping, mappings
 
 RECEIPT: tuple[Literal["containers"], str] = ("containers", "engine")
-RUNTIME = "nvidia"
+RUNTIME, RUNTIME_PROGRAM = "nvidia", "nvidia-container-runtime"
 # The first Docker Engine that reads CDI specifications, if its feature is on.
 CDI_SINCE = "25.0"
 # What nvidia-ctk names a GPU, or a MIG instance of it, by number: 0 and 0:1, or gpu0 and mig0:1.
@@ -74,8 +75,11 @@ def _daemon(wanted: Mapping[str, Any], observed: Row, engine: Row) -> Iterator[s
     """What Docker's configuration file and the running daemon lack."""
     written = mapping(observed.get("daemon"))
     path = written.get("path")
-    if RUNTIME not in mapping(written.get("runtimes")):
+    registered = mapping(written.get("runtimes"))
+    if RUNTIME not in registered:
         yield f"{path} does not register the runtime {RUNTIME}"
+    elif PurePosixPath(str(registered[RUNTIME])).name != RUNTIME_PROGRAM:
+        yield f"{path} has {registered[RUNTIME]} as the runtime {RUNTIME}, not {RUNTIME_PROGRAM}"
     elif RUNTIME not in _texts(engine.get("runtimes")):
         yield f"the running Docker does not know the runtime {RUNTIME}, which {path} registers"
     if written.get("live_restore") is not True:

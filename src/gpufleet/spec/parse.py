@@ -62,11 +62,13 @@ def read(variables: Mapping[str, Any], problems: Problems) -> Spec:
     toolkits = reader.sequence(get("gpu_toolkits"), "gpu_toolkits")
     read_stacks = [_stack(reader, each, f"gpu_stacks[{at}]") for at, each in enumerate(stacks)]
     for variable, framework in SHORT_FORMS.items():
-        if (release := get(variable)) not in [None, *(s.release for s in read_stacks if s)]:
+        declared = [s.release for s in read_stacks if s and s.framework == framework]
+        if (release := get(variable)) not in [None, *declared]:
             read_stacks.append(_stack(reader, {framework: release}, variable))
     read_toolkits = [
         _toolkit(reader, each, f"gpu_toolkits[{at}]") for at, each in enumerate(toolkits)
     ]
+    expect = expectation.read(reader, get("gpu_expect"))
     gpus = enumerate(reader.sequence(get("gpu_gpus"), "gpu_gpus"))
     read_gpus = [reader.text(each, f"gpu_gpus[{at}]", 'such as "8.9"') for at, each in gpus]
     return Spec(
@@ -77,10 +79,10 @@ def read(variables: Mapping[str, Any], problems: Problems) -> Spec:
         prune=_prune(reader, variables),
         driver=parse_driver.driver(reader, get("gpu_driver")),
         driver_reboot=parse_driver.reboot(reader, get("gpu_driver_reboot")),
-        mig=parse_driver.mig(reader, get("gpu_mig")),
+        mig=parse_driver.mig(reader, get("gpu_mig"), expect.get("count")),
         network=parse_network.network(reader, get("gpu_network")),
         containers=parse_driver.containers(reader, get("gpu_containers")),
-        expect=expectation.read(reader, get("gpu_expect")),
+        expect=expect,
         manifest=parse_manifest.manifest(reader, get("gpu_manifest")),
         gpus=[each for each in read_gpus if each],
         arch=reader.choice(get("gpu_arch"), "gpu_arch", facts.machines()),

@@ -48,8 +48,11 @@ def reboot(reader: Reader, value: Any) -> str:
     return reader.choice(value, "gpu_driver_reboot", choices) or Spec.driver_reboot
 
 
-def mig(reader: Reader, value: Any) -> dict[str, list[str]] | None:
-    """MIG layouts by GPU, `all` for every one; an empty list switches MIG off."""
+def mig(reader: Reader, value: Any, count: int | None) -> dict[str, list[str]] | None:
+    """MIG layouts by GPU, `all` for every one; an empty list switches MIG off.
+
+    `count`: how many GPUs are declared.
+    """
     if value is None:
         return None
     if isinstance(value, list | tuple):
@@ -61,8 +64,11 @@ def mig(reader: Reader, value: Any) -> dict[str, list[str]] | None:
     layout: dict[str, list[str]] = {}
     for key, part in value.items():
         gpu, where = str(key), f"gpu_mig[{key}]"
-        if gpu != ALL_GPUS and not re.fullmatch(r"[0-9]{1,3}", gpu):
+        if gpu != ALL_GPUS and not re.fullmatch(r"0|[1-9][0-9]{0,2}", gpu):
             reader.wrong(key, where, f"{ALL_GPUS}, or a GPU's number as nvidia-smi -L shows it")
+            continue
+        if gpu != ALL_GPUS and count is not None and int(gpu) >= count:
+            reader.wrong(key, where, f"one of the {count} GPUs of gpu_expect, counted from 0")
             continue
         listed = enumerate(reader.sequence(part, where))
         layout[gpu] = [

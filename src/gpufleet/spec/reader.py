@@ -18,6 +18,8 @@ from gpufleet.catalog import versions
 from gpufleet.model.problems import Code, Problems
 from gpufleet.model.text import LOGIN, cut, one_line
 
+# A part of a version that begins with a zero: no release of CUDA or cuDNN has one.
+ZERO_FIRST = re.compile(r"(^|\.)0[0-9]")
 MOST_SHOWN = 60  # characters of a wrong value
 MAX_DISTANCE = 2  # more than that is not a typing error but another name
 
@@ -134,7 +136,7 @@ class Reader:
     def version(self, value: Any, where: str, example: str = "11.8") -> str | None:
         """Dotted numbers as text."""
         text = self.text(value, where, f'such as "{example}"')
-        if text and not versions.is_dotted(text):
+        if text and not (versions.is_dotted(text) and not ZERO_FIRST.search(text)):
             self.wrong(text, where, f'a version such as "{example}"')
             return None
         return text
