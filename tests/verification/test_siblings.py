@@ -20,7 +20,7 @@ from gpufleet.verification.judging import beside_of, result_of
 from gpufleet.verification.options import ProbeOptions
 from gpufleet.verification.session import Beside, HostRun, Session
 from tests.checks.faults.rack import OTHER, RACK, ZERO, place, placed, with_rack
-from tests.support.healthy_host import Document, document
+from tests.support.healthy_host import Document, data, document
 from tests.support.host_parts import with_gpus
 
 UNREACHED: Any = {"verdict": "UNREACHABLE", "checks": []}
@@ -44,6 +44,7 @@ def host(
     """A host as it is judged alone."""
     plan, snapshot = (deepcopy(each) for each in healthy)
     plan["host"] = snapshot["host"] = name
+    data(snapshot, "kernel")["boot_id"] = f"boot of {name}"
     plan["expect"]["fabric"] = {"rack": "r12", "clique": None, **fabric}
     if (domain, clique) != (RACK, "32766"):
         placed(snapshot, place(domain, clique), place(domain, clique))
@@ -242,3 +243,32 @@ def test_two_snapshots_of_a_host_are_refused(healthy: Any, tmp_path: Path) -> No
         saved.judge_saved([one, other], [plan])
     with pytest.raises(ConfigurationError, match="A second plan is of gpu01"):
         saved.judge_saved([one], [plan, plan])
+
+
+def test_one_machine_under_two_names_is_named(healthy: Any) -> None:
+    """Another one has not been verified under one of them."""
+    hosts = [host(healthy, name) for name in ("gpu01", "gpu02", "gpu03")]
+
+    def change(key: str, value: str) -> None:
+        for each in (hosts[0], hosts[2]):
+            snapshot: Any = each.snapshot
+            data(snapshot, "kernel")[key] = value
+            each.snapshot, each.beside = snapshot, beside_of(snapshot)
+
+    def planned(found: list[HostRun]) -> dict[str, tuple[str, str]]:
+        rows = {
+            each.name: next(row for row in each.result["checks"] if row["id"] == "host.plan")
+            for each in found
+        }
+        return {name: (row["verdict"], row["cause"][:33]) for name, row in rows.items()}
+
+    change("boot_id", "the same")
+    assert planned(siblings.compared(hosts)) == {
+        "gpu01": ("INCONCLUSIVE", "gpu03 of the inventory is this ve"),
+        "gpu02": ("PASS", ""),
+        "gpu03": ("INCONCLUSIVE", "gpu01 of the inventory is this ve"),
+    }
+    # Two containers of a machine may share its GPUs.
+    change("container", "docker")
+    again = planned(siblings.compared_again(hosts))
+    assert {verdict for verdict, _ in again.values()} == {"PASS"}

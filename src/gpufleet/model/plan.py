@@ -424,6 +424,9 @@ class Plan(TypedDict):
     sums: NotRequired[
         Annotated[list[ComparedSum], "where its GPUs differ from those verified with it"]
     ]
+    twins: NotRequired[
+        Annotated[list[Text], "the hosts with its GPUs: one machine under several names"]
+    ]
     pairs: NotRequired[Annotated[list[PlannedMeeting], "with `verify --pair`"]]
 
 

@@ -102,9 +102,15 @@ def beside_of(snapshot: Snapshot | None) -> Beside | None:
         return None
 
     def read() -> Beside:
-        data = Sections(snapshot, ("smi", "compute")).data
-        smi, compute = data.get("smi"), data.get("compute")
-        return Beside(host_place(smi) if smi else None, sums_by_group(compute) if compute else {})
+        data = Sections(snapshot, ("smi", "compute", "kernel")).data
+        smi, compute, kernel = data.get("smi"), data.get("compute"), data.get("kernel")
+        boot = kernel["boot_id"] if kernel and not kernel["container"] else None
+        devices = (smi.get("devices") or []) if smi else []
+        return Beside(
+            host_place(smi) if smi else None,
+            sums_by_group(compute) if compute else {},
+            frozenset((boot, card["uuid"]) for card in devices if boot and card["uuid"]),
+        )
 
     return guarded("read what is compared with other hosts", read, lambda defect: None)
 

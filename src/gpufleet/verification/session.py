@@ -33,6 +33,8 @@ class Beside:
     place: Place | None
     # The sums of random products of each GPU, by those that must agree.
     sums: Mapping[Group, Sequence[tuple[str, ...]]]
+    # The boot of a machine and the UUIDs of its GPUs; empty for a container, which shares both.
+    cards: frozenset[tuple[str, str]] = frozenset()
 
 
 @compressed_field("snapshot")

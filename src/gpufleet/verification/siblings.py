@@ -2,8 +2,10 @@
 
 A host's plan gets where the hosts of its declared rack are in the NVLink fabric (`rack`, by which
 `gpu.rack` judges), and the sums of random products in which its GPUs differ from others
-(`sums`, by which `gpu.consensus` judges). Hosts are judged as their snapshots arrive, so those
-that differ are judged once more; where all agree the first judgement stands.
+(`sums`, by which `gpu.consensus` judges), and which hosts have its very GPUs (`twins`, by which
+`host.plan` judges: a machine under two names leaves another one unverified). Hosts are judged as
+their snapshots arrive, so those that differ are judged once more; where all agree the first
+judgement stands.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ MOST_GPUS = 16
 def compared(hosts: Iterable[HostRun], changed: Iterable[str] = ()) -> list[HostRun]:
     """The hosts in their order, compared with each other; `changed` ones are judged once more."""
     found = list(hosts)
-    differ = _racks(found) | _sums(found) | {*changed}
+    differ = _racks(found) | _sums(found) | _twins(found) | {*changed}
     return [
         host.with_result(result_of(host.plan, host.snapshot, host.result))
         if host.name in differ
@@ -40,9 +42,26 @@ def compared_again(hosts: Iterable[HostRun]) -> list[HostRun]:
     found = list(hosts)
     changed = set()
     for host in found:
-        if len(host.plan.pop("rack", [])) > 1 or host.plan.pop("sums", []):
+        rack, sums, twins = (host.plan.pop(key, []) for key in ("rack", "sums", "twins"))  # type: ignore[misc]
+        if len(rack) > 1 or sums or twins:
             changed.add(host.name)
     return compared(found, changed)
+
+
+def _twins(hosts: Iterable[HostRun]) -> set[str]:
+    """Set `twins` in the plans of hosts that are one machine; their names."""
+    owners = defaultdict(set)
+    found = [(host, host.beside.cards) for host in hosts if host.beside]
+    for host, cards in found:
+        for card in cards:
+            owners[card].add(host.name)
+    twins = set()
+    for host, cards in found:
+        others = set().union(*(owners[card] for card in cards)) - {host.name}
+        if others:
+            host.plan["twins"] = sorted(others)
+            twins.add(host.name)
+    return twins
 
 
 def _racks(hosts: Iterable[HostRun]) -> set[str]:

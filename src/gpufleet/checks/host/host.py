@@ -165,6 +165,13 @@ def planned(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
             problem["code"],
             Verdict.INCONCLUSIVE if judged else Verdict.FAIL,
         )
+    if twins := plan.get("twins"):
+        yield Finding(
+            f"{shortened(twins)} of the inventory {'is' if len(twins) == 1 else 'are'} this very"
+            " machine: the GPUs are the same",
+            "correct ansible_host of the wrong one: the machine of that name was not verified",
+            verdict=Verdict.INCONCLUSIVE,
+        )
     # A count of 0 is a declaration as well.
     expected = any(value is not None for value in plan["expect"].values())
     if not expected and not any(plan.get(name) for name in DECLARED):
