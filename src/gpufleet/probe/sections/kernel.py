@@ -100,20 +100,15 @@ def is_machine(host):
 
     A virtual machine that is booted from a container's image has that container's marks.
     """
+    # Each mount's number is of one name space of mounts. Unlike the link `ns/mnt` it can be read of
+    # a first process that refuses to be traced.
+    names = ("/proc/self/mountinfo", "/proc/1/mountinfo")
     try:
-        if os.readlink(host.path("/proc/self/ns/pid")) != FIRST_PROCESSES:
-            return False
-        return bool(mount_ids(host, "self") & mount_ids(host, "1"))
+        processes = os.readlink(host.path("/proc/self/ns/pid"))
+        own, first = [set(host.text(name).splitlines()) for name in names]
     except OSError:
         return False
-
-
-def mount_ids(host, process):
-    """The numbers of the mounts that a process has; each is of one name space of mounts only.
-
-    Unlike the link `ns/mnt`, they can be read of a first process that refuses to be traced.
-    """
-    return {line.split()[0] for line in host.text("/proc/%s/mountinfo" % process).splitlines()}
+    return processes == FIRST_PROCESSES and bool(own & first)
 
 
 def installed_kernels(host):
