@@ -192,7 +192,7 @@ class Rollout:
         )
 
     def in_service(self, hosts: list[str]) -> list[str]:
-        """Those of the hosts that get new jobs."""
+        """The hosts of this list to which the scheduler gives new jobs."""
         if not self.scheduler.commands:
             return []
         states = self.scheduler.states(hosts)
