@@ -172,6 +172,16 @@ def test_a_selected_host_without_a_snapshot_was_not_read(
     assert f"had at 2026-11-01T00:00:00Z to {fleet['gpu02']['finished']}." in out
 
 
+def test_what_a_host_sends_as_its_time_is_no_line_of_the_proposal(
+    fleet: dict[str, Document], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for document in fleet.values():
+        document["finished"] = "2026\ngpu_prune: true\n#"
+    _, out, _ = propose(fleet, tmp_path, capsys)
+    assert "What most of 4 hosts had at an unknown time." in out
+    assert "gpu_prune" not in out
+
+
 def test_only_selected_hosts_are_read_of_a_report(
     fleet: dict[str, Document], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

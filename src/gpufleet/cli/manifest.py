@@ -26,7 +26,7 @@ from gpufleet.report import terminal
 from gpufleet.transport.fanout import Outcome
 from gpufleet.verification.manifest import LEAST_HOSTS, as_yaml, propose
 from gpufleet.verification.probing import probe_hosts
-from gpufleet.verification.saved import read_snapshot
+from gpufleet.verification.saved import read_snapshot, span
 
 from .options import add_hosts, add_probe, probe_options, selector
 from .parser import Parser
@@ -159,9 +159,9 @@ def saved(options: argparse.Namespace) -> tuple[dict[str, Manifest], list[str], 
         if document.snapshot is None or not add(found, document.snapshot):
             unread.append(document.host)
         else:
-            times.append(str(document.snapshot["finished"]))
+            times.append(document.snapshot.get("finished"))
     unread += sorted((wanted or set()) - found.keys() - {*unread})
-    return found, unread, " to ".join(dict.fromkeys((min(times), max(times)))) if times else ""
+    return found, unread, span(times) or "an unknown time"
 
 
 def add(found: dict[str, Manifest], snapshot: Snapshot) -> bool:

@@ -60,10 +60,12 @@ def judge_saved(
         _once(plan["host"], plans, "plan", name)
         plans[plan["host"]] = plan
     hosts: dict[str, InventoryHost] | None = None
+    seen: set[str] = set()
     for name in snapshot_files:
         saved = read_snapshot(name)
         host, snapshot = saved.host, saved.snapshot
-        _once(host, [run.name for run in session.hosts], "snapshot", name)
+        _once(host, seen, "snapshot", name)
+        seen.add(host)
         # A bundle without a snapshot has the reason in its result.
         reason = saved.result or judge.not_judged("The file has no snapshot.", REMEDY)
         if saved.plan:
@@ -89,7 +91,7 @@ def judge_saved(
             )
         )
     session.hosts = siblings.compared(session.hosts)
-    session.taken = _taken(session.hosts)
+    session.taken = span(run.snapshot.get("finished") for run in session.hosts if run.snapshot)
     session.finished, session.seconds = utc_now(), time.monotonic() - begin
     return session
 
@@ -104,10 +106,9 @@ def _once(host: str, known: Container[str], what: str, name: str) -> None:
         )
 
 
-def _taken(hosts: Iterable[HostRun]) -> str:
-    """When the probes of the snapshots ended, the first and the last."""
-    times = [str(host.snapshot.get("finished", "")) for host in hosts if host.snapshot]
-    known = sorted(each for each in times if TIME.fullmatch(each))
+def span(finished: Iterable[object]) -> str:
+    """When the probes of snapshots ended, the first and the last. What is no time is left out."""
+    known = sorted(each for each in map(str, finished) if TIME.fullmatch(each))
     return " to ".join(dict.fromkeys((known[0], known[-1]))) if known else ""
 
 
