@@ -4,6 +4,8 @@ stack that is installed so."""
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,6 +15,31 @@ from ansible.module_utils.testing import patch_module_args
 
 from tests.support.ansible_modules import Run, load
 from tests.support.stack_bench import Bench
+
+from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.trust import (  # isort: skip
+    Judgement,
+)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def interpreter_judged_once() -> Iterator[None]:
+    """Walk each tree of the interpreter that runs the tests once, not at each start of it.
+
+    It has some ten thousand files, and no test changes them; trees of a test's own are walked each
+    time. A tree that others could have written is walked again, so that each test sees it refused.
+    """
+    own, judged, tree = (sys.prefix, sys.base_prefix), set[str](), Judgement.tree
+
+    def once(self: Judgement, top: str) -> None:
+        if top in judged:
+            return
+        tree(self, top)
+        if top.startswith(own) and not self.found:
+            judged.add(top)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Judgement, "tree", once)
+        yield
 
 
 @pytest.fixture
