@@ -14,6 +14,7 @@ import pytest
 
 from gpufleet.inventory import start_ansible
 from tests.support.durations import Durations, longest_first
+from tests.support import machine
 from tests.support.healthy_host import plan, snapshot
 from tests.support.lab_fleet import fleet
 from tests.support.lab_mirror import mirror
@@ -30,9 +31,17 @@ SLOWER = ("lab", "slow")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Record durations, where tests run and are not in a worker."""
-    if not hasattr(config, "workerinput") and not config.option.collectonly:
-        config.pluginmanager.register(Durations())
+    """Record durations and measure the machine, where tests run and are not in a worker."""
+    if hasattr(config, "workerinput") or config.option.collectonly:
+        return
+    config.pluginmanager.register(Durations())
+    if getattr(config.option, "numprocesses", None):
+        machine.measure()
+
+
+def pytest_report_header() -> str:
+    """The factor of this machine's speed."""
+    return f"deadlines of tests: {machine.factor():g} times"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
