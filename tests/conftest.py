@@ -15,6 +15,7 @@ import pytest
 from gpufleet.inventory import start_ansible
 from tests.support.durations import Durations, longest_first
 from tests.support import machine
+from tests.support.changed import Changed
 from tests.support.healthy_host import plan, snapshot
 from tests.support.lab_fleet import fleet
 from tests.support.lab_mirror import mirror
@@ -30,8 +31,11 @@ __all__ = ["changes", "configured", "fleet", "listener", "mirror", "plan", "post
 SLOWER = ("lab", "slow")
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Record durations and measure the machine, where tests run and are not in a worker."""
+    if hasattr(config, "testmon_data"):
+        config.pluginmanager.register(Changed(config))
     if hasattr(config, "workerinput") or config.option.collectonly:
         return
     config.pluginmanager.register(Durations())

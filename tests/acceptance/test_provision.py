@@ -1,21 +1,20 @@
-"""The main job as a person does it: bad input refused, fresh hosts provisioned, one repaired.
+"""The main job as a person does it: bad input refused, a fresh host provisioned, broken, repaired.
 
-The tests of this module are one story on the same two hosts, and run in their order.
+The tests of this module are one story on the same host, and run in their order. What needs a second
+host is in `test_provisioned.py`.
 """
 
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
-from tests.support.lab_fleet import ROOT, RUNFILE, STACK, TOOLKIT, Fleet
-from tests.support.refusals import provision, refused
+from tests.support.lab_fleet import ROOT, STACK, TOOLKIT, Fleet
 
 pytestmark = [pytest.mark.lab, pytest.mark.newcomer]
 
-BOTH = ("lab1", "lab2")
+UP = ("--hosts", "lab1")
 
 
 def test_an_unknown_release_is_refused_before_any_host_is_touched(fleet: Fleet) -> None:
@@ -29,20 +28,10 @@ def test_an_unknown_release_is_refused_before_any_host_is_touched(fleet: Fleet) 
     assert "PLAY" not in output
 
 
-def test_an_artifact_that_is_missing_from_its_directory(fleet: Fleet, tmp_path: Path) -> None:
-    done = provision(fleet, gpu_artifacts_source=str(tmp_path))
-    refused(fleet, done, f"{RUNFILE} is not in {tmp_path}", "gpu_artifacts_source")
-
-
-def test_a_licence_that_nobody_accepted(fleet: Fleet) -> None:
-    done = provision(fleet, gpu_accept_nvidia_eula=False)
-    refused(fleet, done, "gpu_accept_nvidia_eula")
-
-
-def test_check_mode_on_fresh_hosts_lists_what_it_would_do_and_changes_nothing(
+def test_check_mode_on_a_fresh_host_lists_what_it_would_do_and_changes_nothing(
     fleet: Fleet,
 ) -> None:
-    before = [fleet.state(host) for host in BOTH]
+    before = fleet.state("lab1")
     output = fleet.gpufleet("provision", "--check", "--diff").stdout
     for promise in (
         "toolkit 11.8: 11.8.0 in /usr/local/cuda-11.8",
@@ -53,14 +42,14 @@ def test_check_mode_on_fresh_hosts_lists_what_it_would_do_and_changes_nothing(
     ):
         assert promise in output
     assert "failed=0" in output
-    assert [fleet.state(host) for host in BOTH] == before
+    assert fleet.state("lab1") == before
 
 
 def test_provision_ends_with_what_holds_what_was_not_provable_and_the_report(
     fleet: Fleet,
 ) -> None:
     output = fleet.gpufleet("provision").stdout
-    end = " ".join(output[output.rindex("2 hosts healthy:") :].split())
+    end = " ".join(output[output.rindex("1 host healthy:") :].split())
     assert "all declared checks pass" in end
     assert "multiplies matrices exactly on the CPU, not on a GPU" in end
     skipped = end[end.index("Skipped by declaration (the report names the checks): ") :]
@@ -69,42 +58,39 @@ def test_provision_ends_with_what_holds_what_was_not_provable_and_the_report(
 
 
 def test_a_second_provision_changes_nothing(fleet: Fleet) -> None:
-    before = [fleet.state(host) for host in BOTH]
+    before = fleet.state("lab1")
     assert "No host differs from its plan: nothing to run." in fleet.gpufleet("provision").stderr
-    assert fleet.gpufleet("provision", "--force").stdout.count("changed=0 ") == len(BOTH)
-    assert [fleet.state(host) for host in BOTH] == before
+    assert fleet.state("lab1") == before
 
 
-@pytest.mark.parametrize("host", BOTH)
-def test_links_versions_and_cache_are_as_declared(fleet: Fleet, host: str) -> None:
-    assert fleet.on(host, "readlink /usr/local/cuda") == "cuda-11.8\n"
-    version = json.loads(fleet.on(host, "cat /usr/local/cuda/version.json"))
+def test_links_versions_and_cache_are_as_declared(fleet: Fleet) -> None:
+    assert fleet.on("lab1", "readlink /usr/local/cuda") == "cuda-11.8\n"
+    version = json.loads(fleet.on("lab1", "cat /usr/local/cuda/version.json"))
     assert version["cuda"]["version"].startswith("11.8")
-    links = fleet.on(host, f"cd {TOOLKIT}/lib64 && readlink libcudnn.so libcudnn.so.8")
+    links = fleet.on("lab1", f"cd {TOOLKIT}/lib64 && readlink libcudnn.so libcudnn.so.8")
     assert links.split() == ["libcudnn.so.8", "libcudnn.so.8.6.0"]
-    header = fleet.on(host, f"cat {TOOLKIT}/include/cudnn_version.h")
+    header = fleet.on("lab1", f"cat {TOOLKIT}/include/cudnn_version.h")
     for name, value in (("MAJOR", 8), ("MINOR", 6), ("PATCHLEVEL", 0)):
         assert f"#define CUDNN_{name} {value}\n" in header
-    cache = fleet.on(host, "/sbin/ldconfig -p")
+    cache = fleet.on("lab1", "/sbin/ldconfig -p")
     for soname in ("libcudart.so.11.0", "libcublas.so.11", "libcudnn.so.8"):
         assert f"{soname} (libc6,x86-64) => {TOOLKIT}/lib64/{soname}" in cache
 
 
-@pytest.mark.parametrize("host", BOTH)
-def test_an_empty_environment_maps_the_stack_s_own_toolkit_only(fleet: Fleet, host: str) -> None:
+def test_an_empty_environment_maps_the_stack_s_own_toolkit_only(fleet: Fleet) -> None:
     program = (
         "import tensorflow as tf; print(tf.__version__);"
         "print(*{line.split()[-1] for line in open('/proc/self/maps') if '/libcu' in line})"
     )
     version, mapped = fleet.on(
-        host, f'env -i {STACK}/bin/python -c "{program}" 2>/dev/null'
+        "lab1", f'env -i {STACK}/bin/python -c "{program}" 2>/dev/null'
     ).splitlines()
     assert version == "2.13.1"
     assert any("libcudnn.so.8.6.0" in path for path in mapped.split())
     assert all(path.startswith(f"{TOOLKIT}/") for path in mapped.split())
 
 
-def test_a_removed_library_fails_exactly_its_checks_on_its_host(fleet: Fleet) -> None:
+def test_a_removed_library_fails_exactly_its_checks(fleet: Fleet) -> None:
     fleet.on("lab1", f"rm {TOOLKIT}/lib64/libcudnn.so.8")
     verdicts = fleet.verdicts(1)
     failed = {name: row for name, row in verdicts["lab1"].items() if row["verdict"] == "FAIL"}
@@ -112,7 +98,6 @@ def test_a_removed_library_fails_exactly_its_checks_on_its_host(fleet: Fleet) ->
     for row in failed.values():
         assert "libcudnn.so.8" in row["cause"]
         assert "./gpufleet provision --limit lab1" in row["remedy"]
-    assert {row["verdict"] for row in verdicts["lab2"].values()} == {"PASS", "NOT-DECLARED"}
 
 
 def test_provision_repairs_it(fleet: Fleet) -> None:

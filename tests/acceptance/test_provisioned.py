@@ -24,6 +24,21 @@ def provisioned(fleet: Fleet) -> None:
     fleet.gpufleet("provision")
 
 
+def test_a_second_run_of_ansible_changes_nothing(fleet: Fleet) -> None:
+    before = [fleet.state(host) for host in BOTH]
+    assert fleet.gpufleet("provision", "--force").stdout.count("changed=0 ") == len(BOTH)
+    assert [fleet.state(host) for host in BOTH] == before
+
+
+def test_a_removed_library_fails_its_own_host_alone(fleet: Fleet) -> None:
+    fleet.on("lab1", f"rm {TOOLKIT}/lib64/libcudnn.so.8")
+    verdicts = fleet.verdicts(1)
+    failed = {name for name, row in verdicts["lab1"].items() if row["verdict"] == "FAIL"}
+    assert failed == {"cudnn.files", "cudnn.links", "linker.cache", "stack.libraries"}
+    assert {row["verdict"] for row in verdicts["lab2"].values()} == {"PASS", "NOT-DECLARED"}
+    fleet.gpufleet("provision")
+
+
 def test_only_the_host_that_differs_is_provisioned_and_has_the_reason(fleet: Fleet) -> None:
     before = fleet.state("lab2")
     entered = fleet.on("lab2", ANSIBLE)

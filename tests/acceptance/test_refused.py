@@ -26,6 +26,16 @@ def test_a_wrong_checksum_in_the_catalogue(fleet: Fleet) -> None:
     refused(fleet, done, RUNFILE, "0" * 64, "gpu_artifacts")
 
 
+def test_an_artifact_that_is_missing_from_its_directory(fleet: Fleet, tmp_path: Path) -> None:
+    done = provision(fleet, gpu_artifacts_source=str(tmp_path))
+    refused(fleet, done, f"{RUNFILE} is not in {tmp_path}", "gpu_artifacts_source")
+
+
+def test_a_licence_that_nobody_accepted(fleet: Fleet) -> None:
+    done = provision(fleet, gpu_accept_nvidia_eula=False)
+    refused(fleet, done, "gpu_accept_nvidia_eula")
+
+
 def test_an_unreachable_mirror(fleet: Fleet) -> None:
     done = provision(fleet, gpu_artifacts_source=UNREACHABLE)
     refused(fleet, done, f"{UNREACHABLE}/{RUNFILE}", "refused")

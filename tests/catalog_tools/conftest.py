@@ -44,7 +44,7 @@ def index() -> Iterator[Index]:
             """Keep the log quiet: the index has what was asked for."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
+        Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         here.address = f"http://127.0.0.1:{server.server_port}/simple"
         yield here
         server.shutdown()

@@ -218,7 +218,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[str]:
             pass
 
     with HTTPServer(("127.0.0.1", 0), Answers) as found:
-        threading.Thread(target=found.serve_forever, daemon=True).start()
+        threading.Thread(target=found.serve_forever, args=(0.02,), daemon=True).start()
         yield f"http://127.0.0.1:{found.server_port}"
         found.shutdown()
 

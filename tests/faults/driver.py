@@ -6,6 +6,7 @@ import os
 
 from gpufleet.checks import CHECKS
 from tests.faults.catalogue import Fault
+from tests.support.machine import deadline
 from tests.support.planted_gpu_host import CARDS, LATER, NODES, GpuHost
 
 NEWER, OLDER = "550.163.01", "535.216.03"
@@ -125,12 +126,12 @@ def _key_rejected(host: GpuHost) -> None:
 
 
 def _smi_hangs(host: GpuHost) -> None:
-    host.deadline_s = 4
+    host.deadline_s = deadline(4)
     host.smi_says("", before="sleep 600\n")
 
 
 def _libcuda_hangs(host: GpuHost) -> None:
-    host.deadline_s = 2
+    host.deadline_s = deadline(2)
     host.cuda(hangs=True)
 
 

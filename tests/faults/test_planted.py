@@ -10,7 +10,7 @@ import pytest
 from gpufleet.checks import CHECKS
 from tests.faults import driver, gpu
 from tests.faults.catalogue import Fault, verdicts
-from tests.support.fault_proof import Prove
+from tests.support.fault_proof import Checks, Prove
 from tests.support.healthy_host import OF_SITES
 from tests.support.planted_gpu_host import PLANTED, GpuHost
 
@@ -23,35 +23,45 @@ OWN = {
 }
 
 
-@pytest.fixture
-def host(tmp_path: Path) -> GpuHost:
+def planted(directory: Path) -> GpuHost:
     if os.geteuid() != 0:
         pytest.skip("the probe as root tries what other accounts may")
-    tmp_path.chmod(0o755)
-    return GpuHost(tmp_path / "host")
+    directory.chmod(0o755)
+    return GpuHost(directory / "host")
 
 
-def test_the_planted_host_is_healthy(host: GpuHost) -> None:
-    found = {
-        name: row for name, row in host.checks().items() if name in OWN and name not in OF_SITES
-    }
+@pytest.fixture
+def host(tmp_path: Path) -> GpuHost:
+    return planted(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def before(tmp_path_factory: pytest.TempPathFactory) -> Checks:
+    """The verdicts of the healthy host: each test plants the same one."""
+    return planted(tmp_path_factory.mktemp("healthy")).checks()
+
+
+def test_the_planted_host_is_healthy(before: Checks) -> None:
+    found = {name: row for name, row in before.items() if name in OWN and name not in OF_SITES}
     assert len(found) > 15
     assert {name: row["cause"] for name, row in found.items() if row["verdict"] != "PASS"} == {}
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=[fault.name for fault in FAULTS])
-def test_a_planted_fault_is_caught_by_its_check(host: GpuHost, fault: Fault, prove: Prove) -> None:
-    before = host.checks()
+def test_a_planted_fault_is_caught_by_its_check(
+    host: GpuHost, before: Checks, fault: Fault, prove: Prove
+) -> None:
     assert not isinstance(fault.inject, str)
     fault.inject(host)
     assert prove(fault, before, host.checks())["silent"] == []
 
 
 @pytest.mark.parametrize("fault", [driver.FAULTS[0], gpu.FAULTS[0]], ids=lambda fault: fault.number)
-def test_after_the_repair_everything_is_as_before(host: GpuHost, fault: Fault) -> None:
-    before = verdicts(host.checks())
+def test_after_the_repair_everything_is_as_before(
+    host: GpuHost, before: Checks, fault: Fault
+) -> None:
     assert not isinstance(fault.inject, str)
     fault.inject(host)
-    assert verdicts(host.checks()) != before
+    assert verdicts(host.checks()) != verdicts(before)
     host.plant()
-    assert verdicts(host.checks()) == before
+    assert verdicts(host.checks()) == verdicts(before)

@@ -21,7 +21,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
     for name, content in CONTENTS.items():
         (made.root / name).write_bytes(content)
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, site=made))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     made.url = f"http://127.0.0.1:{server.server_port}"
     yield made
     made.hold.set()

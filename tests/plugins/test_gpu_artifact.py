@@ -64,7 +64,7 @@ def mirror() -> Iterator[str]:
     Mirror.asked, Mirror.breaks_off_at, Mirror.endless, Mirror.sent = [], None, False, 0
     Mirror.content, Mirror.encoding = CONTENT, "identity"
     server = ThreadingHTTPServer(("127.0.0.1", 0), Mirror)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     yield f"http://127.0.0.1:{server.server_address[1]}/{NAME}"
     server.shutdown()
     server.server_close()

@@ -19,6 +19,7 @@ from lab.stubs import library
 from lab.stubs.library import Function
 from tests.support.elf_file import kernel_module
 from tests.support.healthy_host import data, document, with_cards
+from tests.support.machine import deadline
 from tests.support.smi_text import CUDA, DRIVER, Texts, smi_text
 
 Document = dict[str, Any]
@@ -37,7 +38,7 @@ class GpuHost:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.deadline_s = 20.0
+        self.deadline_s = deadline(20)
         self.service_user: str | None = None
         self.plan, self.saved = document("plan.json"), document("snapshot.json")
         with_cards(self.plan, self.saved)

@@ -121,7 +121,7 @@ def secure_index(root: Path) -> Iterator[SecureIndex]:
     context.load_cert_chain(chain)
     server.socket = context.wrap_socket(server.socket, server_side=True)
     index.address = f"https://{HOST}:{server.server_address[1]}"
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     try:
         yield index

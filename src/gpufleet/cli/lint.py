@@ -18,6 +18,7 @@ LINTERS = (
     ("yamllint", "--strict", "."),
     ("ansible-lint", "--strict"),
     ("python", "-m", "docs.generate", "--check"),
+    ("python", "-m", "tools.lint"),
     ("mkdocs", "build", "--strict", "--quiet"),
 )
 

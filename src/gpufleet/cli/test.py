@@ -21,6 +21,9 @@ from .system_packages import ALERTS, BROWSER, COMPILER, LAB, VM, require
 # The tests of one file share hosts and depend on each other; those of two files do not.
 PARALLEL = ("--numprocesses=2", "--dist=loadfile", "--no-loadscope-reorder")
 
+# pytest-testmon, also with an expression of markers; tests/support/changed.py adds its rules.
+CHANGED = ("--testmon", "--testmon-forceselect")
+
 
 @dataclass(frozen=True)
 class Tier:
@@ -32,12 +35,13 @@ class Tier:
 
 TIERS = {
     "default": Tier(
-        "not slow and not exhaustive and (not lab or newcomer)",
-        "Left out: most tests on lab hosts and those of thousands of cases (./gpufleet test"
-        " --hosts), and those that take minutes (./gpufleet test --all runs every test).",
+        "not slow and not exhaustive and not costly and (not lab or newcomer)",
+        "Left out: most tests on lab hosts, those of thousands of cases, and those of browsers and"
+        " builds (./gpufleet test --hosts), and those that take minutes (./gpufleet test --all runs"
+        " every test).",
     ),
     "hosts": Tier(
-        "(lab or exhaustive) and not slow and not newcomer",
+        "(lab or exhaustive or costly) and not slow and not newcomer",
         "Left out: the other tests without hosts (./gpufleet test), and those that take minutes"
         " (./gpufleet test --all runs every test).",
     ),
@@ -60,9 +64,9 @@ def parser() -> Parser:
         action="store_const",
         const="hosts",
         default="default",
-        help="Run the tests that need lab hosts, and those of"
-        " thousands of cases (default: the newcomer's tests, which include a sample"
-        " of these)",
+        help="Run the tests that need lab hosts, those of"
+        " thousands of cases, and those of browsers and builds (default: the newcomer's tests,"
+        " which include a sample of these)",
     )
     group.add_argument(
         "--all",
@@ -71,6 +75,13 @@ def parser() -> Parser:
         const="all",
         default="default",
         help="Run every test, those that take minutes included (default: see --hosts)",
+    )
+    verb.add_argument_group("Selection").add_argument(
+        "--changed",
+        action="store_true",
+        help="Run only the tests of the tier that the changes since the last run with this option"
+        " can affect; all of them the first time, and after a change of a file that is no Python"
+        " (default: all)",
     )
     shard = verb.add_argument_group("Shards of --all")
     shard.add_argument(
@@ -110,11 +121,15 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     require_browser()
     # Tests start Python thousands of times: without its cache each start compiles the package.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    if options.tier == "all":
+        os.environ["GPUFLEET_WHOLE_PROBES"] = "1"
     if part:
         return run_shard(part, commit, rest)
     tier = TIERS[options.tier]
-    markers = ["-m", tier.markers] if tier.markers else []
-    status = run_command([str(BIN / "pytest"), *PARALLEL, *markers, *rest], cwd=ROOT)
+    words = ["-m", tier.markers] if tier.markers else []
+    if options.changed:
+        words += CHANGED
+    status = run_command([str(BIN / "pytest"), *PARALLEL, *words, *rest], cwd=ROOT)
     if tier.left_out:
         log(tier.left_out)
     return status

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import jinja2
@@ -11,14 +12,19 @@ TEMPLATES = Path(__file__).parent / "templates"
 
 def template(name: str) -> jinja2.Template:
     """A page's template; a value that it needs and does not get is an error."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES),
+    return environment(TEMPLATES).get_template(name)
+
+
+@functools.cache
+def environment(templates: Path) -> jinja2.Environment:
+    """The environment of a directory of templates; it keeps compiled templates while it exists."""
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(templates),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return environment.get_template(name)
 
 
 def source(name: str) -> str:

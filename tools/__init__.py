@@ -1,0 +1,1 @@
+"""Programs that only developers of gpufleet run. None is in the wheel."""
