@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from gpufleet.inventory import start_ansible
-from tests.support.durations import Durations, longest_first
 from tests.support import machine
 from tests.support.changed import Changed
+from tests.support.durations import Durations, longest_first
 from tests.support.healthy_host import plan, snapshot
 from tests.support.lab_fleet import fleet
 from tests.support.lab_mirror import mirror

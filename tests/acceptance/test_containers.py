@@ -253,6 +253,7 @@ def test_an_option_beside_which_docker_would_not_start_is_refused(
 CONFIGURATION = "/etc/nvidia-container-runtime/config.toml"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("damage", "reported"),
     [
@@ -267,7 +268,6 @@ CONFIGURATION = "/etc/nvidia-container-runtime/config.toml"
         pytest.param(
             "printf '[nvidia-container-runtime]\\nmode = \"cdi\"\\n' >",
             ("A container could not be run", 'set mode = "auto"'),
-            marks=pytest.mark.slow,
         ),
     ],
     ids=["no-cgroups", "mode"],
@@ -327,6 +327,7 @@ def test_an_older_toolkit_leaves_no_link_to_a_unit_that_is_gone(
     assert "changed=0" in fleet.gpufleet("provision", "--force", *words(declared)).stdout
 
 
+@pytest.mark.slow
 def test_a_toolkit_that_stays_is_named_with_its_upgrade_and_its_vulnerability(
     fleet: Fleet, declared: dict[str, Any], theirs: str
 ) -> None:
@@ -366,6 +367,7 @@ def test_a_removal_is_refused_before_it_begins_and_names_who_needs_the_runtime(
     fleet.on("lab1", "docker exec needs /bin/busybox true; docker rm --force needs")
 
 
+@pytest.mark.slow
 def test_podman_gives_containers_the_cards_as_well(fleet: Fleet, declared: dict[str, Any]) -> None:
     podman = {"gpu_containers": {"engine": "podman"}, "gpu_expect": {"count": 2}}
     fleet.on("lab2", CARDS)

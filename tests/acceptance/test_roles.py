@@ -76,19 +76,26 @@ def example(site: Path, fleet: Fleet) -> Example:
     return run
 
 
+# Each role refuses in its own way; CI asks those that install something.
+ASKED = {"cuda", "nvidia_docker", "nvidia_driver", "stacks"}
+
+
 @pytest.mark.parametrize(
     ("role", "declaration"),
     [
-        ("nvidia_docker", "gpu_containers: {engine: docker}"),
-        ("nvidia_driver", 'gpu_driver: {branch: "535"'),
-        ("network", "gpu_network: {driver: inbox}"),
-        ("cuda", 'gpu_toolkits: ["12.4.1"]'),
-        ("adoption", 'gpu_toolkits: ["12.4.1"]'),
-        ("artifacts", 'gpu_toolkits: ["12.4.1"]'),
-        ("gpu_environment", 'gpu_toolkits: ["12.4.1"]'),
-        ("pull_verify", "gpu_expect: {count: 8}"),
-        ("stacks", 'gpu_stacks: [{tensorflow: "2.13.1"}]'),
-        ("removal", 'gpu_toolkits: ["12.4.1"]'),
+        pytest.param(role, declaration, marks=[pytest.mark.slow] * (role not in ASKED))
+        for role, declaration in (
+            ("nvidia_docker", "gpu_containers: {engine: docker}"),
+            ("nvidia_driver", 'gpu_driver: {branch: "535"'),
+            ("network", "gpu_network: {driver: inbox}"),
+            ("cuda", 'gpu_toolkits: ["12.4.1"]'),
+            ("adoption", 'gpu_toolkits: ["12.4.1"]'),
+            ("artifacts", 'gpu_toolkits: ["12.4.1"]'),
+            ("gpu_environment", 'gpu_toolkits: ["12.4.1"]'),
+            ("pull_verify", "gpu_expect: {count: 8}"),
+            ("stacks", 'gpu_stacks: [{tensorflow: "2.13.1"}]'),
+            ("removal", 'gpu_toolkits: ["12.4.1"]'),
+        )
     ],
 )
 def test_a_role_without_its_declaration_names_it_and_changes_nothing(
@@ -210,6 +217,7 @@ def network(**declared: object) -> tuple[str, str]:
     return "-e", json.dumps({"gpu_network": declared, "gpu_expect": expect})
 
 
+@pytest.mark.slow
 def test_network_adapters_are_set_up_and_what_is_not_declared_goes(
     example: Example, fleet: Fleet, tmp_path: Path
 ) -> None:
@@ -256,6 +264,7 @@ def test_network_adapters_are_set_up_and_what_is_not_declared_goes(
     assert "changed=0" in example("network", *network(driver="inbox"))
 
 
+@pytest.mark.slow
 def test_network_adapters_are_refused_before_anything_changes(
     example: Example, fleet: Fleet
 ) -> None:
@@ -270,6 +279,7 @@ def test_network_adapters_are_refused_before_anything_changes(
     assert fleet.state("lab1") == before
 
 
+@pytest.mark.slow
 def test_the_network_setup_is_removed_by_a_command(example: Example, fleet: Fleet) -> None:
     example("network", *network(max_read_request_bytes=1024))
     fleet.on("lab1", "test -e /opt/gpufleet/network")

@@ -88,6 +88,7 @@ def test_a_stack_maps_its_own_libraries_only(fleet: Fleet, stack: str) -> None:
     assert [path for path in files if not path.startswith(place)] == []
 
 
+@pytest.mark.slow
 def test_a_second_run_changes_nothing(fleet: Fleet) -> None:
     before = fleet.state("lab1")
     assert "changed=0 " in fleet.gpufleet("provision", "--force", *WHERE).stdout
