@@ -18,6 +18,7 @@ from gpufleet.cli.main import main
 from gpufleet.nightly import host_states
 from gpufleet.nightly.history import History
 from gpufleet.report import directory as report
+from tests.support.machine import deadline
 from tests.support.nightly_sessions import at, files, host, measured, session
 
 ROOT = Path(__file__).parents[2]
@@ -251,7 +252,7 @@ def test_the_launcher_hands_on_paths_as_the_person_means_them(path: Path) -> Non
         cwd=path.parent,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=deadline(300),
         check=False,
     )
     assert done.returncode == 0, done.stderr

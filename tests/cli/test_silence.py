@@ -23,6 +23,7 @@ from gpufleet.nightly import silences
 from gpufleet.nightly.history import History
 from tests.support.command_line import PLAN
 from tests.support.healthy_host import Document, data
+from tests.support.machine import deadline
 from tests.support.nightly_sessions import host, session
 
 TODAY = "2026-11-10"
@@ -234,7 +235,7 @@ def as_nobody(path: Path, *words: str) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-c", program, "silence", "--database", str(path), *words],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=deadline(120),
         check=False,
     )
 

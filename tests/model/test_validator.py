@@ -14,6 +14,7 @@ from gpufleet.model import validator
 from gpufleet.model.snapshot import SectionData
 from gpufleet.probe.runner import probe
 from tests.support.healthy_host import Document, data, other_than, verdicts
+from tests.support.machine import deadline
 
 
 def error(snapshot: Document, section: str) -> str:
@@ -27,7 +28,7 @@ def test_a_healthy_snapshot_and_a_real_one_are_of_their_shape(
 ) -> None:
     assert validator.mark_damaged(snapshot) == snapshot
     (tmp_path / "tmp").mkdir()
-    real = probe({"root": str(tmp_path), "deadline_s": 20})
+    real = probe({"root": str(tmp_path), "deadline_s": deadline(20)})
     real["sections"]["os"]["data"]["pythons"] = [{"path": "/usr/bin/python3.11", "version": ""}]
     sections = validator.mark_damaged(real)["sections"]
     assert {

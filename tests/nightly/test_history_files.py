@@ -18,6 +18,7 @@ import pytest
 from gpufleet.nightly import database
 from gpufleet.nightly.drift import CheckResult
 from gpufleet.nightly.history import History, HistoryError
+from tests.support.machine import deadline
 from tests.support.nightly_sessions import files, host, session
 
 ROOT = Path(__file__).parents[2]
@@ -242,7 +243,7 @@ def child(program: str, *words: str, **more: Any) -> subprocess.CompletedProcess
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=deadline(120),
         check=False,
         **more,
     )
@@ -318,7 +319,7 @@ def test_a_full_disk_is_printed_and_leaves_history_whole(tmp_path: Path) -> None
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=deadline(120),
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -20,6 +20,7 @@ from gpufleet.nightly.run import NightlyRun
 from gpufleet.report import directory as report
 from gpufleet.report import junit, summary
 from gpufleet.verification.session import HostRun, Session
+from tests.support.machine import deadline
 from tests.support.nightly_sessions import at, host, measured, session
 from tests.support.receivers import Listener
 from tests.support.silences import CAUSE, FAILS, OTHER, TWO, silence
@@ -403,7 +404,7 @@ def test_a_kill_while_it_is_set_leaves_the_former_silence(path: Path, where: str
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=deadline(120),
         check=False,
     )
     assert killed.returncode == -signal.SIGKILL, killed.stderr

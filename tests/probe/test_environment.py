@@ -12,19 +12,20 @@ from gpufleet.probe.constants import MOST_VALUE
 from gpufleet.probe.host import Host
 from gpufleet.probe.runner import probe
 from tests.support.elf_file import shared_library
+from tests.support.machine import deadline
 from tests.support.planted_host import probe_tree, put
 
 
 def test_a_login_that_ends_early_is_not_an_empty_one(root: Path) -> None:
     put(root, "etc/profile.d/zz.sh", "exit 0\n")
-    section = probe({"root": str(root), "deadline_s": 10})["sections"]["environment"]
+    section = probe({"root": str(root), "deadline_s": deadline(10)})["sections"]["environment"]
     assert section["state"] == "error"
     assert "exited (status 0) before" in section["error"]
 
 
 def test_a_login_that_hangs_is_hung(root: Path) -> None:
     put(root, "etc/profile.d/zz.sh", "sleep 99\n")
-    section = probe({"root": str(root), "deadline_s": 2})["sections"]["environment"]
+    section = probe({"root": str(root), "deadline_s": deadline(2)})["sections"]["environment"]
     assert section["state"] == "hung"
 
 

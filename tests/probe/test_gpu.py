@@ -19,6 +19,7 @@ from gpufleet.probe.sections.gpus import platform
 from gpufleet.probe.sections.kernel_log import kernel_events, syslog_time
 from gpufleet.probe.sections.smi import confidential_computing, number_cards
 from gpufleet.probe.smi_document import parse_smi
+from tests.support.machine import deadline
 from tests.support.planted_gpu_host import CARDS, GpuHost
 from tests.support.planted_host import interpreter, probe_tree, put
 from tests.support.smi_text import CONSUMER, HEALTHY, OLD, Texts, smi_text
@@ -466,14 +467,14 @@ def test_old_and_new_pythons_read_the_same(host: GpuHost, minor: int) -> None:
             "root": str(host.root),
             "mode": "full",
             "matmul": None,
-            "deadline_s": 20,
+            "deadline_s": deadline(20),
         }.items()
     ]
     ended = subprocess.run(
         [interpreter(minor), "-I", "-S", "-", *words],
         input=payload.probe().encode(),
         capture_output=True,
-        timeout=60,
+        timeout=deadline(60),
         check=False,
     )
     assert ended.returncode == 0, ended.stderr.decode()

@@ -14,6 +14,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support.machine import deadline
+
 # Texts as the kernel gets them: a Path has another form.
 # ruff: noqa: PTH104, PTH108, PTH113, PTH114, PTH115, PTH118, PTH120
 
@@ -44,7 +46,7 @@ def readings(argv: Sequence[str], log: Path, top: Path) -> set[Reading]:
         env={"PATH": "/usr/bin:/bin", "HOME": "/root"},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        timeout=60,
+        timeout=deadline(60),
         check=False,
     )
     found = set()

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.machine import deadline
+
 
 def all_but_one_slow(names: Collection[str], usual: str) -> list[Any]:
     """The names as parameters; all but the usual one are marked slow.
@@ -19,8 +21,8 @@ def all_but_one_slow(names: Collection[str], usual: str) -> list[Any]:
 
 
 def wait_until(holds: Callable[[], bool], seconds: float = 60) -> None:
-    """Wait for a moment. Raises AssertionError where it does not come."""
-    end = time.monotonic() + seconds
+    """Wait for a moment, on a slow machine longer. Raises AssertionError where it does not come."""
+    end = time.monotonic() + deadline(seconds)
     while not holds():
         assert time.monotonic() < end, "never seen"
         time.sleep(0.02)

@@ -110,7 +110,7 @@ def as_started(python: str, config: dict[str, Any], user: str = "as-it-is") -> d
         [python, "-I", "-S", "-"],
         input=script.encode(),
         capture_output=True,
-        timeout=60,
+        timeout=deadline(60),
         check=False,
     )
     assert ended.returncode == 0, ended.stderr.decode()

@@ -21,6 +21,7 @@ from gpufleet.transport.connection import (
     remote_script,
     standard_input,
 )
+from tests.support.machine import deadline
 
 SECRET = "correct horse; $(battery) 'staple'"
 
@@ -152,7 +153,7 @@ def run(connection: Connection, path: Path, fed: bytes) -> subprocess.CompletedP
         ["/bin/sh", "-c", script],
         input=fed,
         capture_output=True,
-        timeout=20,
+        timeout=deadline(20),
         check=False,
         env={"PATH": f"{path}:/usr/bin:/bin"},
     )

@@ -15,6 +15,7 @@ from gpufleet.inventory import Become, Connection
 from gpufleet.transport import fanout
 from gpufleet.transport.connection import READY
 from gpufleet.transport.fanout import Outcome, Target, probe_targets
+from tests.support.machine import deadline
 
 NEVER = Become(False)
 
@@ -38,7 +39,7 @@ def stand_in(path: Path, script: str) -> str:
 
 def test_a_local_host_gives_a_snapshot_under_its_inventory_name(root: Path) -> None:
     reported: list[str] = []
-    config = {"deadline_s": 20, "root": str(root), "host": "here"}
+    config = {"deadline_s": deadline(20), "root": str(root), "host": "here"}
     found = probe_targets(
         [Target(local("here"), config)], report=lambda name, outcome: reported.append(name)
     )
@@ -62,7 +63,7 @@ def test_each_host_has_its_own_outcome_and_none_exceeds_its_deadline(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fanout, "MOST_BYTES", 1 << 20)
-    config = {"deadline_s": 2, "root": str(root)}
+    config = {"deadline_s": deadline(2), "root": str(root)}
     endless = "while :; do printf 'no end of a line here, '; done"
     hosts = [
         local("healthy"),
@@ -119,7 +120,7 @@ def test_each_host_has_its_own_outcome_and_none_exceeds_its_deadline(
 def test_an_endless_line_is_not_kept_in_memory(root: Path, tmp_path: Path) -> None:
     host = login(tmp_path / "endless", "head -c 400000000 /dev/zero")
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    found = probe_targets([Target(host, {"deadline_s": 60, "root": str(root)})])
+    found = probe_targets([Target(host, {"deadline_s": deadline(60), "root": str(root)})])
     assert found["endless"].cause == "endless sends endless output instead of a snapshot"
     grown_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     assert grown_kib < 100 << 10
@@ -129,14 +130,16 @@ def test_the_probe_gets_the_remaining_time_as_its_deadline(root: Path, tmp_path:
     received = tmp_path / "received"
     python = stand_in(tmp_path / "python", f"head -n 1 >{received}")
     slow = login(tmp_path / "slow", "sleep 1.5; HOST")
-    probe_targets([Target(replace(slow, python=python), {"deadline_s": 30, "root": str(root)})])
+    probe_targets(
+        [Target(replace(slow, python=python), {"deadline_s": deadline(30), "root": str(root)})]
+    )
     left = json.loads(ast.literal_eval(received.read_text().partition(" = ")[2]))["deadline_s"]
     assert 10 < left <= 28.5 * (1 - fanout.RETURN_SHARE)
 
 
 def test_more_hosts_than_the_fanout_are_all_probed(root: Path) -> None:
     names = [f"host{number}" for number in range(6)]
-    config = {"deadline_s": 30, "root": str(root)}
+    config = {"deadline_s": deadline(30), "root": str(root)}
     reported: list[tuple[str, Outcome]] = []
     found = probe_targets(
         [Target(local(name), config) for name in names],
@@ -149,5 +152,5 @@ def test_more_hosts_than_the_fanout_are_all_probed(root: Path) -> None:
 
 def test_login_output_before_the_snapshot_is_ignored(root: Path, tmp_path: Path) -> None:
     python = stand_in(tmp_path / "python", 'echo Welcome; exec python3 "$@"')
-    config = {"deadline_s": 20, "root": str(root)}
+    config = {"deadline_s": deadline(20), "root": str(root)}
     assert probe_targets([Target(local("here", python), config)])["here"].snapshot

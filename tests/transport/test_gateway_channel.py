@@ -46,6 +46,7 @@ def message(kind: str, data: bytes = b"", **attributes: object) -> bytes:
 # A gateway's program: it opens the channel, and answers the command with what it was given.
 GATEWAY = """#!{python}
 import re, sys
+from tests.support.machine import deadline
 sys.stdout.write("<?xml version='1.0' encoding='utf-8'?>\\n<channel version='1.9'>\\n")
 sys.stdout.flush()
 {before}
@@ -76,7 +77,7 @@ def probed(tmp_path: Path, before: bytes, after: bytes) -> dict[str, Outcome]:
     ssh.write_text(GATEWAY.format(python=sys.executable, before=send, after=after.decode()))
     ssh.chmod(0o755)
     (tmp_path / "tmp").mkdir()
-    config = {"deadline_s": 60, "root": str(tmp_path), "mode": "facts"}
+    config = {"deadline_s": deadline(60), "root": str(tmp_path), "mode": "facts"}
     return probe_targets(
         [
             Target(Connection("behind", address="gpu01", become=Become(False)), config),

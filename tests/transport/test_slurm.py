@@ -13,6 +13,7 @@ from gpufleet.inventory import Connection, HostSelector, inventory_hosts
 from gpufleet.transport.connection import READY, command, failure_reason
 from gpufleet.transport.fanout import Target, probe_targets
 from gpufleet.transport.slurm import as_job_steps
+from tests.support.machine import deadline
 
 INVENTORY = """
 all:
@@ -73,7 +74,9 @@ def test_the_output_of_srun_is_the_cause_and_its_command_the_remedy(tmp_path: Pa
     srun.write_text("#!/bin/sh\necho 'srun: error: Requested nodes are busy' >&2\nexit 1\n")
     srun.chmod(0o755)
     connection = Connection("gpu01", "local", launcher=(str(srun), "--nodelist=gpu01"))
-    found = probe_targets([Target(connection, {"host": "gpu01", "deadline_s": 20})])["gpu01"]
+    found = probe_targets([Target(connection, {"host": "gpu01", "deadline_s": deadline(20)})])[
+        "gpu01"
+    ]
     assert found.snapshot is None
     assert "srun: error: Requested nodes are busy" in found.cause
     assert found.remedy == f"try by hand: {srun} --nodelist=gpu01 true"
@@ -84,7 +87,7 @@ def test_the_probe_goes_through_a_launcher(tmp_path: Path) -> None:
     srun.write_text('#!/bin/sh\nshift\nexec "$@"\n')
     srun.chmod(0o755)
     connection = Connection("gpu01", "local", launcher=(str(srun), "--nodelist=gpu01"))
-    config = {"host": "gpu01", "deadline_s": 60, "mode": "facts"}
+    config = {"host": "gpu01", "deadline_s": deadline(60), "mode": "facts"}
     found = probe_targets([Target(connection, config)])["gpu01"]
     assert found.snapshot is not None, found.cause
     assert READY not in str(found.snapshot)

@@ -19,6 +19,7 @@ from gpufleet.judge import judge
 from gpufleet.paths import host_file_name
 from gpufleet.verification import collected, pull
 from tests.support.healthy_host import Document, data
+from tests.support.machine import deadline
 
 DECLARED = {"gpu_stacks": [{"tensorflow": "2.13.1"}], "gpu_expect": {"count": 0}}
 HOST = InventoryHost("gpu01", DECLARED, Connection("gpu01"))
@@ -259,7 +260,12 @@ def test_the_archive_is_reproducible_and_judges(tmp_path: Path, plan: Document) 
         json.dumps(
             {
                 "plan": plan,
-                "config": {"host": "gpu01", "mode": "facts", "root": str(root), "deadline_s": 60},
+                "config": {
+                    "host": "gpu01",
+                    "mode": "facts",
+                    "root": str(root),
+                    "deadline_s": deadline(60),
+                },
                 "result": str(tmp_path / "gpu01.json"),
                 "metrics": str(tmp_path / "gpufleet.prom"),
             }
@@ -286,7 +292,7 @@ def test_the_archive_is_reproducible_and_judges(tmp_path: Path, plan: Document) 
 
 def test_a_hanging_probe_is_abandoned(plan: Document, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pull, "GRACE_S", -60)
-    document, _ = pull.probe_and_judge(plan, {"deadline_s": 60})
+    document, _ = pull.probe_and_judge(plan, {"deadline_s": deadline(60)})
     assert document["snapshot"] is None
     assert document["result"]["verdict"] == "UNREACHABLE"
     assert "gave no answer within 0 s" in document["result"]["checks"][0]["cause"]

@@ -20,6 +20,7 @@ from gpufleet.workload.tensorflow_1 import Graph
 from gpufleet.workload.tensorflow_2 import Eager
 from gpufleet.workload.tensorflow_loader import NOT_OPENED, OPENED
 from gpufleet.workload.timing import entry
+from tests.support.machine import deadline
 from tests.support.stand_ins.tensorflow import TensorFlow
 
 OUTPUT = """\
@@ -77,7 +78,7 @@ def test_without_tensorflow_it_says_so_in_one_document(tmp_path: Path) -> None:
         [sys.executable, "-I", "-S", str(script), "--expect-gpus", "0"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=deadline(60),
         check=True,
     )
     last = ended.stdout.splitlines()[-1]
