@@ -21,6 +21,7 @@ from gpufleet.inventory import Become, Connection
 from gpufleet.transport import gateway_channel
 from gpufleet.transport.fanout import Outcome, Target, probe_targets
 from gpufleet.transport.gateway_channel import GatewayChannel, plain_bytes
+from tests.support.machine import deadline
 
 HERE = platform.node().partition(".")[0]
 REFUSED = "The gateway's answer is not accepted: gw1: "
@@ -46,7 +47,6 @@ def message(kind: str, data: bytes = b"", **attributes: object) -> bytes:
 # A gateway's program: it opens the channel, and answers the command with what it was given.
 GATEWAY = """#!{python}
 import re, sys
-from tests.support.machine import deadline
 sys.stdout.write("<?xml version='1.0' encoding='utf-8'?>\\n<channel version='1.9'>\\n")
 sys.stdout.flush()
 {before}
