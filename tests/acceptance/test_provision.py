@@ -15,11 +15,13 @@ from tests.support.lab_fleet import ROOT, STACK, TOOLKIT, Fleet
 pytestmark = [pytest.mark.lab, pytest.mark.newcomer]
 
 UP = ("--hosts", "lab1")
+# Without it, provision starts both hosts of the default lab.
+WHERE = ("-i", "inventory/lab")
 
 
 def test_an_unknown_release_is_refused_before_any_host_is_touched(fleet: Fleet) -> None:
     done = fleet.gpufleet(
-        "provision", "-e", json.dumps({"gpu_stacks": [{"tensorflow": "9.9"}]}), status=4
+        "provision", *WHERE, "-e", json.dumps({"gpu_stacks": [{"tensorflow": "9.9"}]}), status=4
     )
     output = " ".join((done.stdout + done.stderr).split())
     assert "gpu_stacks[0].tensorflow" in output
@@ -32,7 +34,7 @@ def test_check_mode_on_a_fresh_host_lists_what_it_would_do_and_changes_nothing(
     fleet: Fleet,
 ) -> None:
     before = fleet.state("lab1")
-    output = fleet.gpufleet("provision", "--check", "--diff").stdout
+    output = fleet.gpufleet("provision", *WHERE, "--check", "--diff").stdout
     for promise in (
         "toolkit 11.8: 11.8.0 in /usr/local/cuda-11.8",
         "cudnn 11.8-8: 8.6.0.163 in /usr/local/cuda-11.8",
@@ -48,7 +50,7 @@ def test_check_mode_on_a_fresh_host_lists_what_it_would_do_and_changes_nothing(
 def test_provision_ends_with_what_holds_what_was_not_provable_and_the_report(
     fleet: Fleet,
 ) -> None:
-    output = fleet.gpufleet("provision").stdout
+    output = fleet.gpufleet("provision", *WHERE).stdout
     end = " ".join(output[output.rindex("1 host healthy:") :].split())
     assert "all declared checks pass" in end
     assert "multiplies matrices exactly on the CPU, not on a GPU" in end
@@ -59,7 +61,10 @@ def test_provision_ends_with_what_holds_what_was_not_provable_and_the_report(
 
 def test_a_second_provision_changes_nothing(fleet: Fleet) -> None:
     before = fleet.state("lab1")
-    assert "No host differs from its plan: nothing to run." in fleet.gpufleet("provision").stderr
+    assert (
+        "No host differs from its plan: nothing to run."
+        in fleet.gpufleet("provision", *WHERE).stderr
+    )
     assert fleet.state("lab1") == before
 
 
@@ -101,7 +106,7 @@ def test_a_removed_library_fails_exactly_its_checks(fleet: Fleet) -> None:
 
 
 def test_provision_repairs_it(fleet: Fleet) -> None:
-    output = fleet.gpufleet("provision").stdout
+    output = fleet.gpufleet("provision", *WHERE).stdout
     assert "all declared checks pass" in " ".join(output.split())
     fleet.verdicts(0)
 
