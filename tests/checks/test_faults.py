@@ -7,6 +7,7 @@ import re
 import pytest
 
 from gpufleet.checks import CHECKS
+from gpufleet.diff import changes
 from gpufleet.judge import judge
 from tests.checks.faults.gpu_unlike import with_four_cards
 from tests.checks.faults.grace import with_tray
@@ -106,6 +107,13 @@ def test_a_fault_is_caught_by_its_checks_alone(fault: Fault) -> None:
         if "explained_by" not in after[check] and after[check]["verdict"] != "NOT-DECLARED"
     ]
     assert (len(shown) > 1) is (f"{fault.area}-{fault.name}" in SEVERAL), shown
+
+
+@pytest.mark.parametrize("healthy", HEALTHY)
+def test_a_healthy_host_lacks_nothing(healthy: Break) -> None:
+    plan, snapshot = document("plan.json"), document("snapshot.json")
+    healthy(plan, snapshot)
+    assert changes(plan, snapshot) == []
 
 
 COMPONENTS = {

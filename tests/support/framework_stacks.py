@@ -109,6 +109,7 @@ def add_stack(
             "path": venv,
             "packages": packages,
             "libraries": list(ran["mapped"]),
+            "binding": [f"{venv}/lib"],
             "activation": stack["activation"],
         }
     )
