@@ -13,16 +13,10 @@ from gpufleet.catalog import facts
 from gpufleet.frameworks import FRAMEWORKS, FrameworkId
 from gpufleet.resolver import resolve
 from tests.support.host_documents import declaration
-from tests.support.remedies import follow
+from tests.support.remedies import CUDA, CUDNN, GPUS, PYTHONS, UNKNOWN, follow
 
 Row = dict[str, Any]
 
-PYTHONS = [None, "2.7", *(f"3.{minor}" for minor in range(5, 15))]
-CUDA = [None, "pip", "local", "8.0", "9.0", "10.0", "11.2", "11.8", "12.4", "12.9", "13.0", "13.4"]
-CUDNN = [None, "7.6", "8.9", "9.3"]
-GPUS = [None, "3.5", "3.7", "5.2", "6.0", "7.0", "7.5", "8.0", "8.6", "8.9", "9.0", "10.0", "10.3"]
-GPUS += ["10.7", "12.0", "12.1"]
-UNKNOWN = {"tensorflow": ["1.4.7", "2.16.0"], "pytorch": ["1.8.2", "3.0"], "jax": ["0.1.77", "9"]}
 # Cases of each framework, of about 200 thousand: of a try, and of CI.
 SAMPLES = [40, pytest.param(250, marks=pytest.mark.exhaustive)]
 

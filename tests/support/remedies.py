@@ -8,6 +8,14 @@ from typing import Any
 
 Row = dict[str, Any]
 
+# What a stack may declare beside its release, and releases that no framework has.
+PYTHONS = [None, "2.7", *(f"3.{minor}" for minor in range(5, 15))]
+CUDA = [None, "pip", "local", "8.0", "9.0", "10.0", "11.2", "11.8", "12.4", "12.9", "13.0", "13.4"]
+CUDNN = [None, "7.6", "8.9", "9.3"]
+GPUS = [None, "3.5", "3.7", "5.2", "6.0", "7.0", "7.5", "8.0", "8.6", "8.9", "9.0", "10.0", "10.3"]
+GPUS += ["10.7", "12.0", "12.1"]
+UNKNOWN = {"tensorflow": ["1.4.7", "2.16.0"], "pytorch": ["1.8.2", "3.0"], "jax": ["0.1.77", "9"]}
+
 _WITHOUT = r"(?:, without (?P<without>[a-z]+(?: and [a-z]+)*))?"
 _RELEASE = r"(?:TensorFlow|PyTorch|JAX) (?P<release>[\w.]+)" + _WITHOUT
 _CUDA = r'cuda: "(?P<cuda>[\d.]+)"'
