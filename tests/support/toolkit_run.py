@@ -14,20 +14,52 @@ from gpufleet.probe.constants import COMPUTE_MARK
 
 Document = dict[str, Any]
 SCRIPT = payload.workload()
+# How many times faster the clock of a run on stand-ins is: seconds of load are fractions of one.
+SPEED = 20
+# The memory that a deep run fills, in blocks of BLOCK_MIB.
+BLOCK_MIB, FILL_MIB = 8, 24
+# A run on stand-ins computes for less time, and with less memory, than one on GPUs.
+SMALLER = f"""
+import time
+from gpufleet.workload import copies, disk, host_copies, memory
+
+def hasten(monotonic, sleep):
+    began = monotonic()
+    time.monotonic = lambda: began + {SPEED} * (monotonic() - began)
+    time.sleep = lambda seconds: sleep(seconds / {SPEED} if seconds >= 1 else seconds)
+
+hasten(time.monotonic, time.sleep)
+copies.LENGTH, copies.PART, copies.PAIR_LENGTH = 32 << 20, 2 << 20, 2 << 20
+host_copies.LENGTH, memory.BLOCK, disk.MOST_BLOCKS = 4 << 20, {BLOCK_MIB} << 20, 2
+
+main()
+"""
+# The workload's script without its packing: its modules are compiled once.
+UNPACKED = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).resolve().parents[2] / "src")!r})
+from gpufleet.workload.command import main
+{SMALLER}"""
 
 
 def run(
-    libraries: tuple[Path, Path], *more: str, python: str = sys.executable, **reported: str | int
+    libraries: tuple[Path, Path], *more: str, python: str | None = None, **reported: str | int
 ) -> Document:
-    """One run on the stand-ins, told by STAND_IN_... what they are to do."""
+    """One run on the stand-ins, told by STAND_IN_... what they are to do.
+
+    Its seconds, `--deadline` included, are those of the faster clock. Another `python` runs the
+    script as it travels.
+    """
     toolkit, driver = libraries
     environment = {"PATH": os.environ["PATH"], "LD_LIBRARY_PATH": str(driver)}
+    environment |= {"STAND_IN_BLOCK_MIB": str(BLOCK_MIB)}
     environment |= {f"STAND_IN_{name.upper()}": str(value) for name, value in reported.items()}
     script = toolkit.parent / "matmul.py"
-    script.write_text(SCRIPT, encoding="utf-8")
+    packed = SCRIPT.partition("\nmain(")[0] + SMALLER
+    script.write_text(packed if python else UNPACKED, encoding="utf-8")
     ended = subprocess.run(
         [
-            python,
+            python or sys.executable,
             "-I",
             "-S",
             str(script),
@@ -36,7 +68,9 @@ def run(
             "--size",
             "48",
             "--fill",
-            "192",
+            str(FILL_MIB),
+            "--deadline",
+            str(60 * SPEED),
             *more,
         ],
         env=environment,

@@ -27,6 +27,9 @@ from tests.support import stand_ins
 from tests.support.planted_host import interpreter
 from tests.support.toolkit_run import SCRIPT, Document, run
 
+# The stage of the compiler by itself, on two GPUs.
+NVRTC = ("--stage", "nvrtc", "--gpus", "2")
+
 
 def test_it_is_written_for_python_3_6() -> None:
     for text in (SCRIPT, *payload.sources("workload").values()):
@@ -206,7 +209,7 @@ def test_what_comes_after_a_crash_on_the_first_gpu_says_so(libraries: tuple[Path
 
 
 def test_a_stage_that_hangs_is_abandoned(libraries: tuple[Path, Path]) -> None:
-    found = run(libraries, "--deadline", "8", cublas="hang", gpus=1)
+    found = run(libraries, "--deadline", "80", cublas="hang", gpus=1)
     assert found["state"] == "hung"
     assert found["cublas"][0]["error"].startswith("no answer within")
     assert found["cublas"][0]["hung"]
@@ -251,7 +254,8 @@ def test_a_gpu_whose_memory_is_held_is_busy_and_not_computed_on(
         (None, 0, None),
     ]
     assert found["cudnn"][0]["busy"] == {"free_mib": 300, "wanted_mib": 1024}
-    assert run(libraries, "--budget", "200", free_mib=300)["cublas"][0]["wrong"] == 0
+    found = run(libraries, "--budget", "200", free_mib=300, gpus=1)
+    assert found["cublas"][0]["wrong"] == 0
 
 
 def test_a_driver_that_refuses_leaves_the_compiler(libraries: tuple[Path, Path]) -> None:
@@ -285,12 +289,12 @@ def test_where_no_gpu_is_declared_none_is_touched(libraries: tuple[Path, Path]) 
 
 
 def test_a_kernel_that_computes_wrong_is_counted(libraries: tuple[Path, Path]) -> None:
-    found = run(libraries, kernel="wrong")
+    found = run(libraries, *NVRTC, kernel="wrong")
     assert [row["wrong"] for row in found["nvrtc"]["ran"]] == [1, 1]
 
 
 def test_ptx_does_where_the_compiler_does_not_know_the_gpu(libraries: tuple[Path, Path]) -> None:
-    found = run(libraries, ptx="1")
+    found = run(libraries, *NVRTC, ptx="1")
     assert found["nvrtc"]["ran"][0] == {"gpu": 0, "arch": "compute_75", "wrong": 0, "error": None}
 
 
@@ -304,7 +308,9 @@ def test_cudnn_that_refuses_or_errs_is_reported(libraries: tuple[Path, Path]) ->
     refused = run(libraries, cudnn=1, gpus=1)["cudnn"][0]
     assert refused["error"] == "cudnnCreate returned 1 CUDNN_STATUS_NOT_INITIALIZED"
     assert refused["version"] == "8.9.7"
-    assert run(libraries, cudnn="wrong", gpus=1)["cudnn"][0]["wrong"] == 1
+    library = str(libraries[0] / "lib64" / stand_ins.TOOLKIT["cudnn"])
+    words = ("--stage", "cudnn", "--gpu", "0", "--cudnn", library)
+    assert run(libraries, *words, cudnn="wrong")["cudnn"][0]["wrong"] == 1
 
 
 def test_a_missing_library_is_named_by_name(tmp_path: Path, libraries: tuple[Path, Path]) -> None:
@@ -355,7 +361,7 @@ def test_gpus_are_held_ready_from_the_driver_on(
 class TestSection:
     """The probe's section of it."""
 
-    def section(self, home: Path, script: str, **config: Any) -> Document:
+    def section(self, home: Path, script: str, seconds: float = 10, **config: Any) -> Document:
         settings = {
             "mode": "full",
             "matmul": script,
@@ -365,7 +371,7 @@ class TestSection:
             "tmpdir": str(home),
             **config,
         }
-        found: Document = section_compute(Host(settings, 10))
+        found: Document = section_compute(Host(settings, seconds))
         return found
 
     def test_each_toolkit_is_tried(self, libraries: tuple[Path, Path]) -> None:
@@ -393,7 +399,7 @@ class TestSection:
         home = libraries[0].parent
         reported = COMPUTE_MARK + json.dumps({"state": "failed", "error": "stopped"})
         output = f"print({reported!r}, flush=True)"
-        (hung,) = self.section(home, f"{output}\nimport time\ntime.sleep(60)")["runs"]
+        (hung,) = self.section(home, f"{output}\nimport time\ntime.sleep(60)", 3)["runs"]
         assert (hung["state"], hung["nvrtc"]) == ("hung", None)
         assert hung["error"].startswith("stopped, no answer within")
         (died,) = self.section(home, f"{output}\nimport os\nos.abort()")["runs"]

@@ -28,7 +28,7 @@ def loaded(
     found = run(
         libraries,
         *("--stage", "sustained", "--gpus", str(gpus), "--places", places),
-        *("--sustained", "2", "--fabric", "--block", "1", *more),
+        *("--sustained", "8", "--fabric", "--block", "1", *more),
         gpus=gpus,
         **reported,
     )
@@ -103,7 +103,7 @@ def test_a_comparison_that_sees_nothing_is_refused(libraries: tuple[Path, Path])
 
 
 def test_the_whole_run_reports_the_links(libraries: tuple[Path, Path]) -> None:
-    words = ("--deep", "--sustained", "2", "--fabric", "--block", "1", "--expect-gpus", "1")
+    words = ("--deep", "--sustained", "8", "--fabric", "--block", "1", "--expect-gpus", "1")
     found = run(libraries, *words, gpus=1)
     assert (found["state"], len(found["fabric"])) == ("ok", 2)
     assert all(row["checked"] and row["error"] is None for row in found["fabric"])

@@ -22,7 +22,7 @@ from gpufleet.workload.runtime import available_mib
 from gpufleet.workload.sensors import sensors
 from gpufleet.workload.sustained import sustain
 from gpufleet.workload.timing import best_rate
-from tests.support.toolkit_run import Document, run, run_stage
+from tests.support.toolkit_run import FILL_MIB, Document, run, run_stage
 
 
 def test_the_host_s_memory_that_programs_can_have_is_read(tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ class TestCopies:
         self, libraries: tuple[Path, Path], way: int
     ) -> None:
         (row,) = self.rows(libraries, dead_way=way)
-        assert row["wrong"] > 8_000_000
+        assert row["wrong"] > 1_000_000
 
     def test_a_link_stuck_at_generation_1_is_reported(self, libraries: tuple[Path, Path]) -> None:
         (row,) = self.rows(libraries, link_generation=1)
@@ -98,7 +98,7 @@ class Cuda:
 class TestDeep:
     """Minutes of load, made seconds."""
 
-    WORDS = ("--deep", "--sustained", "2")
+    WORDS = ("--deep", "--sustained", "8")
 
     def test_bandwidth_copies_and_load(self, libraries: tuple[Path, Path], tmp_path: Path) -> None:
         found = run(libraries, *self.WORDS, "--disk", str(tmp_path))
@@ -109,7 +109,7 @@ class TestDeep:
         assert disk["mib"] >= 4
         assert list(tmp_path.iterdir()) == []
         assert [(row["wrong"], row["error"], row["filled_mib"]) for row in found["bandwidth"]] == [
-            (0, None, 192)
+            (0, None, FILL_MIB)
         ] * 2
         assert all(row["gib_s"] > 0 for row in found["bandwidth"] + found["peer"])
         assert [
@@ -118,7 +118,7 @@ class TestDeep:
         ] == [(0, 1, True, 0, None), (1, 0, True, 0, None)]
         for row in found["sustained"]:
             assert (row["wrong"], row["error"], row["settled_s"]) == (0, None, 0.0)
-            assert row["seconds"] >= 2
+            assert row["seconds"] >= 8
             sample = row["samples"][0]
             assert sample["tflops"] > 0
             assert (
@@ -144,10 +144,10 @@ class TestDeep:
     @pytest.mark.parametrize(
         ("reported", "wrong", "filled"),
         [
-            ({}, 0, 192),
+            ({}, 0, FILL_MIB),
             # One of three blocks did not keep one of two patterns.
-            ({"memory": "cell"}, 1, 192),
-            ({"dead_way": 3}, 16 + 6, 192),
+            ({"memory": "cell"}, 1, FILL_MIB),
+            ({"dead_way": 3}, 16 + 6, FILL_MIB),
             ({"fill": 0}, 0, 0),
         ],
     )
@@ -155,7 +155,7 @@ class TestDeep:
         self, libraries: tuple[Path, Path], reported: dict[str, Any], wrong: int, filled: int
     ) -> None:
         """Nothing compared more than the copies of 256 MiB."""
-        more = ("--fill", str(reported.pop("fill", 192)))
+        more = ("--fill", str(reported.pop("fill", FILL_MIB)))
         (row,) = run_stage(libraries, "bandwidth", *more, gpus=1, **reported)
         assert (row["error"], row["wrong"], row["filled_mib"]) == (None, wrong, filled)
         assert row["unfilled"] is None
@@ -192,7 +192,7 @@ class TestDeep:
     ) -> None:
         """The next allocation of a job with 1.5 GiB failed."""
         (row,) = run_stage(libraries, "bandwidth", gpus=1, **reported)
-        filled = 192 if reason is None else None
+        filled = FILL_MIB if reason is None else None
         assert (row["error"], row["busy"], row["wrong"]) == (None, None, 0)
         assert (row["unfilled"], row["filled_mib"]) == (
             reason,
@@ -225,7 +225,7 @@ class TestDeep:
     def test_a_peer_copy_that_moves_no_byte_is_seen(self, libraries: tuple[Path, Path]) -> None:
         """The target kept what another pair had copied there: the same numbers."""
         rows = run_stage(libraries, "peer", peer="nothing")
-        assert [row["wrong"] for row in rows] == [2 * (4 << 20)] * 2
+        assert [row["wrong"] for row in rows] == [2 * (2 << 20) // 4] * 2
 
     @pytest.mark.parametrize(
         ("status", "access", "error"),
@@ -316,7 +316,7 @@ class TestDeep:
     def test_a_slow_gpu_does_not_make_the_next_look_slow(
         self, libraries: tuple[Path, Path]
     ) -> None:
-        slow, fast = run_stage(libraries, "sustained", *self.WORDS, slow_ms=300)
+        slow, fast = run_stage(libraries, "sustained", *self.WORDS, slow_ms=30)
         assert (slow["wrong"], fast["wrong"]) == (0, 0)
         assert fast["samples"][-1]["tflops"] > 2 * slow["samples"][-1]["tflops"]
 
@@ -449,7 +449,7 @@ class TestDeep:
                 self.checked += 1
                 if self.found["gpu"] == 0 and self.checked > 2:
                     never.wait()
-                time.sleep(0.05)
+                time.sleep(0.02)
 
             def tflops(self) -> float:
                 return 40.0
@@ -475,13 +475,13 @@ class TestDeep:
             monkeypatch.setattr(sustained, name, Stand)
         monkeypatch.setattr(sustained, "for_each_gpu", each)
         monkeypatch.setattr(sustained, "Load", Steady)
-        monkeypatch.setattr(sustained, "ANSWER_S", 0.5)
+        monkeypatch.setattr(sustained, "ANSWER_S", 0.3)
         monkeypatch.setattr(sustained, "sleep_while_waiting", lambda *_: None)
         links = SimpleNamespace(found=[], start=list, end=list, under_way=lambda: set(under_way))
         monkeypatch.setattr(sustained, "FabricLoad", lambda *_: links)
         found: Document = {}
         options = {"toolkit": "", "size": 8, "gpus": 3, "gpu": None, "budget": 1, "places": "0,1,2"}
-        options |= {"sustained": 2, "settle": 5, "deadline": 60, "disk": None}
+        options |= {"sustained": 1.4, "settle": 5, "deadline": 60, "disk": None}
         options |= {"fabric": bool(under_way)}
         try:
             sustain(SimpleNamespace(**options), found.update)
@@ -503,7 +503,7 @@ class TestDeep:
         self, libraries: tuple[Path, Path]
     ) -> None:
         """The stage waited on, and was hung: all of its results were lost."""
-        words = (*self.WORDS, "--settle", "100", "--deadline", "9")
+        words = (*self.WORDS, "--settle", "9000", "--deadline", "25")
         (row,) = run_stage(libraries, "sustained", *words, heat=30, gpus=1)
         assert (row["wrong"], row["settled_s"], row["error"]) == (0, None, None)
 

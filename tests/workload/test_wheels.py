@@ -13,7 +13,7 @@ from gpufleet.probe.host import Host
 from gpufleet.probe.processes import run_command
 from gpufleet.probe.sections.compute import section_compute
 from tests.support import stand_ins
-from tests.support.toolkit_run import SCRIPT, Document
+from tests.support.toolkit_run import FILL_MIB, UNPACKED, Document
 
 SITE = "lib/python3.11/site-packages"
 
@@ -61,7 +61,7 @@ def with_driver(driver: str) -> Any:
 
     def run(args: list[str], deadline_s: float, env: dict[str, str], **more: Any) -> Any:
         return run_command(
-            [*args, "--size", "48", "--sustained", "0.2", "--fill", "192"],
+            [*args, "--size", "48", "--sustained", "2", "--fill", str(FILL_MIB)],
             deadline_s,
             env=dict(env, LD_LIBRARY_PATH=driver, STAND_IN_GPUS="1"),
             **more,
@@ -73,7 +73,7 @@ def with_driver(driver: str) -> Any:
 def runs(home: Path, **config: Any) -> list[Document]:
     settings = {
         "mode": "full",
-        "matmul": SCRIPT,
+        "matmul": UNPACKED,
         "prefix": str(home),
         "expect_gpus": 1,
         "state_dir": str(home / "state"),

@@ -185,16 +185,16 @@ int cudaMemGetInfo(size_t *free, size_t *total)
 int cudaMemcpy(void *to, const void *from, size_t size, int kind)
 {
     /* A direction in which no byte arrives. */
-    if (size > 4096 * 4096 && kind == number("STAND_IN_DEAD_WAY", 0))
+    if (size > MIB && kind == number("STAND_IN_DEAD_WAY", 0))
         return 0;
     memcpy(to, from, size);
     if (kind == 3 && asked("STAND_IN_MEMORY", "wrong"))
         ((char *)to)[size - 4] ^= 1;
     if (kind == 3 && asked("STAND_IN_MEMORY", "middle"))
         ((char *)to)[size / 2] ^= 1;
-    /* A cell that loses a bit: in the fourth of the blocks of 64 MiB that are written. */
+    /* A cell that loses a bit: in the fourth of the blocks that fill the memory. */
     static int blocks;
-    if (kind == 3 && size == 64 * MIB && asked("STAND_IN_MEMORY", "cell") && ++blocks == 4)
+    if (kind == 3 && size == number("STAND_IN_BLOCK_MIB", 64) * MIB && asked("STAND_IN_MEMORY", "cell") && ++blocks == 4)
         ((char *)to)[size / 3] ^= 1;
     return 0;
 }
@@ -422,7 +422,9 @@ int cublasSasum_v2(void *handle, int n, const float *x, int ix, float *result)
 {
     (void)handle;
     *result = 0;
-    for (int i = 0; i < n && !asked("STAND_IN_CUBLAS", "sums"); i++)
+    if (asked("STAND_IN_CUBLAS", "sums"))
+        return 0;
+    for (int i = 0; i < n; i++)
         *result += x[i * ix] < 0 ? -x[i * ix] : x[i * ix];
     return 0;
 }
