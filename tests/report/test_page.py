@@ -131,7 +131,7 @@ def shown(browser: webdriver.Chrome, selector: str) -> list[str]:
 @pytest.mark.parametrize(
     ("what", "place", "scheme"),
     [
-        ("thousand", "", "light"),
+        pytest.param("thousand", "", "light", marks=pytest.mark.costly),
         ("one", "", "light"),
         ("one", "", "dark"),
         ("eight", "#h1", "dark"),
