@@ -47,7 +47,7 @@ from tests.support.collective_hosts import FULL_GB_PER_S, SIZES, CollectiveHosts
 from tests.support.healthy_host import data, document
 
 # Enough for programs to start on a busy machine.
-DEADLINE_S = 20
+DEADLINE_S = 10
 NAMES = ["gpu01", "gpu02", "gpu03", "gpu04"]
 
 

@@ -158,7 +158,7 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def hosts(tmp_path: Path, libraries: Path) -> Iterator[CollectiveHosts]:
     """Four hosts with two GPUs and two ports each; the second port of the last has another name."""
     made = CollectiveHosts(tmp_path, libraries, NAMES)
-    made.scope, made.sizes = "rails", (2 << 20,)
+    made.scope, made.sizes = "rails", (1 << 19,)
     made.hosts = [
         replace(each, variables={**each.variables, "gpu_expect": {"count": 2}})
         for each in made.hosts
