@@ -11,7 +11,7 @@ import pytest
 from gpufleet.checks import CHECKS, PAIR_CHECKS
 from gpufleet.judge import judge
 from gpufleet.verification.suite import name_of_test
-from tests.support.command_line import PLAN, ROOT, SNAPSHOT, run
+from tests.support.command_line import PLAN, ROOT, SNAPSHOT, run, run_process
 from tests.support.healthy_host import EXCUSED, Document, data, document, of_page
 
 
@@ -25,7 +25,7 @@ def broken(tmp_path: Path, snapshot: Document) -> str:
 
 
 def test_a_healthy_snapshot_ends_with_0_and_says_what_holds(tmp_path: Path) -> None:
-    ended = run("verify", "--snapshot", SNAPSHOT, "--plan", PLAN, "--report", str(tmp_path))
+    ended = run_process("verify", "--snapshot", SNAPSHOT, "--plan", PLAN, "--report", str(tmp_path))
     taken = "Saved snapshots, taken 2026-11-20T12:00:09Z"
     assert taken in ended.stdout
     (page,) = tmp_path.rglob("report.html")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import signal
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -22,8 +20,8 @@ from gpufleet.nightly.fabric_history import (
     recorded_tests,
 )
 from gpufleet.nightly.history import History
-from gpufleet.paths import ROOT
 from tests.support.nightly_sessions import at, fabric_test, group_test, host, session
+from tests.support.warm_start import run_warm
 
 SIZE = 512 << 20
 HOW: Any = {"size": SIZE, "algorithm": "Ring"}
@@ -224,14 +222,7 @@ with History(Path(sys.argv[1])) as history:
 
 def killed(path: Path, where: str, number: int) -> None:
     """Record a test in a process that is killed there."""
-    ended = subprocess.run(
-        [sys.executable, "-c", RECORDED, str(path), where, str(number)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    ended = run_warm("-c", RECORDED, path, where, str(number))
     assert ended.returncode == -signal.SIGKILL, ended.stderr
 
 

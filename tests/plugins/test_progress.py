@@ -8,6 +8,8 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.support.warm_start import run_playbook
+
 ROOT = Path(__file__).resolve().parents[2]
 PLAYBOOK = """
 - hosts: localhost
@@ -25,18 +27,11 @@ def played(folder: Path, playbook: str, hosts: str) -> str:
     """What a playbook prints."""
     path = folder / "long.yml"
     path.write_text(playbook)
-    return subprocess.run(
-        [ROOT / ".venv" / "bin" / "ansible-playbook", "-i", hosts, path],
-        env={
-            **os.environ,
-            "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
-            "ANSIBLE_DISPLAY_OK_HOSTS": "false",
-            "GPUFLEET_PROGRESS_INTERVAL": "0.2",
-        },
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
+    done = run_playbook(
+        path, hosts=hosts, ANSIBLE_DISPLAY_OK_HOSTS="false", GPUFLEET_PROGRESS_INTERVAL="0.2"
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def test_a_long_task_says_what_it_waits_for(tmp_path: Path) -> None:

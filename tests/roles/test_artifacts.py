@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
+
+from tests.support.warm_start import run_playbook
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -29,13 +30,7 @@ def fetched(tmp_path: Path, directory: Path, mirror: str, *more: str) -> tuple[i
     }
     book = tmp_path / "book.yml"
     book.write_text(json.dumps([play]), encoding="utf-8")
-    done = subprocess.run(
-        [Path(sys.executable).parent / "ansible-playbook", "-i", "localhost,", book, *more],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_playbook(book, *more)
     return done.returncode, " ".join(done.stdout.replace("\\n", " ").split())
 
 

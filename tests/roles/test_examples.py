@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from gpufleet.paths import ROOT
+from tests.support.warm_start import run_playbook
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.yml"))
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_example_has_valid_syntax(path: Path) -> None:
-    command = [ROOT / ".venv/bin/ansible-playbook", "--syntax-check", "-i", "localhost,", path]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = run_playbook(path, "--syntax-check")
     assert done.returncode == 0, done.stdout + done.stderr
 
 

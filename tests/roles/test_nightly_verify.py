@@ -13,6 +13,8 @@ from ansible.parsing.dataloader import DataLoader
 from ansible.parsing.vault import VaultLib, VaultSecret
 from ansible.template import Templar, trust_as_template
 
+from tests.support.warm_start import run_playbook
+
 ROLE = Path(__file__).resolve().parents[2] / "roles/nightly_verify"
 
 
@@ -115,19 +117,7 @@ class Play:
                 "vars": self.place / "vars.json",
             }
         )
-        return subprocess.run(
-            [
-                Path(sys.executable).with_name("ansible-playbook"),
-                "-i",
-                "localhost,",
-                self.place / "play.yml",
-                *words,
-            ],
-            cwd=ROLE.parents[1],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        return run_playbook(self.place / "play.yml", *words)
 
     def output(self) -> Path:
         """What the settings name."""
@@ -217,13 +207,11 @@ def test_a_link_in_the_accounts_home_is_refused_before_root_follows_it(
     ]
     (tmp_path / "book.yml").write_text(json.dumps(book))
     (tmp_path / "home").mkdir()
-    program = Path(sys.executable).parent / "ansible-playbook"
-    words = [program, "-i", "localhost,", tmp_path / "book.yml"]
     (tmp_path / "home" / name).mkdir()
-    assert subprocess.run(words, capture_output=True, check=False).returncode == 0
+    assert run_playbook(tmp_path / "book.yml").returncode == 0
     (tmp_path / "home" / name).rmdir()
     (tmp_path / "home" / name).symlink_to("/etc")
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    done = run_playbook(tmp_path / "book.yml")
     assert done.returncode == 2
     assert f"rm {tmp_path}/home/{name})" in " ".join(done.stdout.split())
 

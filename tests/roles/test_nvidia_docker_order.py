@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.support.warm_start import run_playbook
+
 ROLE = Path(__file__).resolve().parents[2] / "roles" / "nvidia_docker"
 
 
@@ -89,10 +91,7 @@ def played(tmp_path: Path, tasks: list[dict[str, Any]], status: int = 0, **envir
         "vars": {"ansible_python_interpreter": sys.executable},
     }  # fmt: skip
     book.write_text(yaml.safe_dump([play], width=1000))
-    done = subprocess.run(
-        [Path(sys.executable).parent / "ansible-playbook", "-i", "localhost,", book],
-        env={**os.environ, **environment}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = run_playbook(book, **environment)
     assert done.returncode == status, done.stdout + done.stderr
     return " ".join(done.stdout.split())
 

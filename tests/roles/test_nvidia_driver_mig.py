@@ -7,28 +7,33 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.warm_start import run_playbook
+
 ROOT = Path(__file__).resolve().parents[2]
-# A module that answers with one prepared result after the other, and then repeats the last one.
-STAND_IN = """#!/usr/bin/python
+# An action that answers with one prepared result after the other, and then repeats the last one.
+STAND_IN = """
 import json
 from pathlib import Path
-from ansible.module_utils.basic import AnsibleModule
-place = Path({place!r})
-names = ("plan", "layout", "msg", "reboot_timeout", "keep_marker", "name", "state", "enabled", "daemon_reload")
-module = AnsibleModule(argument_spec={{name: {{"type": "raw"}} for name in names}})
-first, *rest = json.loads(place.read_text())
-place.write_text(json.dumps(rest or [first]))
-with place.with_name("ran").open("a") as ran:
-    said = [str(module.params[name]) for name in ("keep_marker", "state") if module.params[name]]
-    ran.write(" ".join([place.stem, *said]) + chr(10))
-module.exit_json(**first)
+from ansible.plugins.action import ActionBase
+
+NAMES = ("plan", "layout", "msg", "reboot_timeout", "keep_marker", "name", "state", "enabled", "daemon_reload")
+
+class ActionModule(ActionBase):
+    def run(self, tmp=None, task_vars=None):
+        place = Path({place!r})
+        _, given = self.validate_argument_spec({{name: {{"type": "raw"}} for name in NAMES}})
+        first, *rest = json.loads(place.read_text())
+        place.write_text(json.dumps(rest or [first]))
+        with place.with_name("ran").open("a") as ran:
+            said = [str(given[name]) for name in ("keep_marker", "state") if given[name]]
+            ran.write(" ".join([place.stem, *said]) + chr(10))
+        return first
 """
 PLAY: dict[str, Any] = {
     "hosts": "localhost",
@@ -40,10 +45,10 @@ PLAY: dict[str, Any] = {
         "nvidia_driver_reboot_timeout": 1,
     },
     "tasks": [
-        {"gpufleet.gpu.gpu_mig_layout": {"layout": {}}, "register": "__nvidia_driver_mig"},
+        {"gpu_mig_layout": {"layout": {}}, "register": "__nvidia_driver_mig"},
         {
             "ansible.builtin.include_role": {
-                "name": "gpufleet.gpu.nvidia_driver",
+                "name": "nvidia_driver",
                 "tasks_from": "mig_pending",
             }
         },
@@ -68,37 +73,26 @@ def carry_out(
     root: Path, play: dict[str, Any] = PLAY, **answers: list[dict[str, Any]]
 ) -> tuple[int, str]:
     """The status and output of a run of the role's tasks."""
-    collection = root / "ansible_collections/gpufleet/gpu"
-    shutil.copytree(ROOT / "roles/nvidia_driver", collection / "roles/nvidia_driver")
-    shutil.copy(ROOT / "galaxy.yml", collection)
-    for name, module in (("restart", "reboot"), ("mig", "systemd_service")):
-        tasks = collection / f"roles/nvidia_driver/tasks/{name}.yml"
-        tasks.write_text(
-            tasks.read_text()
-            .replace(f"ansible.builtin.{module}:", f"gpufleet.gpu.{module}:")
-            .replace("delay: 5", "delay: 0")
-        )
-    modules = collection / "plugins/modules"
-    modules.mkdir(parents=True)
+    role = shutil.copytree(ROOT / "roles/nvidia_driver", root / "roles/nvidia_driver")
+    for tasks in role.glob("tasks/*.yml"):
+        text = tasks.read_text().replace("delay: 5", "delay: 0")
+        for name in answers:
+            text = re.sub(rf"(ansible\.builtin|gpufleet\.gpu)\.{name}:", f"{name}:", text)
+        tasks.write_text(text)
+    (root / "action_plugins").mkdir()
     for name, results in answers.items():
         place = root / f"{name}.json"
         place.write_text(json.dumps(results))
-        (modules / f"{name}.py").write_text(STAND_IN.format(place=str(place)))
+        (root / f"action_plugins/{name}.py").write_text(STAND_IN.format(place=str(place)))
     systemctl = root / "bin/systemctl"
     systemctl.parent.mkdir()
     (root / "job").touch()
     systemctl.write_text(SYSTEMCTL.format(root=root))
     systemctl.chmod(0o755)
     (root / "play.json").write_text(json.dumps([play]))
-    program = Path(sys.executable).with_name("ansible-playbook")
     interpreter = f"ansible_python_interpreter={sys.executable}"
-    done = subprocess.run(
-        [program, "-i", "localhost,", "-e", interpreter, root / "play.json"],
-        cwd=root, capture_output=True, text=True, check=False,
-        env={**{name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
-             "PATH": f"{systemctl.parent}:{os.environ['PATH']}", "ANSIBLE_NOCOLOR": "1",
-             "ANSIBLE_COLLECTIONS_PATH": str(root)},
-    )  # fmt: skip
+    path = f"{systemctl.parent}:{os.environ['PATH']}"
+    done = run_playbook(root / "play.json", "-e", interpreter, PATH=path)
     return done.returncode, " ".join(done.stdout.split())
 
 
@@ -159,7 +153,7 @@ def test_the_marker_outlasts_a_reboot_that_did_not_apply_the_mig_mode(
 
 
 def test_a_rollback_whose_plan_does_not_name_mig_waits_for_no_unit(tmp_path: Path) -> None:
-    role = {"name": "gpufleet.gpu.nvidia_driver", "tasks_from": "restart"}
+    role = {"name": "nvidia_driver", "tasks_from": "restart"}
     plan = {**PLAY["vars"]["gpu_plan"], "driver": {"managed": True}}
     play = {
         **PLAY,
@@ -181,7 +175,7 @@ def test_instances_that_a_failed_change_made_are_described_to_engines(
     unit = tmp_path / "gpufleet-containers.service"
     if there:
         unit.touch()
-    role = {"name": "gpufleet.gpu.nvidia_driver", "tasks_from": "mig"}
+    role = {"name": "nvidia_driver", "tasks_from": "mig"}
     # The paths of the role's own variables are not those of this machine.
     places = {
         "__nvidia_driver_containers_unit": str(unit),
