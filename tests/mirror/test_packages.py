@@ -6,19 +6,31 @@ import hashlib
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, TextIO
 
 import pytest
 
 from gpufleet.cli import artifacts
 from gpufleet.inventory import HostSelector, inventory_hosts
-from gpufleet.mirror import needs, packages
+from gpufleet.mirror import locks, needs, packages
 from tests.support.mirror_site import ARCHIVE, RUNFILE, Desk, Site, source, wheel
+from tests.support.warm_start import run_warm
 
 UV = Path(sys.executable).with_name("uv")
 LOCK = "tensorflow-2.13.1-py3.11.lock"
 LOCK_2_18 = "tensorflow-2.18.1-py3.11.lock"
 TINY, OLD = "tiny-1.0-py3-none-any.whl", "old-1.0.tar.gz"
+
+
+def run_locks_warm(
+    words: list[str], stdout: TextIO, check: bool, **surroundings: Any
+) -> subprocess.CompletedProcess[str]:
+    """Run the playbook of the locks, its output on standard error."""
+    assert not check and stdout is sys.stderr
+    done = run_warm(*words, **surroundings)
+    sys.stderr.write(done.stdout + done.stderr)
+    return done
 
 
 @pytest.fixture
@@ -39,6 +51,9 @@ def stack(desk: Desk, site: Site, monkeypatch: pytest.MonkeyPatch) -> Desk:
         "gpu_pip_index_url": f"{site.url}/simple",
     }
     monkeypatch.setenv("UV_CACHE_DIR", str(desk.root / "uv"))
+    # Each fetch runs it.
+    monkeypatch.setattr(locks, "subprocess", SimpleNamespace(run=run_locks_warm))
+    monkeypatch.setenv("ANSIBLE_PIPELINING", "true")
     return desk
 
 
