@@ -15,6 +15,7 @@ import pytest
 from gpufleet.inventory import start_ansible
 from tests.support import machine
 from tests.support.changed import Changed
+from tests.support.built_release import built
 from tests.support.durations import Durations, longest_first
 from tests.support.healthy_host import plan, snapshot
 from tests.support.lab_fleet import fleet
@@ -26,7 +27,17 @@ start_ansible()
 # Tests read the results of tasks that change nothing, too.
 os.environ.setdefault("ANSIBLE_DISPLAY_OK_HOSTS", "true")
 
-__all__ = ["changes", "configured", "fleet", "listener", "mirror", "plan", "post", "snapshot"]
+__all__ = [
+    "built",
+    "changes",
+    "configured",
+    "fleet",
+    "listener",
+    "mirror",
+    "plan",
+    "post",
+    "snapshot",
+]
 
 SLOWER = ("lab", "slow")
 

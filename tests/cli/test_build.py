@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import json
-import subprocess
 import tomllib
 from pathlib import Path
 
@@ -21,16 +20,6 @@ from gpufleet.errors import ConfigurationError
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 VERSION: str = PROJECT["version"]
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of one build."""
-    directory = tmp_path_factory.mktemp("built")
-    subprocess.run(
-        [ROOT / ".venv/bin/gpufleet", "build", "--output", directory], cwd="/", check=True
-    )
-    return directory
 
 
 def installed(names: list[str]) -> dict[str, str]:

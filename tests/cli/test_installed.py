@@ -1,6 +1,6 @@
 """gpufleet as `uv tool install` and `pipx install` leave it: without a checkout, from anywhere.
 
-The wheel is built from a copy of the checkout and unpacked; the libraries are those of the tests.
+The wheel is unpacked; the libraries are those of the tests.
 """
 
 from __future__ import annotations
@@ -17,25 +17,12 @@ import pytest
 
 from tests.support.command_line import PLAN, SNAPSHOT
 
-ROOT = Path(__file__).resolve().parents[2]
-LEFT_OUT = shutil.ignore_patterns(".*", "__pycache__", "reports", "tests")
-
 
 class Installed:
     """The unpacked wheel in an environment."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, wheel: Path) -> None:
         self.folder, self.site = folder, folder / "site"
-        source = folder / "source"
-        shutil.copytree(ROOT, source, symlinks=True, ignore=LEFT_OUT)
-        subprocess.run(
-            [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder],
-            cwd=source,
-            check=True,
-            capture_output=True,
-        )
-        shutil.rmtree(source)
-        (wheel,) = folder.glob("*.whl")
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(self.site)
         self.venv()
@@ -77,8 +64,9 @@ class Installed:
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    return Installed(tmp_path_factory.mktemp("installed"))
+def installed(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    (wheel,) = built.glob("*.whl")
+    return Installed(tmp_path_factory.mktemp("installed"), wheel)
 
 
 def test_the_wheel_carries_the_collection_without_links(installed: Installed) -> None:
@@ -107,6 +95,7 @@ def test_an_inventory_is_created_and_planned_from_anywhere(
     assert installed("resolve", "--tensorflow", "2.13.1", cwd=tmp_path).returncode == 0
 
 
+@pytest.mark.costly
 def test_without_an_inventory_one_is_asked_for_and_a_checkout_where_it_is_needed(
     installed: Installed, tmp_path: Path
 ) -> None:
@@ -118,6 +107,7 @@ def test_without_an_inventory_one_is_asked_for_and_a_checkout_where_it_is_needed
     assert done.returncode == 4 and "needs a checkout" in done.stderr
 
 
+@pytest.mark.costly
 def test_this_machine_is_verified_and_saved_without_an_inventory(
     installed: Installed, tmp_path: Path
 ) -> None:
@@ -146,6 +136,7 @@ def test_the_suite_runs_with_the_plugin_of_the_package(
     assert "1 passed" in done.stderr
 
 
+@pytest.mark.costly
 def test_the_playbooks_roles_and_plugins_are_found(installed: Installed, tmp_path: Path) -> None:
     (tmp_path / "hosts.yml").write_text(
         "gpu_hosts: {hosts: {here: {ansible_connection: local, ansible_become: false,"

@@ -16,6 +16,7 @@ import pytest
 
 from gpufleet.cli.main import parsers
 from tests.support.command_line import PLAN, ROOT, SNAPSHOT
+from tests.support.warm_start import run_warm
 
 PARSERS = parsers()
 # A cheap use of each verb, with the exit status in usual surroundings.
@@ -116,14 +117,21 @@ def test_every_verb_has_a_cheap_use() -> None:
 
 
 def some(verbs: Iterable[str]) -> list[Any]:
-    """(verb, surroundings): each verb in one of them in each run of the tests, in the others with
-    the tests that take minutes."""
+    """(verb, surroundings): in each run of the tests, one verb in each of them; with the tests on
+    hosts, each verb in one of them; the rest with the tests that take minutes."""
     names = list(SURROUNDINGS)
     return [
-        pytest.param(verb, name, marks=[pytest.mark.slow] * (names[number % len(names)] != name))
+        pytest.param(verb, name, marks=marks(number, names.index(name)))
         for number, verb in enumerate(verbs)
         for name in names
     ]
+
+
+def marks(verb: int, surroundings: int) -> list[pytest.MarkDecorator]:
+    """The marks of a verb in surroundings, by their places in the lists."""
+    if verb == surroundings:
+        return []
+    return [pytest.mark.costly if verb % len(SURROUNDINGS) == surroundings else pytest.mark.slow]
 
 
 @pytest.mark.parametrize(("verb", "surroundings"), some(["", *PARSERS]))
@@ -243,7 +251,8 @@ def test_a_size_that_is_no_number_costs_the_file_and_nothing_else(
             }
         )
     )
-    done = run(directory, lambda _: {}, "artifacts", "fetch", "mirror", "-i", "hosts.yml")
-    printed = (done.stdout + done.stderr).decode()
+    words = ("artifacts", "fetch", "mirror", "-i", "hosts.yml")
+    done = run_warm("-m", "gpufleet", *words, cwd=directory)
+    printed = done.stdout + done.stderr
     assert "Traceback" not in printed, printed
     assert done.returncode == 1, printed

@@ -51,12 +51,10 @@ def run(*arguments: str | Path, **environment: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def archive(built: Path) -> Path:
     """The built collection, beside the wheel."""
-    directory = tmp_path_factory.mktemp("archive")
-    run(BIN / "gpufleet", "build", "--output", directory)
-    (built,) = directory.glob("gpufleet-gpu-*.tar.gz")
-    return built
+    (archive,) = built.glob("gpufleet-gpu-*.tar.gz")
+    return archive
 
 
 @pytest.fixture(scope="module")
@@ -130,6 +128,7 @@ def test_every_playbook_is_known_by_its_full_name(collections: Path) -> None:
     )  # fmt: skip
 
 
+@pytest.mark.costly
 def test_a_role_works_in_the_playbook_of_somebody_else(collections: Path, tmp_path: Path) -> None:
     output = check(tmp_path / "play.yml", collections, BIN / "ansible-playbook")
     assert "changed: [localhost] => (item=CUDA 11.8.0)" in output
