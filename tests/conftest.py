@@ -14,8 +14,8 @@ import pytest
 
 from gpufleet.inventory import start_ansible
 from tests.support import machine
-from tests.support.changed import Changed
 from tests.support.built_release import built
+from tests.support.changed import Changed
 from tests.support.durations import Durations, longest_first
 from tests.support.healthy_host import plan, snapshot
 from tests.support.lab_fleet import fleet

@@ -12,6 +12,7 @@ import functools
 import gc
 import importlib
 import json
+import math
 import multiprocessing
 import os
 import runpy
@@ -21,6 +22,8 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+from tests.support.machine import deadline
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
@@ -49,7 +52,7 @@ def run_warm(
             "cwd": str(cwd),
             "env": dict(os.environ if env is None else env),
             "streams": [os.devnull, str(out), str(err)],
-            "timeout": timeout,
+            "timeout": math.ceil(deadline(timeout)),
         }
         server = _server()
         assert server.stdin and server.stdout
