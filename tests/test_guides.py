@@ -9,6 +9,8 @@ from __future__ import annotations
 import argparse
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -207,6 +209,18 @@ def test_each_variable_that_a_page_names_is_one() -> None:
         if name not in known
     }
     assert unknown == set()
+
+
+def test_each_variable_of_uv_that_a_page_names_is_one() -> None:
+    """uv ignores a variable that it does not have."""
+    uv = Path(sys.executable).with_name("uv")
+    done = subprocess.run(
+        [uv, "help", "--no-pager", "pip", "sync"], capture_output=True, text=True, check=True
+    )
+    known = set(re.findall(r"env: (UV_\w+)", done.stdout))
+    named = {(path.name, name) for path in PAGES for name in re.findall(r"UV_\w+", path.read_text())}
+    assert named
+    assert {(page, name) for page, name in named if name not in known} == set()
 
 
 def test_the_verdicts_of_the_tutorial_are_those_of_all_checks() -> None:
