@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from lab import cudnn, files, legacy_toolkit, toolkit, wheels
+from lab import cudnn, files, legacy_toolkit, libraries, toolkit, wheels
 from lab.errors import LabError
 from lab.progress import Progress
 from lab.settings import Lab
@@ -21,6 +21,7 @@ DESCRIPTIONS = HERE / "artifacts.yml"
 # Built by default.
 DEFAULT_RELEASES = ("11.8",)
 _RUNFILE = ("runfile.py", "installer/*")
+_CUTTING = ("libraries.py", "elf.py", "fatbin.py")
 _STUBS = ("legacy_toolkit.py", "libraries.py", "stubs/*.py", "stubs/*.yml")
 
 
@@ -33,8 +34,8 @@ class Kind:
 
 
 KINDS = {
-    "toolkit": Kind(toolkit.make, ("toolkit.py", "libraries.py", "elf.py", *_RUNFILE)),
-    "cudnn": Kind(cudnn.make, ("cudnn.py", "libraries.py", "elf.py")),
+    "toolkit": Kind(toolkit.make, ("toolkit.py", *_CUTTING, *_RUNFILE)),
+    "cudnn": Kind(cudnn.make, ("cudnn.py", *_CUTTING)),
     "legacy": Kind(legacy_toolkit.make, ("toolkit.py", *_STUBS, *_RUNFILE)),
     "legacy-patch": Kind(legacy_toolkit.make_patch, (*_STUBS, *_RUNFILE)),
     "legacy-cudnn": Kind(legacy_toolkit.make_cudnn, ("cudnn.py", *_STUBS)),
@@ -94,7 +95,7 @@ def recipe(artifact: dict[str, Any]) -> str:
 def ensure(lab: Lab, wanted: list[dict[str, Any]], progress: Progress) -> list[Built]:
     """Build the stand-ins that the cache lacks, and write the cache's catalogue."""
     if lab.libraries == "whole":
-        wanted = [artifact | {"whole": True} for artifact in wanted]
+        wanted = [artifact | {"device_code": libraries.ALL} for artifact in wanted]
     with files.lock(lab.locks, "artifacts", progress.say):
         catalogue = _read(lab.artifacts / "catalogue.json")
         for name in [name for name in catalogue if not (lab.artifacts / name).exists()]:

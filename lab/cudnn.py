@@ -16,7 +16,7 @@ def make(artifact: dict[str, Any], wheels: list[tuple[Wheel, Path]], work: Path)
     top = work / artifact["file"].removesuffix(".tar.xz")
     for _, wheel in wheels:
         lay_out(artifact, wheel, top)
-    return pack(top, work / artifact["file"])
+    return pack(top, work / artifact["file"], artifact.get("level", 0))
 
 
 def lay_out(artifact: dict[str, Any], wheel: Path, top: Path) -> None:
@@ -24,8 +24,8 @@ def lay_out(artifact: dict[str, Any], wheel: Path, top: Path) -> None:
         for member in sorted(archive.namelist()):
             name = Path(member).name
             if libraries.is_library(member):
-                whole = artifact.get("whole", False)
-                libraries.place(archive, member, top / "lib", artifact["version"], whole=whole)
+                kept = artifact.get("device_code")
+                libraries.place(archive, member, top / "lib", artifact["version"], kept)
             elif "include" in Path(member).parts and name.endswith(".h"):
                 libraries.extract(archive, member, top / "include" / name)
             elif ".dist-info/" in member and name.lower().startswith("license"):
@@ -35,9 +35,9 @@ def lay_out(artifact: dict[str, Any], wheel: Path, top: Path) -> None:
     (top / "README-STAND-IN.txt").write_text(text, encoding="utf-8")
 
 
-def pack(top: Path, target: Path) -> Path:
+def pack(top: Path, target: Path, level: int = 0) -> Path:
     """Compressed so that every machine makes the same file: a fixed number of threads, no date."""
-    program = "xz -0 -T2" if target.suffix == ".xz" else "gzip -1 -n"
+    program = f"xz -{level} -T2" if target.suffix == ".xz" else "gzip -1 -n"
     run(
         *("tar", "--create", f"--file={target}", f"--directory={top.parent}", "--format=gnu"),
         *(f"--use-compress-program={program}", *TAR_OPTIONS, top.name),

@@ -1,7 +1,8 @@
 """Shared libraries: their SONAME, and copies of them without device code.
 
 CUDA's libraries are mostly code for GPUs. Where no GPU will ever run it, replacing it by holes
-keeps names, symbols, sizes and host code, and makes gigabytes into megabytes.
+keeps names, symbols, sizes and host code, and makes gigabytes into megabytes. So does leaving the
+code of one architecture, for GPUs of that one.
 """
 
 from __future__ import annotations
@@ -11,12 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from lab import fatbin
+
 DEVICE_CODE = (b".nv_fatbin", b"__nv_relfatbin")
-# Newer libraries (cuFFT 11.2) have device code among their data too: many containers, each with a
-# header of magic number, version, size of the header and size of what follows.
+# Newer libraries (cuFFT 11.2) have device code among their data too, in many containers.
 _DATA = b".data"
-_CONTAINER = struct.Struct("<IHHQ")
-_MAGIC = b"\x50\xed\x55\xba"
 _PROGBITS = 1
 _PT_LOAD, _PT_DYNAMIC = 1, 2
 _DT_NULL, _DT_STRTAB, _DT_SONAME, _DT_RPATH, _DT_RUNPATH = 0, 5, 14, 15, 29
@@ -108,23 +108,28 @@ def device_code(path: Path) -> list[tuple[int, int]]:
                 found.append((offset, length))
             elif kind == _PROGBITS and name == _DATA:
                 stream.seek(offset)
-                found += [(offset + at, size) for at, size in _containers(stream.read(length))]
+                found += [
+                    (offset + at, size) for at, size in fatbin.containers(stream.read(length))
+                ]
     return sorted(found)
 
 
-def _containers(data: bytes) -> Iterator[tuple[int, int]]:
-    at = -1
-    while (at := data.find(_MAGIC, at + 1)) >= 0 and at + _CONTAINER.size <= len(data):
-        _, version, header, size = _CONTAINER.unpack_from(data, at)
-        if version == 1 and header == _CONTAINER.size and at + header + size <= len(data):
-            yield at, header + size
-            at += header + size - 1
+def code_for_others(path: Path, architecture: int) -> Iterator[tuple[int, int]]:
+    """Offset and length of each part that GPUs of this architecture never run."""
+    with path.open("rb") as stream:
+        for offset, length in device_code(path):
+            stream.seek(offset)
+            for at, size in fatbin.unused(stream.read(length), architecture):
+                yield offset + at, size
 
 
-def slim(source: Path, target: Path) -> int:
-    """Copy a library with holes for its device code; gives back how many bytes became holes."""
+def slim(source: Path, target: Path, architecture: int | None = None) -> int:
+    """Copy a library with holes for its device code; gives back how many bytes became holes.
+
+    With an `architecture`, the code that such a GPU runs stays.
+    """
     size = source.stat().st_size
-    holes = device_code(source)
+    holes = list(code_for_others(source, architecture)) if architecture else device_code(source)
     with source.open("rb") as stream, target.open("wb") as out:
         out.truncate(size)
         at = 0

@@ -19,15 +19,26 @@ _VERSIONED = re.compile(r"(?P<link>(?P<stem>lib[^/]+?)\.so)(?:\.(?P<version>.+))
 README = """\
 This is a stand-in for {what}, made by gpufleet's lab on this site's own machine.
 The libraries are NVIDIA's own, taken from its wheels on the Python package index{but}. It is for
-tests on machines that have no GPU. Do not install it on a machine with one, and do not pass it on.
+tests on {machines}. Do not install it on another one, and do not pass it on.
 """
+# How much code for GPUs the libraries keep is `device_code` of an artifact: none, all of it, or
+# that of one architecture (90: compute capability 9.0).
+ALL = "all"
 SLIM = """, but their
 code for GPUs is left out: nothing here computes anything on a GPU"""
+CUT = """, but their
+code for other GPUs than those of architecture sm_{architecture} is left out"""
 
 
 def readme(artifact: dict[str, Any]) -> str:
     """The text of README-STAND-IN.txt; takes `what`."""
-    return README.replace("{but}", "" if artifact.get("whole") else SLIM)
+    kept = artifact.get("device_code")
+    but, machines = SLIM, "machines that have no GPU"
+    if kept == ALL:
+        but = ""
+    elif kept:
+        but, machines = CUT.format(architecture=kept), f"machines with GPUs of sm_{kept}"
+    return README.replace("{but}", but).replace("{machines}", machines)
 
 
 def extract(wheel: ZipFile, member: str, target: Path, mode: int = 0o644) -> None:
@@ -38,11 +49,11 @@ def extract(wheel: ZipFile, member: str, target: Path, mode: int = 0o644) -> Non
 
 
 def place(
-    wheel: ZipFile, member: str, directory: Path, version: str, *, whole: bool = False
+    wheel: ZipFile, member: str, directory: Path, version: str, kept: str | int | None = None
 ) -> Path:
     """Put one library into `directory`, under its full name and with its links.
 
-    Without the code for GPUs, which is most of it, unless `whole`.
+    Of the code for GPUs, which is most of it, only what is `kept` (`device_code` of the artifact).
     """
     directory.mkdir(parents=True, exist_ok=True)
     name = Path(member).name
@@ -50,10 +61,10 @@ def place(
     extract(wheel, member, raw)
     shared = elf.soname(raw) or name
     real, links = names(shared, version)
-    if whole:
+    if kept == ALL:
         raw.rename(directory / real)
     else:
-        elf.slim(raw, directory / real)
+        elf.slim(raw, directory / real, int(kept) if kept else None)
         raw.unlink()
     (directory / real).chmod(0o755)
     for link, target in links:

@@ -102,7 +102,8 @@ def pack(
         *("sh", "-c", 'cd "$1" && shift && exec "$@"', "sh", work),
         *("makeself", "--quiet", "--tar-quietly", "--nox11", "--noprogress", "--keep-umask"),
         # gzip, as in NVIDIA's: a bare server has nothing else for certain.
-        *("--gzip", "--complevel", "1", "--tar-format", "gnu"),
+        *(artifact.get("compression") or ("--gzip", "--complevel", "1")),
+        *("--tar-format", "gnu"),
         *("--tar-extra", " ".join(TAR_OPTIONS), "--packaging-date", DATE),
         *("--header", f"./{own.name}", package.name, "made.run"),
         *(f"{what} (stand-in of the gpufleet lab)", f"./{programs[0]}"),

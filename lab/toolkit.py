@@ -87,8 +87,7 @@ def _place(
         real_names: dict[str, str] = artifact.get("real_names", {})
         version = real_names.get(libraries.stem(member), wheel.version)
         directory = tree / target(artifact) / "lib" if kind == "lib" else tree / rest.parent
-        whole = artifact.get("whole", False)
-        libraries.place(archive, member, directory, version, whole=whole)
+        libraries.place(archive, member, directory, version, artifact.get("device_code"))
     elif kind == "include":
         libraries.extract(archive, member, tree / target(artifact) / rest)
     elif kind in ("bin", "nvvm"):

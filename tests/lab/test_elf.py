@@ -6,7 +6,9 @@ import ctypes
 import struct
 from pathlib import Path
 
-from lab import elf
+import pytest
+
+from lab import elf, fatbin
 from tests.support.elf_file import runpath, shared_library
 from tests.support.lab_artifacts import DEVICE_CODE, HOST_CODE, library_with_device_code
 
@@ -90,3 +92,60 @@ def test_a_runpath_is_left_alone_if_it_is_elsewhere_or_too_short(tmp_path: Path)
     assert not elf.move_runpath(path, "/py/", "/opt/python/3.6/")
     assert not elf.move_runpath(Path(__file__), "/py/", "/p/")
     assert path.read_bytes() == before
+
+
+def entry(kind: int, architecture: int, code: bytes) -> bytes:
+    """An entry of a container: its header and its code."""
+    return struct.pack("<HHIQ8xHHI32x", kind, 0, 64, len(code), 3, 8, architecture) + code
+
+
+def container(*entries: bytes) -> bytes:
+    """A container of these entries."""
+    inside = b"".join(entries)
+    return struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(inside)) + inside
+
+
+PTX, MACHINE, OTHER = 1, 2, 8
+
+
+def test_a_copy_for_one_architecture_keeps_its_code_and_every_header(tmp_path: Path) -> None:
+    own, code = b"sm_90 " * 1000, b"for others " * 1000
+    data = container(entry(MACHINE, 80, code), entry(MACHINE, 90, own), entry(PTX, 90, code))
+    whole = library_with_device_code(tmp_path / "whole.so", "libcublas.so.12", data)
+    cut = tmp_path / "cut.so"
+
+    assert elf.slim(whole, cut, 90) == 2 * len(code)
+
+    kept = container(
+        entry(MACHINE, 80, bytes(len(code))),
+        entry(MACHINE, 90, own),
+        entry(PTX, 90, bytes(len(code))),
+    )
+    assert cut.read_bytes() == whole.read_bytes().replace(data, kept)
+    assert elf.soname(cut) == "libcublas.so.12"
+    assert ctypes.CDLL(str(cut))._handle
+
+
+@pytest.mark.parametrize(
+    ("present", "left"),
+    [
+        ([(MACHINE, 80), (PTX, 80), (PTX, 100)], [(PTX, 80)]),
+        ([(PTX, 50), (PTX, 90), (OTHER, 50)], [(PTX, 90), (OTHER, 50)]),
+        ([(MACHINE, 90), (MACHINE, 90)], [(MACHINE, 90), (MACHINE, 90)]),
+        ([(MACHINE, 70), (MACHINE, 80)], []),
+    ],
+    ids=["newest PTX that it knows", "unknown kind", "two parts of one module", "nothing for it"],
+)
+def test_a_module_keeps_what_a_gpu_of_the_architecture_runs(
+    present: list[tuple[int, int]], left: list[tuple[int, int]]
+) -> None:
+    data = container(*(entry(kind, number, b"code") for kind, number in present))
+    gone = {at for at, size in fatbin.unused(data, 90)}
+    places = [16 + number * 68 + 64 for number in range(len(present))]
+    assert [it for it, at in zip(present, places, strict=True) if at not in gone] == left
+
+
+def test_a_container_that_cannot_be_read_stays() -> None:
+    damaged = bytearray(container(entry(MACHINE, 80, b"code"), entry(MACHINE, 80, b"code")))
+    damaged[16 + 68 + 8] += 1  # the second entry would end behind the container
+    assert list(fatbin.unused(bytes(damaged), 90)) == []
