@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
+import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 
 from gpufleet import resolver
-from lab import artifacts, elf, files
+from lab import artifacts, elf, files, libraries, wheels
 from lab.errors import LabError
 from lab.progress import Progress
 from lab.settings import Lab
@@ -137,3 +140,28 @@ def test_slim_libraries_of_12_can_be_loaded(release: str, tmp_path: Path) -> Non
             env={"LD_LIBRARY_PATH": f"{tree}/lib64:{unpacked}"},
         )
         assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+def test_a_real_library_cut_to_one_architecture_keeps_everything_else(tmp_path: Path) -> None:
+    """Its symbols and host code are the same bytes, and a program can call it."""
+    mine = Lab.from_environment(os.environ)
+    curand = wheels.pinned("nvidia-curand-cu11==10.3.0.86")
+    wheels.fetch(mine, [curand], Progress())
+    member = "nvidia/curand/lib/libcurand.so.10"
+    with ZipFile(mine.wheels / curand.file) as archive:
+        whole = libraries.place(archive, member, tmp_path / "whole", "10", libraries.ALL)
+        cut = libraries.place(archive, member, tmp_path / "cut", "10", 90)
+    assert cut.stat().st_size == whole.stat().st_size
+    assert cut.stat().st_blocks < 0.6 * whole.stat().st_blocks
+
+    kept = bytearray(whole.read_bytes())
+    holes = list(elf.code_for_others(whole, 90))
+    for at, size in holes:
+        kept[at : at + size] = bytes(size)
+    assert holes
+    assert cut.read_bytes() == kept
+    assert elf.soname(cut) == "libcurand.so.10"
+    version = ctypes.c_int()
+    assert ctypes.CDLL(str(cut)).curandGetVersion(ctypes.byref(version)) == 0
+    assert version.value == 10300
