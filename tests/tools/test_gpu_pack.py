@@ -82,7 +82,8 @@ def test_no_round_is_larger_than_the_limit() -> None:
 def test_artifacts_have_the_code_of_one_architecture_and_the_chosen_components() -> None:
     wanted = {artifact["cuda"]: artifact for artifact in build.wanted() if "nvcc" in artifact}
     assert {artifact["device_code"] for artifact in build.wanted()} == {90}
-    assert [each["key"] for each in wanted["11.8"]["components"]] == ["cuda_cudart", "cuda_nvrtc"]
+    components = [each["key"] for each in wanted["11.8"]["components"]]
+    assert components == ["cuda_cudart", "cuda_nvrtc", "libcublas"]
     assert len(wanted["12.5"]["components"]) > 8
 
 

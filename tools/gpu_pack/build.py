@@ -115,6 +115,7 @@ def main() -> int:
     site, target = pack.directory / "site", pack.directory / "pack"
     fetch_site(pack, site)
     shutil.rmtree(target, ignore_errors=True)
+    shutil.rmtree(site / "mirror/.gpufleet")  # what was checked here says nothing there
     manifest = parts.split(site, target, pack.directory / "parts")
     for name in ("__init__.py", "gpu_pack/__init__.py", "gpu_pack/parts.py", "gpu_pack/run.py"):
         place = target / "tools" / name

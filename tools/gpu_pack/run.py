@@ -32,6 +32,9 @@ QUOTED = ("stack.matmul", "stack.gpu", "stack.libraries", "stack.mapped", "toolk
           "toolkit.cublas", "cudnn.convolution", "driver.cuda", "gpu.throughput",
           "gpu.sustained")  # fmt: skip
 LINK = Path("/usr/local/cuda-12.5/targets/x86_64-linux/lib/libcudnn.so.9")
+LINKER = Path("/etc/ld.so.conf.d")
+OWN_LINKER = LINKER / "gpufleet-cuda.conf"
+CUDA = "/usr/local/cuda"
 SECOND = json.dumps({"gpu_toolkits": ["11.8"]})
 MARK = "gpufleet-framework: "
 
@@ -133,7 +136,7 @@ def failed_checks(report: dict[str, Any]) -> list[str]:
 
 
 def join(run: Run) -> None:
-    """Join the parts, and install gpufleet from its own wheel, as a control machine has it."""
+    """Join the parts, and install gpufleet from its own wheel, as on a control machine."""
     shutil.rmtree(run.work, ignore_errors=True)
     run.work.mkdir(parents=True)
     parts.join(run.pack, run.site)
@@ -147,11 +150,25 @@ def join(run: Run) -> None:
     python = ("--python", run.bin / "python")
     run.command(uv, "pip", "sync", *python, "--require-hashes", run.site / "control.txt")
     run.command(uv, "pip", "install", *python, "--no-deps", *run.site.glob("own/*.whl"))
+
+
+def prepare(run: Run) -> None:
+    """Do what gpufleet leaves to a person: packages without a repository, and the linker's path.
+
+    Another CUDA in the linker's path provides libraries of the same names (`linker.providers`).
+    """
     for package in ("libxml2", "tar"):
         listed = subprocess.run(["dpkg", "--status", package], capture_output=True, check=False)
-        run.found[package] = "there" if listed.returncode == 0 else "installed from the pack"
-    if run.found["libxml2"] != "there":
+        run.found[package] = "there" if listed.returncode == 0 else "missing"
+    if run.found["libxml2"] == "missing":
         run.command("dpkg", "--install", *run.site.glob("packages/*.deb"))
+    run.found["set aside"] = []
+    for path in sorted(LINKER.glob("*.conf")):
+        lines = [each for each in path.read_text().split("\n") if each and not each.startswith("#")]
+        if path != OWN_LINKER and lines and all(each.startswith(CUDA) for each in lines):
+            shutil.move(path, run.work / path.name)
+            run.found["set aside"].append(f"{path}: {', '.join(lines)}")
+    run.command("ldconfig")
 
 
 def provision(run: Run) -> None:
@@ -186,12 +203,15 @@ def frameworks(run: Run) -> None:
     script = run.work / "workload.py"
     code = "from gpufleet.probe import payload; print(payload.workload())"
     script.write_text(subprocess.check_output([run.bin / "python", "-c", code], text=True))
-    for name in ("pytorch", "jax"):
+    for name, module in {"pytorch": "torch", "jax": "jax"}.items():
+        code = f"import importlib.util as u, sys; sys.exit(not u.find_spec({module!r}))"
+        if subprocess.run(["python3", "-c", code], check=False).returncode:
+            run.found[name] = "not there"
+            continue
         text = run.command("python3", script, "--framework", name, "--expect-gpus", str(run.gpus))
-        document = json.loads(text.rpartition(MARK)[2].splitlines()[0])
-        run.found[name] = document
-        if document["state"] != "ok":
-            raise StepError(f"{name}: {document['error']}")
+        run.found[name] = json.loads(text.rpartition(MARK)[2].splitlines()[0])
+        if run.found[name]["state"] != "ok":
+            raise StepError(f"{name}: {run.found[name]['error']}")
 
 
 @dataclass(frozen=True)
@@ -207,10 +227,11 @@ class Step:
 # The most important ones first.
 STEPS = {
     "join": Step(join, 120, 0),
+    "prepare": Step(prepare, 30, 0, ("join",)),
     "provision": Step(provision, 240, 60, ("join",)),
     "side by side": Step(side_by_side, 90, 30, ("join",)),
     "repair": Step(repair, 90, 45, ("provision",)),
-    "deep": Step(deep, 270, 200, ("join",)),
+    "deep": Step(deep, 300, 200, ("join",)),
     "frameworks": Step(frameworks, 90, 20, ("join",)),
 }
 
