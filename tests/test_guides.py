@@ -218,7 +218,9 @@ def test_each_variable_of_uv_that_a_page_names_is_one() -> None:
         [uv, "help", "--no-pager", "pip", "sync"], capture_output=True, text=True, check=True
     )
     known = set(re.findall(r"env: (UV_\w+)", done.stdout))
-    named = {(path.name, name) for path in PAGES for name in re.findall(r"UV_\w+", path.read_text())}
+    named = {
+        (path.name, name) for path in PAGES for name in re.findall(r"UV_\w+", path.read_text())
+    }
     assert named
     assert {(page, name) for page, name in named if name not in known} == set()
 

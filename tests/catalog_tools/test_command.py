@@ -89,6 +89,7 @@ def test_check_refuses_an_unknown_release(
     assert "No TensorFlow GPU release: 3.99.0" in capsys.readouterr().err
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(("framework", "version", "largest"), SAMPLE)
 def test_the_plan_agrees_with_the_real_wheel(framework: str, version: str, largest: int) -> None:
     row = measurement.measure(framework, version, index.address(), largest << 20)

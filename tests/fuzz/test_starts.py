@@ -86,6 +86,7 @@ def tried(place: Path, seed: int, count: int) -> Counter[str]:
     return found
 
 
+@pytest.mark.costly
 def test_no_account_can_change_what_a_start_of_root_reads(
     place: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -101,6 +102,7 @@ def test_no_account_can_change_what_a_start_reads_in_thousands_of_trees(
     tried(place, request.config.getoption("--mutation-seed") + 1, count)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("real", random_starts.interpreters(), ids=lambda path: path.name)
 def test_an_ordinary_environment_is_roots(place: Path, real: Path) -> None:
     tree = random_starts.tree(place / "tree", real, "ordinary", changes=0)
@@ -114,6 +116,7 @@ def test_an_ordinary_environment_is_roots(place: Path, real: Path) -> None:
     assert {change.split()[2] for change in attacked(tree, 0)} == {"adds", "writes", "replaces"}
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("options", [[], ["--system-site-packages"]], ids=["alone", "system"])
 def test_an_environment_of_the_systems_python_is_roots(place: Path, options: list[str]) -> None:
     python = "/usr/bin/python3" if Path("/usr/bin/python3").exists() else sys.executable

@@ -45,8 +45,7 @@ def test_a_host_is_asked_once_before_its_packages_are_installed_and_once_for_tha
     every = [task for outer in tasks for task in outer.get("block", [outer])]
     modules = [key for task in every for key in task if key.startswith("ansible.builtin.")]
     assert modules == [
-        "ansible.builtin." + name
-        for name in ("command", "debug", "include_role", "apt", "package")
+        "ansible.builtin." + name for name in ("command", "debug", "include_role", "apt", "package")
     ]
 
 

@@ -99,6 +99,7 @@ def test_a_declared_gpu_that_cuda_does_not_show_is_named(hosts: CollectiveHosts)
     assert excluded["cause"] == "CUDA shows 1 GPUs, 2 are needed"
 
 
+@pytest.mark.costly
 def test_without_a_declared_bandwidth_the_median_of_the_pairs_is_the_figure(
     tmp_path: Path, libraries: Path
 ) -> None:
@@ -112,11 +113,14 @@ def test_without_a_declared_bandwidth_the_median_of_the_pairs_is_the_figure(
 @pytest.mark.parametrize(
     ("faults", "culprits"),
     [
-        ({"gpu03": "slow 6"}, [("member", ["gpu03"], "slow")]),
+        pytest.param(
+            {"gpu03": "slow 6"}, [("member", ["gpu03"], "slow")], marks=pytest.mark.costly
+        ),
         ({"gpu02": "wrong 1"}, [("member", ["gpu02"], "wrong")]),
-        (
+        pytest.param(
             {"gpu02": "link gpu03 6", "gpu03": "link gpu02 6"},
             [("pair", ["gpu02", "gpu03"], "slow")],
+            marks=pytest.mark.costly,
         ),
     ],
     ids=["slow", "wrong", "link"],
@@ -136,6 +140,7 @@ def test_who_is_at_fault_is_named_and_nobody_else(
     assert any(line.startswith("all steps: at most") for line in hosts.lines)
 
 
+@pytest.mark.costly
 def test_a_hung_group_ends_at_its_deadline(hosts: CollectiveHosts) -> None:
     hosts.plant("gpu02", "hang 2")
     begin = time.monotonic()
@@ -156,6 +161,7 @@ def test_a_hung_host_costs_its_tests_their_deadline_and_is_named(hosts: Collecti
     assert "is hung" in found["culprits"][0]["statement"]
 
 
+@pytest.mark.costly
 def test_a_host_that_fails_by_itself_is_named_and_the_others_are_tested(
     hosts: CollectiveHosts,
 ) -> None:
@@ -170,6 +176,7 @@ def test_a_host_that_fails_by_itself_is_named_and_the_others_are_tested(
     assert found["verdict"] == "FAIL"
 
 
+@pytest.mark.costly
 def test_a_group_below_the_declared_bandwidth_fails_though_all_are_alike(
     hosts: CollectiveHosts,
 ) -> None:
@@ -180,6 +187,7 @@ def test_a_group_below_the_declared_bandwidth_fails_though_all_are_alike(
     assert found["unknown"]
 
 
+@pytest.mark.costly
 def test_two_hosts_slower_than_their_own_past_fail_and_the_conclusion_says_so(
     hosts: CollectiveHosts,
 ) -> None:
@@ -439,6 +447,7 @@ def test_few_tests_without_a_declared_figure_are_not_judged() -> None:
     assert "no figure is declared" in found.unknown[0]
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(("scope", "tests"), [("hosts", 4), ("pairs", 6)])
 def test_a_scope_tests_each_of_its_groups(
     hosts: CollectiveHosts, scope: Literal["hosts", "pairs"], tests: int

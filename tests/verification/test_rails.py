@@ -192,7 +192,11 @@ def test_healthy_rails_pass_alone_and_together(hosts: CollectiveHosts) -> None:
 @pytest.mark.parametrize(
     ("faults", "culprit"),
     [
-        ({"gpu04": "port mlx5_4 18"}, ("port", ["gpu04"], [1], "port mlx5_4 of gpu04 (rail 1)")),
+        pytest.param(
+            {"gpu04": "port mlx5_4 18"},
+            ("port", ["gpu04"], [1], "port mlx5_4 of gpu04 (rail 1)"),
+            marks=pytest.mark.costly,
+        ),
         pytest.param(
             {**dict.fromkeys(NAMES, "port mlx5_1 18"), "gpu04": "port mlx5_4 18"},
             ("rail", [], [1], "rail 1 (mlx5_1, mlx5_4)"),

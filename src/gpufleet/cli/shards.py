@@ -21,7 +21,7 @@ from gpufleet.files import write_file
 from gpufleet.paths import ROOT
 
 RECORDS = ROOT / ".gpufleet" / "shards"
-COSTLY = re.compile(r"mark\.(lab|slow|exhaustive)\b")
+COSTLY = re.compile(r"mark\.(lab|slow|exhaustive|costly)\b")
 
 
 def parse(text: str) -> tuple[int, int]:
