@@ -25,6 +25,7 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils import (  # isort: sk
     python_environment,
 )
 
+pytestmark = pytest.mark.costly
 UV = Path(sys.executable).parent / "uv"
 VERSION = f"{sys.version_info[0]}.{sys.version_info[1]}"
 BINDING = Path(__file__).resolve().parents[2] / "roles/stacks/files/_gpufleet_binding.py"

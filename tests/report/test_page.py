@@ -28,6 +28,7 @@ from gpufleet.report import directory, rendering, summary
 from gpufleet.verification.session import HostRun, Session
 from tests.support.fleet_documents import Fleet, all_broken, fleet
 
+pytestmark = pytest.mark.costly
 CHROMIUM, DRIVER = "/usr/bin/chromium", "/usr/bin/chromedriver"
 MOST_BYTES, MOST_MS = 2_000_000, 1000
 STYLE = rendering.source("report.css")
@@ -131,7 +132,7 @@ def shown(browser: webdriver.Chrome, selector: str) -> list[str]:
 @pytest.mark.parametrize(
     ("what", "place", "scheme"),
     [
-        pytest.param("thousand", "", "light", marks=pytest.mark.costly),
+        ("thousand", "", "light"),
         ("one", "", "light"),
         ("one", "", "dark"),
         ("eight", "#h1", "dark"),
