@@ -92,8 +92,15 @@ def _server() -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         text=True,
     )
-    atexit.register(server.communicate)
+    atexit.register(_end, server)
     return server
+
+
+def _end(server: subprocess.Popen[str]) -> None:
+    """End the process. What a command left running may hold its standard output open."""
+    assert server.stdin
+    server.stdin.close()
+    server.wait()
 
 
 def _serve() -> None:
