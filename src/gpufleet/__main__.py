@@ -31,12 +31,13 @@ def main() -> int:
             " account may not enter it. Change to another one: cd /"
         )
     # Not before: a module may ask for the current directory as it is imported.
+    from gpufleet.cli.main import grace_s  # noqa: PLC0415
     from gpufleet.cli.main import main as run  # noqa: PLC0415
     from gpufleet.stopping import guarded  # noqa: PLC0415
 
     _prepare_environment()
     try:
-        status = guarded(run)
+        status = guarded(run, grace_s(sys.argv[1:]))
         # What is still buffered is written here, where its error can be reported.
         sys.stdout.flush()
     except BrokenPipeError:

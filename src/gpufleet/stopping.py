@@ -19,13 +19,14 @@ import subprocess
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
 # The marks of a command and of those that started it, separated by colons.
 MARK = "GPUFLEET_RUN"
 STOPPING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
-# How long an interrupted process may clean up, and how long a killed one may take to end: one that
+# How long interrupted processes may clean up, and how long killed ones may take to end: one that
 # waits for a dead disk never does.
 GRACE_S, KILLED_S = 6.0, 2.0
 # A stopped command that has not ended by then hangs.
@@ -41,8 +42,8 @@ SHARED_S = 3.0
 SHARED = re.compile(rb"ssh: (.+) \[mux\]")
 SHOW_CURSOR = b"\x1b[?25h"
 PR_SET_PDEATHSIG = 1
-# The flag of a kernel thread in /proc/PID/stat.
-PF_KTHREAD = 0x00200000
+# The flag of a kernel thread in /proc/PID/stat; and the field with the start, after the name.
+PF_KTHREAD, STARTED = 0x00200000, 19
 
 
 class Stopped(KeyboardInterrupt):
@@ -64,17 +65,21 @@ def reason_of(stopped: KeyboardInterrupt) -> str:
     return "interrupted" if number == signal.SIGINT else f"stopped by {signal.Signals(number).name}"
 
 
-def guarded(command: Callable[[], int]) -> int:
-    """Run a command; end what it started where it is stopped, or killed."""
+def guarded(command: Callable[[], int], grace_s: float) -> int:
+    """Run a command; end what it started where it is stopped, or killed.
+
+    `grace_s`: how long interrupted processes may clean up.
+    """
     if not Path("/proc/self/environ").exists():
         return command()
     mark = f"{os.getpid()}-{secrets.token_hex(4)}"
     os.environ[MARK] = ":".join(filter(None, (os.environ.get(MARK, ""), mark)))
-    guard = _start_guard(mark)
+    guard = _start_guard(mark, grace_s)
+    stop = partial(_stop, grace_s=grace_s)
     for number in STOPPING:
         # Who ignores a signal, as nohup does, means it.
         if signal.getsignal(number) != signal.SIG_IGN:
-            signal.signal(number, _stop)
+            signal.signal(number, stop)
     try:
         return command()
     finally:
@@ -87,24 +92,26 @@ def guarded(command: Callable[[], int]) -> int:
             os.waitpid(guard, 0)
 
 
-def end_started(*, interrupt: Callable[[int], bool] = lambda pid: True) -> None:
+def end_started(
+    grace_s: float = GRACE_S, *, interrupt: Callable[[int], bool] = lambda pid: True
+) -> None:
     """Interrupt what this command has started, and kill what does not end by that.
 
     `interrupt`: whether a process is still to be interrupted.
     """
     if mark := os.environ.get(MARK, "").rpartition(":")[2]:
-        _end(mark, GRACE_S, interrupt)
+        _end(mark, grace_s, interrupt)
         _end_shared_connections(_started(os.getpid()))
 
 
 def marked(mark: str) -> set[int]:
     """The processes that carry a mark, and all that these have started."""
-    return _scan(mark)[0]
+    return set(_scan(mark)[0])
 
 
-def _scan(mark: str) -> tuple[set[int], bool]:
-    """The marked processes, and whether there are some whose mark cannot be read at this moment."""
-    wanted, parents, found, unreadable = mark.encode(), {}, set[int](), False
+def _scan(mark: str) -> tuple[dict[int, int], bool]:
+    """{marked process: its start in ticks since boot}, and whether a mark could not be read."""
+    wanted, parents, starts, found, unreadable = mark.encode(), {}, {}, set[int](), False
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError, ValueError, IndexError):
             # The command's name may contain blanks and brackets.
@@ -112,7 +119,7 @@ def _scan(mark: str) -> tuple[set[int], bool]:
             state, parent, flags = fields[0], int(fields[1]), int(fields[6])
             if state == b"Z" or flags & PF_KTHREAD:
                 continue
-            parents[int(entry.name)] = parent
+            parents[int(entry.name)], starts[int(entry.name)] = parent, int(fields[STARTED])
             environment = _environment(entry)
             if environment is None:
                 unreadable = True
@@ -120,7 +127,7 @@ def _scan(mark: str) -> tuple[set[int], bool]:
                 found.add(int(entry.name))
     while more := {pid for pid, parent in parents.items() if parent in found} - found:
         found |= more
-    return found, unreadable
+    return {pid: starts[pid] for pid in found}, unreadable
 
 
 def _environment(process: Path) -> bytes | None:
@@ -144,13 +151,13 @@ def _has_mark(environment: bytes, mark: bytes) -> bool:
     )
 
 
-def _stop(number: int, frame: FrameType | None) -> None:
+def _stop(number: int, frame: FrameType | None, grace_s: float) -> None:
     """The handler: end what was started, then raise `Stopped`."""
     for each in STOPPING:
         signal.signal(each, _at_once)
     # Ctrl-C at a terminal has reached the processes of this group, and a second one disturbs them.
     group = os.getpgrp() if number == signal.SIGINT else None
-    end_started(interrupt=lambda pid: _group(pid) != group)
+    end_started(grace_s, interrupt=lambda pid: _group(pid) != group)
     signal.signal(signal.SIGALRM, lambda *_: _exit(128 + number))
     signal.alarm(END_S)
     raise Stopped(number)
@@ -173,16 +180,23 @@ def _group(pid: int) -> int | None:
 
 
 def _end(mark: str, grace_s: float, interrupt: Callable[[int], bool]) -> None:
+    """Interrupt each marked process that runs now, and kill those that still run after a time.
+
+    What these start to clean up, such as the commands of a test's teardown, is not interrupted.
+    """
     begin = seen = time.monotonic()
-    interrupted, empty, end = set[int](), 0, math.inf
+    considered, empty, end, since = set[int](), 0, math.inf, math.inf
     while (empty < SCANS or time.monotonic() - seen < QUIET_S) and time.monotonic() < end:
         found, unreadable = _scan(mark)
         empty = 0 if found or unreadable else empty + 1
         if not empty:
             seen = time.monotonic()
         if time.monotonic() - begin < grace_s:
-            _signal(filter(interrupt, found - interrupted), signal.SIGINT)
-            interrupted |= found
+            # The moment of the first signal: what ran then may be found by a later scan only.
+            since = min(since, _now())
+            running = (pid for pid in found.keys() - considered if found[pid] < since)
+            _signal(filter(interrupt, running), signal.SIGINT)
+            considered |= found.keys()
         else:
             # From the first kill on, however late that is on a machine that was paused.
             end = min(end, time.monotonic() + KILLED_S)
@@ -190,9 +204,14 @@ def _end(mark: str, grace_s: float, interrupt: Callable[[int], bool]) -> None:
         time.sleep(0.02)
 
 
+def _now() -> int:
+    """The ticks since boot."""
+    return int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
+
+
 def _started(pid: int) -> int:
     """When a process started, in ticks since boot."""
-    return int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[19])
+    return int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[STARTED])
 
 
 def _end_shared_connections(since: int) -> None:
@@ -221,18 +240,18 @@ def _signal(pids: Iterable[int], number: int) -> None:
             os.kill(pid, number)
 
 
-def _start_guard(mark: str) -> int:
+def _start_guard(mark: str, grace_s: float) -> int:
     parent, since = os.getpid(), _started(os.getpid())
     guard = os.fork()
     if guard == 0:
         try:
-            _guard(parent, mark, since)
+            _guard(parent, mark, since, grace_s)
         finally:
             os._exit(0)
     return guard
 
 
-def _guard(parent: int, mark: str, since: int) -> None:
+def _guard(parent: int, mark: str, since: int, grace_s: float) -> None:
     """Wait for the command's end, and end what it left behind."""
     # No signal of a terminal or of a process group reaches it.
     os.setsid()
@@ -247,7 +266,7 @@ def _guard(parent: int, mark: str, since: int) -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGUSR1, 0, 0, 0)
     while os.getppid() == parent:
         signal.sigwait({signal.SIGUSR1})
-    _end(mark, GRACE_S, lambda pid: True)
+    _end(mark, grace_s, lambda pid: True)
     _end_shared_connections(since)
     if terminal is not None:
         _show_cursor(terminal)

@@ -22,10 +22,13 @@ from pathlib import Path
 import pytest
 
 from gpufleet import stopping
+from gpufleet.cli.main import grace_s
 from tests.support.processes import await_ended, started_with
 
 ROOT = Path(__file__).resolve().parents[2]
-# Beyond the time in which interrupted processes may clean up, on a busy machine.
+# How long interrupted processes may clean up here: some of these wait until they are killed.
+GRACE_S = 1.5
+# Beyond that time, on a busy machine.
 LIMIT_S = 30
 HIDE, SHOW = b"\x1b[?25l", b"\x1b[?25h"
 # A stand-in that starts a worker in a session of its own, and reports that it runs. A shell's
@@ -38,6 +41,15 @@ touch {running}
 {last}
 """
 STUBBORN = 'trap "" INT TERM HUP'
+# A stand-in for pytest that takes a fixture down when it is interrupted.
+CLEANS_UP = """#!{python}
+import pathlib, signal, subprocess
+try:
+    pathlib.Path({running!r}).touch()
+    signal.pause()
+except KeyboardInterrupt:
+    subprocess.run(["sh", "-c", "sleep 0.5; touch {cleaned}"], check=True)
+"""
 INVENTORY = """
 gpu_hosts:
   hosts:
@@ -47,6 +59,8 @@ gpu_hosts:
 # The program's directory is that of the stand-ins.
 START = (
     "import sys; sys.executable = {python!r}; sys.argv[0] = 'gpufleet';"
+    " from gpufleet import stopping; guarded = stopping.guarded;"
+    " stopping.guarded = lambda command, grace_s: guarded(command, {grace_s});"
     " from gpufleet.__main__ import main; sys.exit(main())"
 )
 VERBS = {
@@ -79,10 +93,11 @@ class Site:
     def running(self) -> Path:
         return self.directory / "running"
 
-    def start(self, verb: str, **more: object) -> subprocess.Popen[bytes]:
+    def start(self, verb: str, grace_s: float = GRACE_S, **more: object) -> subprocess.Popen[bytes]:
         python = str(self.directory / "bin" / "python")
+        start = START.format(python=python, grace_s=grace_s)
         return subprocess.Popen(
-            [sys.executable, "-c", START.format(python=python), *VERBS[verb]],
+            [sys.executable, "-c", start, *VERBS[verb]],
             cwd=self.directory,
             env={**os.environ, "THIS_TEST": self.mark, "GPUFLEET_TEST_ROOT": str(ROOT)},
             start_new_session=True,
@@ -227,9 +242,33 @@ def test_a_child_that_begins_its_program_late_is_ended_too() -> None:
         assert child.wait(LIMIT_S) == -signal.SIGKILL
 
 
+@pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
+def test_what_cleans_up_is_not_interrupted(site: Site, number: signal.Signals) -> None:
+    cleaned = site.directory / "cleaned"
+    stand_in = site.directory / "bin" / "pytest"
+    stand_in.write_text(
+        CLEANS_UP.format(python=sys.executable, running=str(site.running), cleaned=cleaned)
+    )
+    process = site.start("test", grace_s=LIMIT_S)
+    site.await_running(process)
+    if number == signal.SIGINT:
+        # Ctrl-C at a terminal.
+        os.killpg(process.pid, number)
+    else:
+        process.send_signal(number)
+    process.communicate(timeout=LIMIT_S)
+    assert site.await_none() < LIMIT_S
+    assert cleaned.exists()
+
+
+def test_tests_have_time_to_remove_their_hosts() -> None:
+    assert grace_s(["test", "--hosts"]) >= 60
+    assert grace_s(["verify"]) == grace_s(["no-verb"]) == grace_s([]) == stopping.GRACE_S < 10
+
+
 def test_a_second_signal_ends_the_patience(tmp_path: Path) -> None:
     site = site_of(tmp_path, STUBBORN)
-    process = site.start("provision")
+    process = site.start("provision", grace_s=10 * LIMIT_S)
     site.await_running(process)
     begin = time.monotonic()
     # The same signal twice: of two that arrive together, Python handles the lower number first.
@@ -238,7 +277,7 @@ def test_a_second_signal_ends_the_patience(tmp_path: Path) -> None:
         time.sleep(0.1)
     assert process.wait(LIMIT_S) == 128 + signal.SIGTERM
     site.await_none()
-    assert time.monotonic() - begin < stopping.GRACE_S
+    assert time.monotonic() - begin < LIMIT_S
 
 
 def test_a_killed_process_group_leaves_no_process(site: Site) -> None:

@@ -18,7 +18,7 @@ from contextlib import suppress
 from typing import Any
 
 from gpufleet.errors import ConfigurationError
-from gpufleet.stopping import reason_of, status_of
+from gpufleet.stopping import GRACE_S, reason_of, status_of
 
 from .parser import Parser
 from .verbs import GROUPS, VERBS
@@ -80,6 +80,11 @@ def run(verb: str, args: list[str]) -> int:
 def what_now(verb: str) -> str:
     """What a person does after a verb was stopped."""
     return str(getattr(load(verb), "IF_STOPPED", "The same command continues what was started."))
+
+
+def grace_s(args: Sequence[str]) -> float:
+    """How long the processes of a command may clean up once it is stopped, in seconds."""
+    return VERBS[args[0]].grace_s if args and args[0] in VERBS else GRACE_S
 
 
 def load(verb: str) -> Any:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpufleet.stopping import GRACE_S
+
 
 @dataclass(frozen=True)
 class Verb:
     """A verb; its module in `cli` has the verb's name, with an underscore for a hyphen.
 
     `program`: a package of the checkout that has the whole command line of this verb.
+    `grace_s`: how long the processes of a stopped verb may clean up.
     """
 
     name: str
     summary: str
     program: str = ""
+    grace_s: float = GRACE_S
 
     @property
     def module(self) -> str:
@@ -49,7 +53,8 @@ GROUPS: dict[str, tuple[Verb, ...]] = {
     "Offline": (Verb("artifacts", "Mirror everything that the hosts of an inventory install"),),
     "Lab": (Verb("lab", "Manage throwaway hosts on this machine", "lab"),),
     "Developer": (
-        Verb("test", "Run the tests"),
+        # A test removes its lab hosts.
+        Verb("test", "Run the tests", grace_s=60),
         Verb("lint", "Run every linter"),
         Verb("docs", "Generate the reference documentation", "docs.generate"),
         Verb("build", "Build the wheel and the collection, with their bill of materials"),
