@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-from lab import archives, files, images, state
+from lab import archives, dead, files, images, state
 from lab.command import podman, run
 from lab.errors import LabError
 from lab.progress import Progress
@@ -31,9 +31,10 @@ STAND_IN_MAJOR = 203
 
 def listed(lab: Lab) -> list[Host]:
     """Every host of this lab that podman knows, running or not."""
-    found = json.loads(
-        podman("ps", "--all", "--filter", f"label={lab.label}", "--format", "json") or "[]"
-    )
+    dead.restore_namespaces()
+    # A container that somebody made of the lab's image has the image's label, and is no host.
+    filters = (f"--filter=label={label}" for label in (lab.label, HOST_LABEL))
+    found = json.loads(podman("ps", "--all", *filters, "--format", "json") or "[]")
     names = [entry["Names"][0] for entry in found]
     if not names:
         return []
@@ -47,7 +48,7 @@ def listed(lab: Lab) -> list[Host]:
                 address=next((net["IPAddress"] for net in networks.values()), ""),
                 suite=labels[SUITE_LABEL],
                 container=entry["Name"],
-                state=entry["State"]["Status"],
+                state=dead.STATE if dead.is_dead(entry) else entry["State"]["Status"],
             )
         )
     return sorted(hosts, key=lambda host: host_number(host.name))
@@ -101,6 +102,9 @@ def down(lab: Lab, progress: Progress) -> None:
         if shutil.which("podman"):
             with progress.step(f"Removing the lab {lab.instance!r}"):
                 _hang_up(lab)
+                for host in listed(lab):
+                    if host.state == dead.STATE:
+                        dead.settle(host.container)
                 _remove(lab, "ps", ["rm", "--force", "--volumes", "--time", "0"])
                 _remove(lab, "network ls", ["network", "rm", "--force"])
                 _remove(lab, "images", ["image", "rm", "--force"])
@@ -174,6 +178,8 @@ def _create(lab: Lab, name: str, suite: str, image: str, address: ipaddress.IPv4
 
 def _boot(lab: Lab, host: Host) -> None:
     """Wait until systemd has started everything, and let our key in."""
+    if host.state == dead.STATE:
+        dead.settle(host.container)
     if host.state != "running":
         podman("start", host.container)
     limit_s = BOOT_LIMIT_S * images.Recipe(host.suite).slower

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -14,8 +15,11 @@ import pytest
 from pip._internal.models.index import PyPI
 
 from lab.settings import Lab
+from tests.support.lab_fleet import instance
+from tests.support.moments import wait_until
 
 ROOT = Path(__file__).parents[2]
+LAB = instance("host")
 pytestmark = [
     pytest.mark.lab,
     pytest.mark.skipif(os.getuid() != 0, reason="lab hosts need root"),
@@ -30,7 +34,7 @@ def call(*words: str, stdin: str | None = None) -> subprocess.CompletedProcess[s
         text=True,
         check=False,
         cwd=ROOT,
-        env={**os.environ, "GPUFLEET_LAB": "labtest"},
+        env={**os.environ, "GPUFLEET_LAB": LAB},
     )
 
 
@@ -57,7 +61,7 @@ NOTHING = {"containers": "", "networks": "", "images": ""}
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[Lab]:
-    lab = Lab.from_environment({**os.environ, "GPUFLEET_LAB": "labtest"})
+    lab = Lab.from_environment({**os.environ, "GPUFLEET_LAB": LAB})
     try:
         done = call("up", "--hosts", "lab1")
         assert done.returncode == 0, done.stderr
@@ -86,7 +90,7 @@ def test_it_is_listed(running: Lab) -> None:
     ]
     assert found[0]["name"] == "lab1"
     assert found[0]["suite"] == "bookworm"
-    assert found[0]["container"] == "gpufleet-labtest-lab1"
+    assert found[0]["container"] == f"gpufleet-{LAB}-lab1"
     assert found[0]["state"] == "running"
 
 
@@ -175,6 +179,55 @@ def test_it_looks_like_a_server_of_its_own(running: Lab) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def end_suddenly(lab: Lab, *, all_of_it: bool) -> None:
+    """End a host's processes, its monitor first: podman takes the host for running.
+
+    `all_of_it`: its mounts and its network end as well, as where the machine stops.
+    """
+    inspect = ["podman", "container", "inspect", lab.container("lab1")]
+    (found,) = json.loads(subprocess.run(inspect, check=True, capture_output=True).stdout)
+    for pid in (found["State"]["ConmonPid"], found["State"]["Pid"]):
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda pid=pid: not Path(f"/proc/{pid}").exists())
+    if all_of_it:
+        bridge = ["podman", "network", "inspect", "--format", "{{.NetworkInterface}}", lab.network]
+        name = subprocess.run(bridge, check=True, capture_output=True, text=True).stdout.strip()
+        for words in (
+            ("umount", "--lazy", found["GraphDriver"]["Data"]["MergedDir"]),
+            (
+                "nsenter",
+                f"--net={found['NetworkSettings']['SandboxKey']}",
+                "ip",
+                "link",
+                "delete",
+                "eth0",
+            ),
+            ("ip", "link", "delete", name),
+            ("runc", "delete", "--force", found["Id"]),
+        ):
+            subprocess.run(words, check=True)
+    assert podman_says(lab) == "running"
+
+
+def podman_says(lab: Lab) -> str:
+    inspect = ["podman", "inspect", "--format", "{{.State.Status}}", lab.container("lab1")]
+    return subprocess.run(inspect, check=True, capture_output=True, text=True).stdout.strip()
+
+
+@pytest.mark.parametrize("all_of_it", [False, True], ids=["processes", "all of it"])
+def test_up_starts_a_dead_host(running: Lab, all_of_it: bool) -> None:
+    before = json.loads(call("list", "--json").stdout)
+    assert ssh(running, "sudo -n touch /var/lib/kept").returncode == 0
+    end_suddenly(running, all_of_it=all_of_it)
+    assert json.loads(call("list", "--json").stdout)[0]["state"] == "dead"
+    done = call("exec", "lab1", "--", "true")
+    assert f"lab1 does not run in the lab {LAB!r}" in done.stderr
+    done = call("up", "--hosts", "lab1")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(call("list", "--json").stdout) == before
+    assert ssh(running, "ls /var/lib/kept").returncode == 0
+
+
 def test_a_reboot_is_a_new_boot_at_the_same_address(running: Lab) -> None:
     before = json.loads(call("list", "--json").stdout)
     boot = ssh(running, "cat /proc/sys/kernel/random/boot_id").stdout
@@ -203,6 +256,14 @@ def test_up_starts_a_host_that_was_stopped(running: Lab) -> None:
     done = call("up", "--hosts", "lab1")
     assert done.returncode == 0, done.stderr
     assert json.loads(call("list", "--json").stdout) == before
+    assert ssh(running, "true").returncode == 0
+
+
+def test_a_dead_host_leaves_its_address_to_the_next(running: Lab) -> None:
+    end_suddenly(running, all_of_it=True)
+    for words in (("down",), ("up", "--hosts", "lab1")):
+        done = call(*words)
+        assert done.returncode == 0, done.stderr
     assert ssh(running, "true").returncode == 0
 
 

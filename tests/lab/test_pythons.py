@@ -12,6 +12,7 @@ from lab import pythons
 from lab.errors import LabError
 from tests.support.elf_file import runpath
 from tests.support.lab_command import call
+from tests.support.lab_fleet import instance
 
 OLD = "3.6"
 
@@ -87,7 +88,7 @@ def own_python() -> bool:
 
 @pytest.fixture
 def own_lab(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("GPUFLEET_LAB", "labtest-python")
+    monkeypatch.setenv("GPUFLEET_LAB", instance("python"))
     yield
     call("down")
 
@@ -115,6 +116,6 @@ def test_it_works_on_a_host_and_is_left_alone_then(own_lab: None) -> None:
 
 @pytest.mark.skipif(os.getuid() != 0, reason="all others are told first that root is needed")
 def test_a_python_that_is_missing_is_reported_before_anything_is_started() -> None:
-    done = call("up", "--python", "3.99", GPUFLEET_LAB="labtest-none")
+    done = call("up", "--python", "3.99", GPUFLEET_LAB=instance("none"))
     assert done.returncode == 1
     assert done.stderr.startswith("error: Python 3.99 is not on this machine")

@@ -149,13 +149,17 @@ def lab(fleet: Fleet, *words: str) -> None:
     fleet.run(ROOT / ".venv" / "bin" / "python", "-m", "lab", *words)
 
 
+def instance(name: str) -> str:
+    """The name of a lab of tests. The same tests may run in another checkout at the same time."""
+    checkout = hashlib.sha256(str(ROOT).encode()).hexdigest()[:4]
+    # A lab's name has 20 letters at most.
+    return f"test-{checkout}-{name}"[:20]
+
+
 @contextmanager
 def fresh(name: str) -> Iterator[Fleet]:
     """A lab with nothing in it before and after, whatever becomes of it meanwhile."""
-    # The checkout is part of the name: the same tests may run in another one at the same time.
-    checkout = hashlib.sha256(str(ROOT).encode()).hexdigest()[:4]
-    # A lab's name has 20 letters at most.
-    made = Fleet(f"test-{checkout}-{name}"[:20])
+    made = Fleet(instance(name))
     lab(made, "down")
     try:
         yield made
