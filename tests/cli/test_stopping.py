@@ -99,7 +99,12 @@ class Site:
         return subprocess.Popen(
             [sys.executable, "-c", start, *VERBS[verb]],
             cwd=self.directory,
-            env={**os.environ, "THIS_TEST": self.mark, "GPUFLEET_TEST_ROOT": str(ROOT)},
+            env={
+                **os.environ,
+                **{"THIS_TEST": self.mark, "GPUFLEET_TEST_ROOT": str(ROOT)},
+                # A killed command leaves its temporary files.
+                "TMPDIR": str(self.directory),
+            },
             start_new_session=True,
             **{
                 "stdin": subprocess.DEVNULL,

@@ -18,6 +18,7 @@ from .developer import BIN, require_checkout
 from .parser import Parser
 from .system_packages import ALERTS, BROWSER, COMPILER, LAB, VM, require
 
+IF_STOPPED = "What its tests have made on this machine is removed."
 # The tests of one file share hosts and depend on each other; those of two files do not.
 PARALLEL = ("--numprocesses=2", "--dist=loadfile", "--no-loadscope-reorder")
 
