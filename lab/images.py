@@ -20,7 +20,7 @@ import yaml
 
 from gpufleet.catalog.facts import DATA
 from lab import driver_repository, emulation, machine, mirror
-from lab.command import mmdebstrap, podman
+from lab.command import mmdebstrap, podman, run
 from lab.errors import LabError
 from lab.files import lock, move, scratch, write
 from lab.progress import Progress
@@ -182,4 +182,10 @@ def give(lab: Lab, recipe: Recipe, path: Path, progress: Progress) -> None:
         options = [f"--change={change}" for change in changes]
         if recipe.arch:
             options.append(f"--arch={recipe.arch}")
-        podman("import", "--quiet", *options, path, lab.image(recipe.suite), timeout=600)
+        # podman's copy of the tarball is as large, and stays where podman is killed.
+        with scratch(lab.cache, f"lab-{lab.instance}") as work:
+            run(
+                *("podman", "import", "--quiet", *options, str(path), lab.image(recipe.suite)),
+                timeout=600,
+                extra={"TMPDIR": str(work)},
+            )
