@@ -102,12 +102,15 @@ def frozen(fleet: Fleet, tmp_path: Path) -> Iterator[None]:
             f"mkdir -p /srv/frozen; mknod /dev/frozen b 7 {number};"
             " mount /dev/frozen /srv/frozen; rm /dev/frozen",
         )
+    finally:
+        # A mounted one is freed when the host unmounts it, or is removed.
+        fleet.run("losetup", "--detach", device)
+    try:
         fleet.on("lab1", FREEZE)
         yield
     finally:
         fleet.on("lab1", "fsfreeze --unfreeze /srv/frozen", None)
         fleet.on("lab1", "timeout 20 sh -c 'until umount /srv/frozen; do sleep 0.2; done'", None)
-        fleet.run("losetup", "--detach", device, status=None)
 
 
 def serve(handle: Callable[[socket.socket], None]) -> tuple[socket.socket, int]:
