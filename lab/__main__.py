@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from rich.filesize import decimal
 
-from lab import artifacts, hosts, many, pythons, toolkit_repository
+from lab import artifacts, hosts, many, pythons, runs, toolkit_repository
 from lab.command import environment, missing
 from lab.errors import LabError
 from lab.progress import Progress
@@ -31,9 +31,18 @@ class Parser(argparse.ArgumentParser):
         self.exit(EXIT_USAGE, f"error: {message}\n")
 
 
+COLUMNS = ("NAME", "ADDRESS", "SUITE", "STATE", "CONTAINER")
+
+
+def cells(host: Host) -> tuple[str, ...]:
+    return (host.name, host.address, host.suite, host.state, host.container)
+
+
 def table(rows: list[Host]) -> str:
-    lines = [("NAME", "ADDRESS", "SUITE", "STATE", "CONTAINER")]
-    lines += [(row.name, row.address, row.suite, row.state, row.container) for row in rows]
+    return aligned([COLUMNS, *map(cells, rows)])
+
+
+def aligned(lines: list[tuple[str, ...]]) -> str:
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
@@ -70,6 +79,8 @@ def down(lab: Lab, arguments: argparse.Namespace) -> int:
 
 def show(lab: Lab, arguments: argparse.Namespace) -> int:
     need_root()
+    if arguments.all:
+        return show_all(arguments)
     found = hosts.listed(lab)
     if arguments.json:
         login = {"user": USER, "key": str(lab.key)}
@@ -78,6 +89,24 @@ def show(lab: Lab, arguments: argparse.Namespace) -> int:
         print(table(found))
     else:
         print(f"The lab {lab.instance!r} has no hosts. `python -m lab up` starts two.")
+    return 0
+
+
+def show_all(arguments: argparse.Namespace) -> int:
+    found = [(lab, host, runs.has_ended(lab.run)) for lab, host in hosts.all_hosts()]
+    if arguments.json:
+        rows = [
+            {"lab": lab.instance, **asdict(host), "run": lab.run, "run_has_ended": ended}
+            for lab, host, ended in found
+        ]
+        print(json.dumps(rows, indent=2))
+        return 0
+    lines: list[tuple[str, ...]] = [("LAB", *COLUMNS, "MADE BY")]
+    for lab, host, ended in found:
+        process = lab.run.partition(":")[0]
+        tests = "left by a run that has ended" if ended else f"tests of process {process}"
+        lines.append((lab.instance, *cells(host), tests if lab.run else "a person"))
+    print(aligned(lines))
     return 0
 
 
@@ -161,6 +190,12 @@ def parser() -> argparse.ArgumentParser:
     )
     verb("down", down, "remove this lab's hosts, network, keys and images")
     made = verb("list", show, "show this lab's hosts")
+    made.add_argument(
+        "--all",
+        action="store_true",
+        help="show the hosts of all labs on this machine, and whether tests made them; `up` removes"
+        " those that are left by a test run that has ended",
+    )
     made.add_argument("--json", action="store_true", help="one JSON list on standard output")
     made = verb("exec", execute, "run a command on a host as root")
     made.add_argument("name", metavar="NAME")

@@ -12,11 +12,20 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-from lab import archives, dead, files, images, state
+from lab import archives, dead, files, images, runs, state
 from lab.command import podman, run
 from lab.errors import LabError
 from lab.progress import Progress
-from lab.settings import HOST_LABEL, SUITE_LABEL, USER, Lab, host_number
+from lab.settings import (
+    CACHE_LABEL,
+    HOST_LABEL,
+    LABEL,
+    RUN_LABEL,
+    SUITE_LABEL,
+    USER,
+    Lab,
+    host_number,
+)
 from lab.state import Host
 
 INIT = Path(__file__).parent / "host" / "init.sh"
@@ -54,9 +63,26 @@ def listed(lab: Lab) -> list[Host]:
     return sorted(hosts, key=lambda host: host_number(host.name))
 
 
+def labs() -> list[Lab]:
+    """Every lab on this machine. The network is the first thing of a lab, and the last."""
+    found = podman("network", "ls", "--filter", f"label={LABEL}", "--format", "json")
+    networks = [network["labels"] for network in json.loads(found or "[]")]
+    return [
+        Lab(labels[LABEL], Path(labels.get(CACHE_LABEL, "")), run=labels.get(RUN_LABEL, ""))
+        for labels in networks
+    ]
+
+
+def all_hosts() -> list[tuple[Lab, Host]]:
+    """The hosts of every lab, and one without a name for a lab that has none."""
+    none = Host("", "", "", "", "no hosts")
+    return [(lab, host) for lab in labs() for host in listed(lab) or [none]]
+
+
 def up(lab: Lab, names: list[str], suite: str, progress: Progress) -> list[Host]:
     """Have these hosts running and answering; hosts that are there already are left alone."""
     numbers = {name: host_number(name) for name in names}
+    sweep(lab, progress)
     with files.lock(lab.locks, f"lab-{lab.instance}", progress.say):
         present = {host.name: host for host in listed(lab)}
         for name in numbers.keys() & present.keys():
@@ -66,17 +92,18 @@ def up(lab: Lab, names: list[str], suite: str, progress: Progress) -> list[Host]
                     f"Choose another name, or run `python -m lab down` first (or --suite"
                     f" {present[name].suite}).",
                 )
-        lab.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lab.sockets.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _make_key(lab)
         if absent := [name for name in names if name not in present]:
-            image = images.ensure(lab, suite, progress)
+            # Made first, and removed last: whatever is left of a lab is found by its network.
             network = _network(lab)
+            image = images.ensure(lab, suite, progress)
             with progress.step(f"Starting {', '.join(absent)}"):
                 _each(
                     lambda name: _create(lab, name, suite, image, network[numbers[name] + 10]),
                     absent,
                 )
+        lab.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lab.sockets.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _make_key(lab)
         # What was up before is left alone, also if somebody broke it on purpose since.
         settled = {
             host.name
@@ -99,18 +126,39 @@ def up(lab: Lab, names: list[str], suite: str, progress: Progress) -> list[Host]
 def down(lab: Lab, progress: Progress) -> None:
     """Leave nothing of this lab but what can be used again: built images and artifacts."""
     with files.lock(lab.locks, f"lab-{lab.instance}", progress.say):
-        if shutil.which("podman"):
-            with progress.step(f"Removing the lab {lab.instance!r}"):
-                _hang_up(lab)
-                for host in listed(lab):
-                    if host.state == dead.STATE:
-                        dead.settle(host.container)
-                _remove(lab, "ps", ["rm", "--force", "--volumes", "--time", "0"])
-                _remove(lab, "network ls", ["network", "rm", "--force"])
-                _remove(lab, "images", ["image", "rm", "--force"])
+        remove(lab, progress)
+        files.clear_scratch(lab.cache, lab.locks)
+
+
+def remove(lab: Lab, progress: Progress) -> None:
+    """Remove what podman has of a lab, and its files; the caller holds the lab's lock."""
+    with progress.step(f"Removing the lab {lab.instance!r}"):
+        _hang_up(lab)
         for place in (lab.sockets, lab.directory):
             shutil.rmtree(place, ignore_errors=True)
-        files.clear_scratch(lab.cache, lab.locks)
+        if shutil.which("podman"):
+            for host in listed(lab):
+                if host.state == dead.STATE:
+                    dead.settle(host.container)
+            _remove(lab, "ps", ["rm", "--force", "--volumes", "--time", "0"])
+            _remove(lab, "images", ["image", "rm", "--force"])
+            _remove(lab, "network ls", ["network", "rm", "--force"])
+
+
+def sweep(own: Lab, progress: Progress) -> None:
+    """Remove the labs of test runs that have ended, and say which could not be removed."""
+    files.clear_scratch(own.cache, own.locks)
+    for lab in labs():
+        if not runs.has_ended(lab.run):
+            continue
+        try:
+            with files.lock(lab.locks, f"lab-{lab.instance}", progress.say):
+                # Another run may have removed it meanwhile, and made its own.
+                if lab in labs():
+                    progress.say(f"The lab {lab.instance!r} is left by tests that have ended.")
+                    remove(lab, progress)
+        except LabError as error:
+            progress.say(f"It could not be removed: {error.message}\n{error.remedy}")
 
 
 def command(lab: Lab, name: str, words: list[str], interactive: bool) -> list[str]:
@@ -143,7 +191,7 @@ def _make_key(lab: Lab) -> None:
 def _network(lab: Lab) -> ipaddress.IPv4Network:
     """The lab's own network; podman chooses a range that this machine does not use."""
     if run("podman", "network", "exists", lab.network, check=False).returncode != 0:
-        podman("network", "create", "--label", lab.label, lab.network)
+        podman("network", "create", *lab.labels, lab.network)
     found = json.loads(podman("network", "inspect", lab.network))
     return ipaddress.IPv4Network(found[0]["subnets"][0]["subnet"])
 
@@ -154,7 +202,7 @@ def _create(lab: Lab, name: str, suite: str, image: str, address: ipaddress.IPv4
         "--detach",
         f"--name={lab.container(name)}",
         f"--hostname={name}",
-        f"--label={lab.label}",
+        *lab.labels,
         f"--label={HOST_LABEL}={name}",
         f"--label={SUITE_LABEL}={suite}",
         f"--network={lab.network}",

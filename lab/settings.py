@@ -14,6 +14,10 @@ LABEL = "gpufleet.lab"
 HOST_LABEL = "gpufleet.host"
 SUITE_LABEL = "gpufleet.suite"
 RECIPE_LABEL = "gpufleet.recipe"
+# Where the lab's files are, and the test run that it belongs to: see runs.py.
+CACHE_LABEL = "gpufleet.cache"
+RUN_LABEL = "gpufleet.run"
+RUN = "GPUFLEET_LAB_RUN"
 
 # Names become container, network and host names, so both are held to what a host name may be.
 # The lengths leave room in a socket's path, which the kernel limits to 107 bytes.
@@ -50,6 +54,8 @@ class Lab:
     instance: str
     cache: Path
     libraries: str = "slim"
+    # The test run that what is made now belongs to; empty: it is a person's.
+    run: str = ""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Lab:
@@ -65,7 +71,7 @@ class Lab:
             raise LabError(
                 f"GPUFLEET_LAB_LIBRARIES={libraries!r} is unknown", "Set it to slim or whole."
             )
-        return cls(instance, cache_root(environment), libraries)
+        return cls(instance, cache_root(environment), libraries, environment.get(RUN, ""))
 
     @property
     def directory(self) -> Path:
@@ -106,7 +112,15 @@ class Lab:
 
     @property
     def label(self) -> str:
+        """The label that finds everything of this lab."""
         return f"{LABEL}={self.instance}"
+
+    @property
+    def labels(self) -> list[str]:
+        """The options of podman that label what it makes."""
+        found = [self.label, f"{CACHE_LABEL}={self.cache}"]
+        found += [f"{RUN_LABEL}={self.run}"] if self.run else []
+        return [f"--label={label}" for label in found]
 
     @property
     def network(self) -> str:
