@@ -20,6 +20,7 @@ from tests.support.durations import Durations, longest_first
 from tests.support.healthy_host import plan, snapshot
 from tests.support.lab_fleet import fleet
 from tests.support.lab_mirror import mirror
+from tests.support.lab_run import LabRun
 from tests.support.receivers import changes, configured, listener, post
 
 # Before any of our modules is imported by the collection's name.
@@ -44,12 +45,13 @@ SLOWER = ("lab", "slow")
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Record durations and measure the machine, where tests run and are not in a worker."""
+    """Record durations, name the run, measure the machine: once, not in each worker."""
     if hasattr(config, "testmon_data"):
         config.pluginmanager.register(Changed(config))
     if hasattr(config, "workerinput") or config.option.collectonly:
         return
     config.pluginmanager.register(Durations())
+    config.pluginmanager.register(LabRun())
     if getattr(config.option, "numprocesses", None):
         machine.measure()
 
