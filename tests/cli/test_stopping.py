@@ -23,13 +23,14 @@ import pytest
 
 from gpufleet import stopping
 from gpufleet.cli.main import grace_s
+from tests.support.machine import deadline
 from tests.support.processes import await_ended, started_with
 
 ROOT = Path(__file__).resolve().parents[2]
 # How long interrupted processes may clean up here: some of these wait until they are killed.
 GRACE_S = 1.5
 # Beyond that time, on a busy machine.
-LIMIT_S = 30
+LIMIT_S = deadline(30)
 HIDE, SHOW = b"\x1b[?25l", b"\x1b[?25h"
 # A stand-in that starts a worker in a session of its own, and reports that it runs. A shell's
 # background processes ignore SIGINT unless `env` says otherwise.
@@ -120,10 +121,10 @@ class Site:
         return started_with(f"THIS_TEST={self.mark}")
 
     def await_running(self, process: subprocess.Popen[bytes]) -> None:
-        deadline = time.monotonic() + 60
+        ends = time.monotonic() + deadline(60)
         while not self.running.exists():
             assert process.poll() is None, process.communicate()[0]
-            assert time.monotonic() < deadline
+            assert time.monotonic() < ends
             time.sleep(0.02)
 
     def await_none(self) -> float:
@@ -173,11 +174,13 @@ def stopped(site: Site, process: subprocess.Popen[bytes], number: signal.Signals
 @pytest.mark.parametrize(
     ("verb", "number"),
     [
-        # Each verb with two signals, each signal with four verbs; the others are slow tests.
+        # Each verb with two signals, each signal with four verbs; the others are slow tests. A
+        # provisioning is enough for a try.
         pytest.param(
             *(verb, number),
             id=f"{verb}-{number.name}",
-            marks=[pytest.mark.slow] * ((row + column) % 2),
+            marks=[pytest.mark.slow] * ((row + column) % 2)
+            + [pytest.mark.costly] * (verb != "provision"),
         )
         for row, verb in enumerate(VERBS)
         for column, number in enumerate(SIGNALS)
@@ -216,6 +219,7 @@ def test_a_verb_that_is_stopped_at_any_moment_leaves_no_process(
     assert process.returncode in {5, 128 + number, -number, 1}, output
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=lambda it: it.name)
 def test_what_ignores_signals_is_killed(tmp_path: Path, number: signal.Signals) -> None:
     site = site_of(tmp_path, STUBBORN)
@@ -293,7 +297,14 @@ def test_a_killed_process_group_leaves_no_process(site: Site) -> None:
     site.await_none()
 
 
-@pytest.mark.parametrize("end", [*SIGNALS, "closed"], ids=str)
+@pytest.mark.parametrize(
+    "end",
+    [
+        SIGNALS[0],
+        *(pytest.param(end, marks=pytest.mark.costly) for end in (*SIGNALS[1:], "closed")),
+    ],
+    ids=str,
+)
 def test_the_terminal_has_its_cursor_again(site: Site, end: signal.Signals | str) -> None:
     terminal, theirs = pty.openpty()
     process = site.start("verify", stdin=theirs, stdout=theirs, stderr=theirs)
@@ -333,6 +344,7 @@ def test_a_finished_command_keeps_what_is_meant_to_stay(site: Site, tmp_path: Pa
     assert len(site.left()) == 1
 
 
+@pytest.mark.costly
 def test_who_ignores_the_end_of_a_terminal_is_not_stopped_by_it(site: Site) -> None:
     process = site.start(
         "provision",
