@@ -422,6 +422,7 @@ def test_another_package_is_refused(data: Data, served: Index) -> None:
 # -- the command -----------------------------------------------------------------------------------
 
 
+@pytest.mark.costly
 def test_add_prints_the_difference_and_writes_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -31,6 +31,7 @@ def recorded(tmp_path: Path, index: Index, monkeypatch: pytest.MonkeyPatch) -> P
     return tmp_path / "measured" / "tensorflow.yml"
 
 
+@pytest.mark.costly
 def test_check_reports_and_records_a_wheel_that_contradicts(
     tmp_path: Path, index: Index, recorded: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -45,6 +46,7 @@ def test_check_reports_and_records_a_wheel_that_contradicts(
     assert "# TensorFlow's wheels, as measured" in recorded.read_text()
 
 
+@pytest.mark.costly
 def test_check_records_a_release_that_is_not_on_the_index(
     tmp_path: Path, index: Index, recorded: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -55,6 +57,7 @@ def test_check_records_a_release_that_is_not_on_the_index(
     assert recorded.exists()
 
 
+@pytest.mark.costly
 def test_check_reports_an_unreadable_wheel_and_records_nothing(
     index: Index, recorded: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -64,6 +67,7 @@ def test_check_reports_an_unreadable_wheel_and_records_nothing(
     assert not recorded.exists()
 
 
+@pytest.mark.costly
 def test_check_reads_the_cuda_of_jax_in_its_plugin(
     tmp_path: Path, index: Index, recorded: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

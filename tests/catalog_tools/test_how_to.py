@@ -15,6 +15,8 @@ import pytest
 
 from tests.support import published
 
+pytestmark = pytest.mark.costly
+
 ROOT = Path(__file__).parents[2]
 GUIDE = "docs/how-to/add-a-cuda-version.md"
 TOOLKIT, CUDNN = "13.99.0", "9.99.0.1"

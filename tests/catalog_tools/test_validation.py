@@ -84,6 +84,7 @@ def test_a_fault_names_file_row_and_key(tmp_path: Path, name: str) -> None:
     assert re.search(expected, faults[0]), faults
 
 
+@pytest.mark.costly
 def test_rows_in_another_order_are_reported_and_sorted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

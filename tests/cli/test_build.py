@@ -49,6 +49,7 @@ def test_a_build_writes_wheel_collection_bill_of_materials_and_checksums(built: 
     }
 
 
+@pytest.mark.costly
 def test_a_second_build_writes_the_same_wheel_and_bill_of_materials(
     built: Path, tmp_path: Path
 ) -> None:
@@ -96,6 +97,7 @@ def test_the_collection_gets_the_addresses_of_the_package(
     }
 
 
+@pytest.mark.costly
 def test_a_builder_that_fails_is_named_and_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -69,6 +69,7 @@ def installed(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Installe
     return Installed(tmp_path_factory.mktemp("installed"), wheel)
 
 
+@pytest.mark.costly
 def test_the_wheel_carries_the_collection_without_links(installed: Installed) -> None:
     for part in (
         "playbooks/site.yml",

@@ -18,6 +18,8 @@ from tests.support.commission_site import ALL, Site
 from tests.support.healthy_host import data
 from tests.support.recorded_hosts import BURN_IN, READ, slow_card, wrong_sample
 
+pytestmark = pytest.mark.costly
+
 WHOLE = ["read", "full", "full", "deep", "burn-in", "full"]
 
 

@@ -67,6 +67,7 @@ def hosts(inventory: Path, limit: str | None = None) -> list[str]:
     return [host.name for host in inventory_hosts(HostSelector([str(inventory)], limit))]
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("count", [1000, 997, 751])
 def test_slices_are_all_hosts_and_each_once(tmp_path: Path, count: int) -> None:
     inventory = tmp_path / "hosts.yml"

@@ -250,6 +250,7 @@ def test_the_dashboard_shows_every_metric() -> None:
     assert len({panel["id"] for panel in panels}) == len(panels)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     "words", [["check", "rules", "alerts.yml"], ["test", "rules", "alerts_test.yml"]]
 )

@@ -51,6 +51,7 @@ def test_a_night_without_a_change_is_quiet_and_the_first_one_is_not(
     assert "first night" in notifications.nightly_message(first, LINK).subject
 
 
+@pytest.mark.costly
 def test_a_path_of_megabytes_leaves_a_message_that_servers_accept(changes: dict[str, Any]) -> None:
     long = "/opt/" + "x" * 6_000_000
     changes["changes"] = [

@@ -20,6 +20,8 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.recreation import (  
     Recreation,
 )
 
+pytestmark = pytest.mark.costly
+
 
 def step(bench: Bench, repair: str, **more: Any) -> dict[str, Any]:
     """A step of the stack's repair; it must succeed, and a run without one has nothing to do."""

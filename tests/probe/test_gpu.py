@@ -458,6 +458,7 @@ def test_nvml_says_how_several_gpus_compute_confidentially(
     assert confidential_computing(nvml) == {"confidential": confidential, "multi_gpu_mode": mode}
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("minor", [6, 8, 13])
 def test_old_and_new_pythons_read_the_same(host: GpuHost, minor: int) -> None:
     host.log(XID)

@@ -39,6 +39,7 @@ def own_forms() -> dict[str, Any]:
     return {}
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("user", ["as-it-is", "nobody"])
 @pytest.mark.parametrize("minor", range(6, 15))
 def test_every_python_says_the_same_on_standard_input(

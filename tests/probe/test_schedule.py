@@ -182,6 +182,7 @@ def test_device_files_are_listed_after_cuda_has_created_them(
     assert "/dev/nvidia1" in probe_tree(host.root)["gpus"]["nodes"]
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     "place",
     ["usr/local/nvidia/lib64", "run/nvidia/driver/usr/lib/x86_64-linux-gnu", "usr/lib/wsl/lib"],

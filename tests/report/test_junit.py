@@ -39,6 +39,7 @@ def cases(path: Path) -> tuple[dict[str, str | None], list[Case]]:
     return {name: suite.get(name) for name in names}, found
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("broken", [False, True])
 def test_it_equals_the_xml_of_pytest(tmp_path: Path, snapshot: Document, broken: bool) -> None:
     if broken:

@@ -36,6 +36,7 @@ def test_it_is_written_for_python_3_6() -> None:
         ast.parse(text, feature_version=(3, 6))
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("minor", [6, 8, 13])
 def test_it_runs_on_old_and_new_pythons(libraries: tuple[Path, Path], minor: int) -> None:
     found = run(libraries, gpus=1, python=interpreter(minor))
