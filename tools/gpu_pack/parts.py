@@ -40,6 +40,8 @@ def split(directory: Path, pack: Path, kept: Path, chunk: int = CHUNK) -> dict[s
     for (path, _), part in zip(chunks, made, strict=True):
         names[path].append(part.name)
     parts = {part.name: described(part) for part in made}
+    for old in {*kept.iterdir()} - {*made}:
+        old.unlink()
     manifest = {
         "chunk": chunk,
         "parts": parts,
