@@ -260,8 +260,16 @@ def test_lab_bench_and_docs_hand_on_everything(commands: list[list[str]]) -> Non
 @pytest.mark.parametrize(
     ("args", "markers", "left_out"),
     [
-        ([], "not slow and not exhaustive and (not lab or newcomer)", "--all runs every test"),
-        (["--hosts"], "(lab or exhaustive) and not slow and not newcomer", "(./gpufleet test)"),
+        (
+            [],
+            "not slow and not exhaustive and not costly and (not lab or newcomer)",
+            "--all runs every test",
+        ),
+        (
+            ["--hosts"],
+            "(lab or exhaustive or costly) and not slow and not newcomer",
+            "(./gpufleet test)",
+        ),
         (["--all"], None, None),
     ],
 )

@@ -31,6 +31,8 @@ def interpreter_judged_once() -> Iterator[None]:
     own, judged, tree = (sys.prefix, sys.base_prefix), set[str](), Judgement.tree
 
     def once(self: Judgement, top: str) -> None:
+        # A `home` in pyvenv.cfg is named with a second slash before it.
+        top = f"/{top.lstrip('/')}"
         if top in judged:
             return
         tree(self, top)

@@ -29,7 +29,8 @@ def hasten(monotonic, sleep):
     time.sleep = lambda seconds: sleep(seconds / {SPEED} if seconds >= 1 else seconds)
 
 hasten(time.monotonic, time.sleep)
-copies.LENGTH, copies.PART, copies.PAIR_LENGTH = 32 << 20, 2 << 20, 2 << 20
+# 256 blocks of this are copied within the memory.
+copies.MIB, copies.PART, copies.PAIR_LENGTH = 1 << 17, 2 << 20, 2 << 20
 host_copies.LENGTH, memory.BLOCK, disk.MOST_BLOCKS = 4 << 20, {BLOCK_MIB} << 20, 2
 
 main()

@@ -292,7 +292,7 @@ def test_the_archive_is_reproducible_and_judges(tmp_path: Path, plan: Document) 
 
 def test_a_hanging_probe_is_abandoned(plan: Document, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pull, "GRACE_S", -60)
-    document, _ = pull.probe_and_judge(plan, {"deadline_s": deadline(60)})
+    document, _ = pull.probe_and_judge(plan, {"deadline_s": 60})
     assert document["snapshot"] is None
     assert document["result"]["verdict"] == "UNREACHABLE"
     assert "gave no answer within 0 s" in document["result"]["checks"][0]["cause"]

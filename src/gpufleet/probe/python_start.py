@@ -43,7 +43,7 @@ def interpreter_code(python, site=True):
     more, others = pyvenv_settings(real)
     starts = [os.path.dirname(real)] if is_program(real) and "home" not in (more or {}) else []
     for base in (settings or {}).get("home", []) + (more or {}).get("home", []):
-        start = os.path.abspath(os.path.join("/", base))
+        start = os.path.abspath("/" + base)
         starts += [start, os.path.dirname(walk(start + "/" + os.path.basename(python))[1])]
     starts = list(dict.fromkeys(starts))
     found = [python, CACHE, *files, *others, *path_files(python, starts)]

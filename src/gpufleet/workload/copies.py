@@ -13,7 +13,7 @@ from .runtime import MIB, Runtime, address_of
 from .timing import best_rate
 
 # A large block is written and compared in parts, of which each begins elsewhere in the sample.
-LENGTH, PART, SHIFT = 256 * MIB, 16 * MIB, 64
+PART, SHIFT = 16 * MIB, 64
 # So many copies between two GPUs are queued at once: one of NVLink takes little longer than the
 # processor takes to start it and to notice its end.
 PAIR_LENGTH, SERIES = 16 * MIB, 8
@@ -27,7 +27,7 @@ def copy_on_device(options, report):
     entries = new_entries(options, gib_s=None, filled_mib=None, unfilled=None)
     report(bandwidth=entries)
     runtime, blas = Runtime(options.toolkit), Blas(options.toolkit)
-    length, made = LENGTH, Patterns()
+    length, made = 256 * MIB, Patterns()
     sample = bytearray(os.urandom(PART + SHIFT * (length // PART)))
     parts = [(at * PART, at * SHIFT) for at in range(length // PART)]
 
