@@ -15,7 +15,7 @@ import pytest
 from tests.support.moments import wait_until
 from tools.gpu_pack import build, parts, run
 
-CHUNK = 64 * 1024
+LIMIT, SPARE = 66 * 1024, 2 * 1024
 
 
 @pytest.fixture
@@ -37,24 +37,26 @@ def contents(directory: Path) -> dict[str, bytes]:
 
 
 def test_what_is_split_is_joined_again(site: Path, tmp_path: Path) -> None:
-    manifest = parts.split(site, tmp_path / "pack", tmp_path / "kept", CHUNK)
+    manifest = parts.split(site, tmp_path / "pack", tmp_path / "kept", LIMIT, SPARE)
     assert len(manifest["parts"]) > 3
     parts.join(tmp_path / "pack", tmp_path / "joined")
     assert contents(tmp_path / "joined") == contents(site)
+    for folder in (tmp_path / "pack").glob("[0-9]*"):
+        assert sum(path.stat().st_size for path in folder.iterdir()) <= LIMIT
 
 
 def test_parts_of_an_earlier_call_are_used_again(site: Path, tmp_path: Path) -> None:
-    parts.split(site, tmp_path / "first", tmp_path / "kept", CHUNK)
+    parts.split(site, tmp_path / "first", tmp_path / "kept", LIMIT, SPARE)
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "kept").iterdir()}
     (site / "zz-last").write_text("new")
-    parts.split(site, tmp_path / "second", tmp_path / "kept", CHUNK)
+    parts.split(site, tmp_path / "second", tmp_path / "kept", LIMIT, SPARE)
     after = {path: path.stat().st_mtime_ns for path in (tmp_path / "kept").iterdir()}
     assert before.items() <= after.items()
     assert len(after) == len(before) + 1
 
 
 def test_missing_and_damaged_parts_are_named_until_they_arrive(site: Path, tmp_path: Path) -> None:
-    parts.split(site, tmp_path / "pack", tmp_path / "kept", CHUNK)
+    parts.split(site, tmp_path / "pack", tmp_path / "kept", LIMIT, SPARE)
     first, second, *_ = sorted((tmp_path / "pack").rglob("*.xz"))
     kept = shutil.move(first, tmp_path / first.name)
     whole = second.read_bytes()

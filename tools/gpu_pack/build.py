@@ -110,20 +110,21 @@ def fetch_control(site: Path) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Make the pack for a machine with a GPU.")
-    parser.parse_args()
+    parser.add_argument("--round", type=int, default=60, metavar="MIB", help="per directory")
+    limit = parser.parse_args().round
     pack = Pack("lab", cache_root(os.environ))
     site, target = pack.directory / "site", pack.directory / "pack"
     fetch_site(pack, site)
     shutil.rmtree(target, ignore_errors=True)
     shutil.rmtree(site / "mirror/.gpufleet")  # what was checked here says nothing there
-    manifest = parts.split(site, target, pack.directory / "parts")
+    manifest = parts.split(site, target, pack.directory / "parts", limit * parts.MIB)
     for name in ("__init__.py", "gpu_pack/__init__.py", "gpu_pack/parts.py", "gpu_pack/run.py"):
         place = target / "tools" / name
         place.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(HERE.parent / name, place)
     total = sum(part["size_bytes"] for part in manifest["parts"].values())
     folders = len(list(target.glob("[0-9]*")))
-    print(f"{target}: {total / parts.MIB:.0f} MiB in {folders} directories of at most 60 MiB")
+    print(f"{target}: {total / parts.MIB:.0f} MiB in {folders} directories of at most {limit} MiB")
     return 0
 
 

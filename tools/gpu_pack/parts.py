@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 MIB = 1 << 20
-CHUNK = 59 * MIB
-# What can be carried at a time; a chunk that cannot be compressed fits too.
+# What can be carried at a time, and a chunk that fits also if it cannot be compressed.
 ROUND = 60 * MIB
+SPARE = MIB
 MANIFEST = "manifest.json"
 # A chunk that a fast trial makes hardly smaller is not compressed any harder.
 TRIAL, WORTH_IT, FAST, HARD = 4 * MIB, 0.97, 0, 6
@@ -29,8 +29,11 @@ class PackError(Exception):
     """Parts that are missing, or that are not what the manifest lists."""
 
 
-def split(directory: Path, pack: Path, kept: Path, chunk: int = CHUNK) -> dict[str, Any]:
+def split(
+    directory: Path, pack: Path, kept: Path, limit: int = ROUND, spare: int = SPARE
+) -> dict[str, Any]:
     """Write the parts of a directory and their manifest; `kept` has the parts of earlier calls."""
+    chunk = limit - spare
     kept.mkdir(parents=True, exist_ok=True)
     files = [path for path in sorted(directory.rglob("*")) if path.is_file()]
     chunks = [(path, at) for path in files for at in range(0, max(1, path.stat().st_size), chunk)]
@@ -50,7 +53,7 @@ def split(directory: Path, pack: Path, kept: Path, chunk: int = CHUNK) -> dict[s
             for path in files
         },
     }
-    for number, together in enumerate(rounds(parts), 1):
+    for number, together in enumerate(rounds(parts, limit), 1):
         folder = pack / f"{number:02}"
         folder.mkdir(parents=True)
         for name in together:
@@ -74,7 +77,7 @@ def _part(path: Path, at: int, chunk: int, kept: Path) -> Path:
     return part
 
 
-def rounds(parts: dict[str, dict[str, Any]], limit: int = ROUND) -> list[list[str]]:
+def rounds(parts: dict[str, dict[str, Any]], limit: int) -> list[list[str]]:
     """The names of the parts that are carried together, the largest ones first."""
     sizes = {name: part["size_bytes"] for name, part in parts.items()}
     found: list[list[str]] = []
