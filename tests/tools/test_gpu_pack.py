@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 import shutil
 import time
 from collections.abc import Callable
@@ -24,7 +25,7 @@ def site(tmp_path: Path) -> Path:
     site = tmp_path / "site"
     (site / "mirror/wheels").mkdir(parents=True)
     (site / "mirror/cuda.run").write_bytes(b"the same line\n" * 20_000)
-    (site / "mirror/wheels/a.whl").write_bytes(bytes(range(256)) * 700)
+    (site / "mirror/wheels/a.whl").write_bytes(random.Random(1).randbytes(180_000))
     (site / "hosts.yml").write_text("---\n")
     (site / "empty").touch()
     return site
