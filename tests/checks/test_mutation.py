@@ -198,7 +198,6 @@ HARMLESS: dict[str, str] = {
     "receipts/receipts/environment/texts/*/for": "reported",
     "receipts/receipts/environment/folders*": "what is taken away with it",
     "receipts/receipts/stack/packages/*: drop": "what people add beside the lock is theirs",
-    "receipts/receipts/stack/lock_sha256": "the plan's lock is not known here",
     "receipts/receipts/stack/python": "the environment says its Python itself",
     "receipts/receipts/stack/binding*": "what is mapped in the end is judged",
     "receipts/receipts/containers/*": "engine and toolkit are judged as they describe themselves",
