@@ -138,7 +138,8 @@ def site_of(directory: Path, trap: str = "") -> Site:
     env = "" if trap else "env --default-signal=INT"
     programs, running = directory / "bin", directory / "running"
     programs.mkdir()
-    for name in ("ansible-playbook", "ssh", "pytest"):
+    # Not called ssh: a stopped command ends shared connections, of other tests too, by the real one.
+    for name in ("ansible-playbook", "remote-shell", "pytest"):
         stand_in = programs / name
         stand_in.write_text(
             STAND_IN.format(trap=trap, env=env, running=running, last="sleep 600; :")
@@ -147,7 +148,7 @@ def site_of(directory: Path, trap: str = "") -> Site:
     python = programs / "python"
     python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     python.chmod(0o755)
-    (directory / "hosts.yml").write_text(INVENTORY.format(ssh=programs / "ssh"))
+    (directory / "hosts.yml").write_text(INVENTORY.format(ssh=programs / "remote-shell"))
     (directory / "nightly.yml").write_text(
         f"inventory: [{directory}/hosts.yml]\nstate_dir: {directory}/nightly\n"
         f"reports_dir: {directory}/reports\n"
