@@ -17,13 +17,14 @@ from lab.command import podman
 from lab.progress import Progress
 from lab.settings import RUN, Lab
 from tests.support.lab_fleet import ROOT, Fleet, instance
+from tests.support.machine import deadline
 from tests.support.moments import wait_until
 from tests.support.processes import await_ended, started_with
 from tests.support.stopped_midway import MIDWAY, NAME, REMOVED
 
 pytestmark = pytest.mark.lab
 # A minute for the teardown, and more for the machine that is busy.
-LIMIT_S = 120
+LIMIT_S = deadline(120)
 WORDS = ("test", "--hosts", "tests/support/stopped_midway.py")
 SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGKILL)
 
