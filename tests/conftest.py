@@ -7,6 +7,7 @@ turns: one worker begins with hosts, and while it waits for their images the oth
 
 from __future__ import annotations
 
+import gc
 import os
 from typing import Any
 
@@ -23,6 +24,8 @@ from tests.support.lab_mirror import mirror
 from tests.support.lab_run import LabRun
 from tests.support.receivers import changes, configured, listener, post
 
+# Ten thousand tests are collected, and all of them stay: nothing there is garbage.
+gc.disable()
 # Before any of our modules is imported by the collection's name.
 start_ansible()
 # Tests read the results of tasks that change nothing, too.
@@ -59,6 +62,12 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_report_header() -> str:
     """The factor of this machine's speed."""
     return f"deadlines of tests: {machine.factor():g} times"
+
+
+def pytest_collection_finish() -> None:
+    """Leave the collected tests out of each later collection of garbage, and of forks' pages."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

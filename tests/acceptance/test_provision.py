@@ -10,7 +10,7 @@ import json
 
 import pytest
 
-from tests.support.lab_fleet import ROOT, STACK, TOOLKIT, Fleet
+from tests.support.lab_fleet import STACK, TOOLKIT, Fleet
 
 pytestmark = [pytest.mark.lab, pytest.mark.newcomer]
 
@@ -109,10 +109,3 @@ def test_provision_repairs_it(fleet: Fleet) -> None:
     output = fleet.gpufleet("provision", *WHERE).stdout
     assert "all declared checks pass" in " ".join(output.split())
     fleet.verdicts(0)
-
-
-def test_the_suite_runs_natively_under_pytest(fleet: Fleet) -> None:
-    pytest_program = ROOT / ".venv" / "bin" / "pytest"
-    done = fleet.run(pytest_program, "verify/", "--ansible-inventory=inventory/lab", "-q")
-    assert "passed" in done.stdout
-    assert "failed" not in done.stdout

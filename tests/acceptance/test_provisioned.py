@@ -9,7 +9,7 @@ import json
 
 import pytest
 
-from tests.support.lab_fleet import RUNFILE, STACK, TOOLKIT, Fleet
+from tests.support.lab_fleet import ROOT, RUNFILE, STACK, TOOLKIT, Fleet
 
 pytestmark = pytest.mark.lab
 
@@ -28,6 +28,13 @@ def test_a_second_run_of_ansible_changes_nothing(fleet: Fleet) -> None:
     before = [fleet.state(host) for host in BOTH]
     assert fleet.gpufleet("provision", "--force").stdout.count("changed=0 ") == len(BOTH)
     assert [fleet.state(host) for host in BOTH] == before
+
+
+def test_the_suite_runs_natively_under_pytest(fleet: Fleet) -> None:
+    pytest_program = ROOT / ".venv" / "bin" / "pytest"
+    done = fleet.run(pytest_program, "verify/", "--ansible-inventory=inventory/lab", "-q")
+    assert "passed" in done.stdout
+    assert "failed" not in done.stdout
 
 
 def test_a_removed_library_fails_its_own_host_alone(fleet: Fleet) -> None:

@@ -276,6 +276,7 @@ def test_tests_have_time_to_remove_their_hosts() -> None:
     assert grace_s(["verify"]) == grace_s(["no-verb"]) == grace_s([]) == stopping.GRACE_S < 10
 
 
+@pytest.mark.costly
 def test_a_second_signal_ends_the_patience(tmp_path: Path) -> None:
     site = site_of(tmp_path, STUBBORN)
     process = site.start("provision", grace_s=10 * LIMIT_S)

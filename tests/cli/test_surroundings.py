@@ -142,6 +142,7 @@ def test_help_in_odd_surroundings(directory: Path, verb: str, surroundings: str)
         assert b"Usage" in done.stdout or b"usage" in done.stdout
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(("verb", "surroundings"), some(reversed(USES)))
 def test_a_use_in_odd_surroundings(directory: Path, verb: str, surroundings: str) -> None:
     words, status = USES[verb]

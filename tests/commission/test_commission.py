@@ -109,6 +109,7 @@ def test_a_certificate_with_one_changed_byte_is_not_verified(site: Site) -> None
         assert not site.verifies(path)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("lost", [False, True], ids=["changed", "lost"])
 @pytest.mark.parametrize("name", ["gpu01.html", "gpu01.json.sig", "gpu01.html.sig"])
 def test_a_certificate_of_which_something_was_changed_or_lost_is_issued_again(
@@ -409,6 +410,7 @@ def test_the_evidence_is_checked_by_the_line_of_the_guide(site: Site) -> None:
 # -- killed ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     ("probe", "stage", "again"),
     [

@@ -21,6 +21,7 @@ wait
 """
 
 
+@pytest.mark.costly
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts")
 def test_a_build_that_is_killed_takes_its_mounts_and_processes_along(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

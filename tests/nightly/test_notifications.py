@@ -217,6 +217,7 @@ def test_a_webhook_gets_the_changes_as_a_document(
     }
 
 
+@pytest.mark.costly
 def test_a_busy_webhook_is_tried_again(changes: dict[str, Any], listener: Listener) -> None:
     listener.answers = [503, 429]
     message = notifications.nightly_message(changes, LINK)

@@ -8,6 +8,8 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from tests.support.warm_start import run_playbook
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -79,6 +81,7 @@ def test_messages_of_roles_are_shown_and_unchanged_tasks_are_not(tmp_path: Path)
     assert "Change nothing" not in output
 
 
+@pytest.mark.costly
 def test_a_terminal_has_one_line_that_is_updated_in_place(tmp_path: Path) -> None:
     (tmp_path / "long.yml").write_text(PLAYBOOK.replace("sleep 1", "sleep 3"))
     main, terminal = pty.openpty()

@@ -104,6 +104,7 @@ def test_a_stack_without_machine_code_for_a_card_is_known(
     assert not must_compile(Host({"capabilities": cards}), VENV)
 
 
+@pytest.mark.costly
 def test_it_has_the_time_to_compile_until_it_has_run_once(root: Path) -> None:
     """It had 147 s at most, and was reported as hung every night."""
     config: dict[str, Any] = {

@@ -92,6 +92,7 @@ def test_a_crash_keeps_what_was_said_before_it(root: Path) -> None:
     assert found["error"] == "stopped while multiplying, killed by SIGABRT"
 
 
+@pytest.mark.costly
 def test_a_framework_run_that_hangs_is_its_own_finding(root: Path) -> None:
     script = printed(state="failed", error="stopped while importing") + "sleep 600\n"
     # A fifth of them is what a busy machine may take besides.

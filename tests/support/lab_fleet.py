@@ -9,13 +9,17 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from lab import hosts
+from lab.command import environment as command_environment
+from lab.settings import Lab
 
 ROOT = Path(__file__).resolve().parents[2]
 RUNFILE = "cuda_11.8.0_520.61.05_linux.run"
@@ -52,11 +56,12 @@ class Fleet:
         """The environment of every command."""
         return {**os.environ, "GPUFLEET_LAB": self.instance, "COLUMNS": "160"}
 
-    def run(self, *words: str | Path, status: int | None = 0) -> Done:
+    def run(
+        self, *words: str | Path, status: int | None = 0, env: Mapping[str, str] | None = None
+    ) -> Done:
         """Run a command; how its output ends is in the message when it ends unexpectedly."""
-        done = subprocess.run(
-            words, cwd=ROOT, env=self.environment, capture_output=True, text=True, check=False
-        )
+        env = env or self.environment
+        done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
         assert status is None or done.returncode == status, (
             f"{words} ended with {done.returncode}, not {status}:\n"
             f"{end_of(done.stdout)}\n{end_of(done.stderr)}"
@@ -68,10 +73,10 @@ class Fleet:
         return self.run(ROOT / "gpufleet", *words, status=status)
 
     def on(self, host: str, command: str, status: int | None = 0) -> str:
-        """Run a shell command as root on a host; returns its output."""
-        python = ROOT / ".venv" / "bin" / "python"
-        lab = (python, "-m", "lab", "exec", host, "--", "sh", "-c", command)
-        return self.run(*lab, status=status).stdout
+        """Run a shell command as root on a host, as `lab exec` does; returns its output."""
+        of_lab = Lab.from_environment(self.environment)
+        words = hosts.command(of_lab, host, ["sh", "-c", command], interactive=False)
+        return self.run(*words, status=status, env=command_environment()).stdout
 
     def verdicts(self, status: int | None, *words: str) -> dict[str, dict[str, dict[str, Any]]]:
         """What verify judged: {host: {check id: check}}."""

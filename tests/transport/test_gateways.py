@@ -129,6 +129,7 @@ def test_a_lost_gateway_does_not_end_other_probes(
         assert "gateway" in found[name].remedy
 
 
+@pytest.mark.costly
 def test_a_hanging_gateway_is_given_up(
     tmp_path: Path, topology: Path, task: Task, ssh: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

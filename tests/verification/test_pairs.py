@@ -289,6 +289,7 @@ os.abort()
     assert sides[1]["state"] in {"lost", "stopped"}
 
 
+@pytest.mark.costly
 def test_a_hanging_side_reports_it_at_the_deadline_and_ends(two: Two) -> None:
     begin = time.monotonic()
     sides = two.run(5)
@@ -298,6 +299,7 @@ def test_a_hanging_side_reports_it_at_the_deadline_and_ends(two: Two) -> None:
     assert {side["error"] for side in sides} == {"no answer within 5 s"}
 
 
+@pytest.mark.costly
 def test_a_side_that_cannot_report_any_more_is_ended_by_the_kernel(two: Two) -> None:
     # ctypes.PyDLL keeps the interpreter's lock: no thread of Python runs meanwhile.
     two.will("one", at_start="import ctypes; ctypes.PyDLL(None).sleep(600)")

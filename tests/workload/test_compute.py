@@ -209,6 +209,7 @@ def test_what_comes_after_a_crash_on_the_first_gpu_says_so(libraries: tuple[Path
     ]
 
 
+@pytest.mark.costly
 def test_a_stage_that_hangs_is_abandoned(libraries: tuple[Path, Path]) -> None:
     found = run(libraries, "--deadline", "80", cublas="hang", gpus=1)
     assert found["state"] == "hung"
@@ -394,6 +395,7 @@ class TestSection:
         found = self.section(libraries[0].parent, SCRIPT, mode="facts")
         assert found == {"deep": False, "runs": []}
 
+    @pytest.mark.costly
     def test_a_run_that_hangs_or_crashes_is_its_own_finding(
         self, libraries: tuple[Path, Path]
     ) -> None:

@@ -16,6 +16,8 @@ from gpufleet.workload import fabric_load
 from gpufleet.workload.fabric_load import HOST, FabricLoad, differ
 from tests.support.toolkit_run import Document, run
 
+pytestmark = pytest.mark.costly
+
 # The size of one series of copies, each a block of 1 MiB.
 SERIES_GIB = 8 / 1024
 

@@ -95,6 +95,7 @@ class Cuda:
         return status
 
 
+@pytest.mark.costly
 class TestDeep:
     """Minutes of load, made seconds."""
 
