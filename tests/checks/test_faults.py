@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import re
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -15,7 +17,7 @@ from tests.checks.faults.lossless import with_lossless
 from tests.checks.faults.manifest import with_manifest
 from tests.checks.faults.network_setup import with_setup
 from tests.checks.faults.rack import with_rack
-from tests.support.check_faults import Fault, faults, no_gpus
+from tests.support.check_faults import faults, no_gpus
 from tests.support.framework_stacks import with_frameworks_on_gpus
 from tests.support.healthy_host import (
     OF_OTHERS,
@@ -83,18 +85,52 @@ SEVERAL = {
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault.area}-{fault.name}")
-def test_a_fault_is_caught_by_its_checks_alone(fault: Fault) -> None:
+BY_NAME = {f"{fault.area}-{fault.name}": fault for fault in FAULTS}
+
+
+@functools.cache
+def healthy_verdicts(healthy: Break) -> dict[str, str]:
+    """{check: verdict} of a healthy host; many faults break the same one."""
+    plan, snapshot = document("plan.json"), document("snapshot.json")
+    healthy(plan, snapshot)
+    return verdicts(plan, snapshot)
+
+
+class Broken(NamedTuple):
+    """A broken host: its verdicts, and the checks that are caught or do not pass."""
+
+    host: str
+    in_container: bool
+    verdicts: dict[str, str]
+    checks: dict[str, Any]
+
+
+@functools.cache
+def broken(name: str) -> Broken:
+    """The host that a fault has broken, judged once for all tests here."""
+    fault = BY_NAME[name]
     plan, snapshot = document("plan.json"), document("snapshot.json")
     fault.healthy(plan, snapshot)
-    before = verdicts(plan, snapshot)
+    fault.apply(plan, snapshot)
+    checks = {check["id"]: check for check in judge.judge(plan, snapshot)["checks"]}
+    return Broken(
+        plan["host"],
+        bool(data(snapshot, "kernel")["container"]),
+        {check: row["verdict"] for check, row in checks.items()},
+        {c: row for c, row in checks.items() if c in fault.caught or row["verdict"] not in UNUSED},
+    )
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_a_fault_is_caught_by_its_checks_alone(name: str) -> None:
+    fault, before = BY_NAME[name], healthy_verdicts(BY_NAME[name].healthy)
     assert {
         check: verdict for check, verdict in before.items() if verdict not in HEALTHY[fault.healthy]
     } == DIFFER.get(fault.healthy, {})
-    fault.apply(plan, snapshot)
-    after = {check["id"]: check for check in judge.judge(plan, snapshot)["checks"]}
-    changed = {check for check in before if after[check]["verdict"] != before[check]}
-    if data(snapshot, "kernel")["container"]:
+    found = broken(name)
+    after = found.checks
+    changed = {check for check in before if found.verdicts[check] != before[check]}
+    if found.in_container:
         changed -= OF_THE_MACHINE - set(fault.caught)
     assert changed == set(fault.caught)
     for check, caught in fault.caught.items():
@@ -106,7 +142,7 @@ def test_a_fault_is_caught_by_its_checks_alone(fault: Fault) -> None:
         for check in fault.caught
         if "explained_by" not in after[check] and after[check]["verdict"] != "NOT-DECLARED"
     ]
-    assert (len(shown) > 1) is (f"{fault.area}-{fault.name}" in SEVERAL), shown
+    assert (len(shown) > 1) is (name in SEVERAL), shown
 
 
 @pytest.mark.parametrize("healthy", HEALTHY)
@@ -134,11 +170,9 @@ COMMAND = re.compile(r"\./gpufleet (?:provision|remove)\b")
 def test_each_remedy_is_data_that_says_who_repairs_what() -> None:
     """provision did nothing to hosts whose remedy named it: it could not read what was printed."""
     wrong = []
-    for fault in FAULTS:
-        plan, snapshot = document("plan.json"), document("snapshot.json")
-        fault.healthy(plan, snapshot)
-        fault.apply(plan, snapshot)
-        for check in judge.judge(plan, snapshot)["checks"]:
+    for name, fault in BY_NAME.items():
+        found = broken(name)
+        for check in found.checks.values():
             if check["verdict"] in UNUSED:
                 continue
             parts = check.get("repairs", [])
@@ -146,7 +180,7 @@ def test_each_remedy_is_data_that_says_who_repairs_what() -> None:
                 by = part["by"]
                 good = {
                     "provision": part.get("component", "toolkit") in COMPONENTS
-                    and f"--limit {plan['host']}" in part.get("command", ""),
+                    and f"--limit {found.host}" in part.get("command", ""),
                     "command": part.get("command", "").startswith("./gpufleet "),
                     "person": bool(part.get("act")) and not COMMAND.search(part.get("act", "")),
                 }[by]

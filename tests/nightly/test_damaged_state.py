@@ -108,7 +108,11 @@ def cases() -> Iterator[Any]:
             for value in WRONG:
                 if fits(key, value):
                     continue
-                yield pytest.param(name, replaced(key, value), id=f"{name} {key}={value}")
+                yield pytest.param(
+                    *(name, replaced(key, value)),
+                    id=f"{name} {key}={value}",
+                    marks=[pytest.mark.costly] * (value is not None),
+                )
     for key in ("finished", "last_run", "last_success", "status", "troubles"):
         yield pytest.param(state.HEARTBEAT, without(key), id=f"{state.HEARTBEAT} no {key}")
     yield pytest.param(state.DELIVERED, replaced(state.OWED, 5), id="owed=5")

@@ -20,6 +20,8 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.binding import (  # i
     libraries_in_order,
 )
 
+pytestmark = pytest.mark.costly
+
 
 def test_the_binding_is_tried_at_once(bench: Bench) -> None:
     shared_library(bench.lib / SONAME, SONAME)

@@ -27,6 +27,8 @@ from tests.support import stand_ins
 from tests.support.planted_host import interpreter
 from tests.support.toolkit_run import SCRIPT, Document, run
 
+pytestmark = pytest.mark.costly
+
 # The stage of the compiler by itself, on two GPUs.
 NVRTC = ("--stage", "nvrtc", "--gpus", "2")
 
@@ -36,7 +38,6 @@ def test_it_is_written_for_python_3_6() -> None:
         ast.parse(text, feature_version=(3, 6))
 
 
-@pytest.mark.costly
 @pytest.mark.parametrize("minor", [6, 8, 13])
 def test_it_runs_on_old_and_new_pythons(libraries: tuple[Path, Path], minor: int) -> None:
     found = run(libraries, gpus=1, python=interpreter(minor))
@@ -209,7 +210,6 @@ def test_what_comes_after_a_crash_on_the_first_gpu_says_so(libraries: tuple[Path
     ]
 
 
-@pytest.mark.costly
 def test_a_stage_that_hangs_is_abandoned(libraries: tuple[Path, Path]) -> None:
     found = run(libraries, "--deadline", "80", cublas="hang", gpus=1)
     assert found["state"] == "hung"
@@ -395,8 +395,7 @@ class TestSection:
         found = self.section(libraries[0].parent, SCRIPT, mode="facts")
         assert found == {"deep": False, "runs": []}
 
-    @pytest.mark.costly
-    def test_a_run_that_hangs_or_crashes_is_its_own_finding(
+        def test_a_run_that_hangs_or_crashes_is_its_own_finding(
         self, libraries: tuple[Path, Path]
     ) -> None:
         home = libraries[0].parent

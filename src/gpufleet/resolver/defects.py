@@ -6,7 +6,7 @@ Refused is what gives a framework's own programs wrong results and has a remedy;
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cache, partial
 
 from packaging.requirements import Requirement
 
@@ -69,13 +69,19 @@ def _has(rule: Row, build: Build, chosen: Chosen | None) -> str | None:
         # A variant of PyTorch tells only X.Y of its CUDA, and no release of it has a corrected one.
         same = any(versions.short(each["from"]) == build.cuda for each in toolkits)
         return f"{part} of CUDA {build.cuda}" if same else None
-    for pin in map(Requirement, build.cuda_pins):
-        exact = next((each.version for each in pin.specifier if each.operator == "=="), None)
+    for pin, exact in map(_pin, build.cuda_pins):
         if exact and part.lower() in pin.extras and _affected(exact, toolkits):
             return f"{part} of CUDA {exact}"
         if exact and _affected(exact, rule["packages"].get(pin.name, [])):
             return f"{part} {exact}"
     return None
+
+
+@cache
+def _pin(text: str) -> tuple[Requirement, str | None]:
+    """A pin of the catalog, parsed once, and the one version that it allows."""
+    pin = Requirement(text)
+    return pin, next((each.version for each in pin.specifier if each.operator == "=="), None)
 
 
 def _affected(version: str, ranges: list[Row]) -> bool:
