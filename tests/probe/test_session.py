@@ -138,6 +138,7 @@ def test_who_ignores_the_end_of_a_terminal_goes_on(host: Host, tmp_path: Path) -
     output.close()
 
 
+@pytest.mark.costly
 def test_a_section_that_hangs_leaves_no_program_behind(host: Host) -> None:
     program = host.program().replace(b'"deadline_s": 500', b'"deadline_s": 4')
     done = subprocess.run(

@@ -395,7 +395,7 @@ class TestSection:
         found = self.section(libraries[0].parent, SCRIPT, mode="facts")
         assert found == {"deep": False, "runs": []}
 
-        def test_a_run_that_hangs_or_crashes_is_its_own_finding(
+    def test_a_run_that_hangs_or_crashes_is_its_own_finding(
         self, libraries: tuple[Path, Path]
     ) -> None:
         home = libraries[0].parent
