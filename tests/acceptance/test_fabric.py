@@ -17,6 +17,7 @@ import pytest
 
 from lab import collectives
 from tests.support.lab_fleet import ROOT, Fleet
+from tests.support.machine import deadline
 
 pytestmark = pytest.mark.lab
 
@@ -97,7 +98,7 @@ def test_a_killed_test_leaves_no_process_on_any_host(with_nccl: Fleet) -> None:
     planted(with_nccl, {"lab8": "hang 2"})
     loaded = '[ -n "$(grep -ls libnccl /proc/[0-9]*/maps)" ]'
     with_nccl.killed(loaded, ROOT / "gpufleet", *TEST, "--deadline", "120")
-    end = time.monotonic() + 20
+    end = time.monotonic() + deadline(20)
     while any(with_nccl.on(name, RUNNING, None) for name in NAMES):
         assert time.monotonic() < end
     assert Path(PLACE).exists() is False, "the stand-in is on the hosts alone"

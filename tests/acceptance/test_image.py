@@ -21,6 +21,7 @@ from lab import images
 from lab.progress import Progress
 from lab.settings import Lab
 from tests.support.lab_fleet import ROOT, STACK, TOOLKIT, Fleet, fresh, lab
+from tests.support.machine import deadline
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 
@@ -77,8 +78,8 @@ def test_a_killed_build_leaves_nothing_mounted_and_is_not_finished(build: Build)
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     ) as running:
-        deadline = time.monotonic() + 600
-        while not build.inside(TOOLKIT).exists() and time.monotonic() < deadline:
+        ends = time.monotonic() + deadline(600)
+        while not build.inside(TOOLKIT).exists() and time.monotonic() < ends:
             assert running.poll() is None
             time.sleep(0.05)
         os.killpg(running.pid, signal.SIGKILL)

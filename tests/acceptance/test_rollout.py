@@ -19,6 +19,7 @@ import pytest
 
 from gpufleet.rollout.progress import left_behind
 from tests.support.lab_fleet import DEADLINE_S, KILL, ROOT, Fleet
+from tests.support.machine import deadline
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 
@@ -54,7 +55,7 @@ def under_way(
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A rollout that goes on, as soon as a host of this batch is being changed."""
     # The batch before it comes first.
-    host, deadline = BATCHES[batch][0], time.monotonic() + 3 * DEADLINE_S
+    host, ends = BATCHES[batch][0], time.monotonic() + deadline(3 * DEADLINE_S)
     with subprocess.Popen(
         [ROOT / "gpufleet", *words, "--resume"],
         cwd=ROOT,
@@ -64,7 +65,7 @@ def under_way(
         start_new_session=True,
     ) as running:
         while not (noted(words)["done"] == batch and noted(words)["step"] == "provision"):
-            assert time.monotonic() < deadline
+            assert time.monotonic() < ends
             time.sleep(0.1)
         fleet.on(
             host,

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import pytest
 
 from tests.support.lab_fleet import ROOT, Fleet
+from tests.support.machine import deadline
 from tests.support.processes import started_with
 
 pytestmark = pytest.mark.lab
@@ -99,7 +100,7 @@ def start(fleet: Fleet, verb: str) -> Run:
 
 def stopped(run: Run, number: signal.Signals) -> str:
     run.process.send_signal(number)
-    output = run.process.communicate(timeout=60)[0].decode()
+    output = run.process.communicate(timeout=deadline(60))[0].decode()
     run.await_none()
     return output
 
@@ -149,10 +150,10 @@ def test_a_verb_stopped_at_any_moment_leaves_nothing(fleet: Fleet, verb: str, se
 def test_a_killed_ssh_client_ends_the_probe(fleet: Fleet) -> None:
     """As at the loss of a connection: here everything goes on."""
     run = start(fleet, "verify")
-    deadline = time.monotonic() + 120
+    ends = time.monotonic() + deadline(120)
     probe: list[str] = []
     while not probe:
-        assert run.process.poll() is None and time.monotonic() < deadline
+        assert run.process.poll() is None and time.monotonic() < ends
         probe = [pid for pid, line in running(fleet).items() if "python3 -I -S -" in line]
     for pid, line in run.left_here().items():
         if line.startswith("ssh\0") and "ControlMaster=no" in line:

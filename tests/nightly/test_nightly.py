@@ -26,6 +26,7 @@ from gpufleet.nightly.run import configured_hosts, probe, scrub
 from gpufleet.verification.options import ProbeOptions
 from gpufleet.verification.probing import probe_config
 from gpufleet.verification.session import Session
+from tests.support.machine import deadline
 from tests.support.receivers import Listener, Post
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -279,9 +280,9 @@ def run_in_progress(path: Path) -> subprocess.Popen[str]:
     running = subprocess.Popen(
         command(path), cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
-    deadline = time.monotonic() + 60
+    ends = time.monotonic() + deadline(60)
     while not (path.parent / "looking").exists():
-        assert running.poll() is None and time.monotonic() < deadline
+        assert running.poll() is None and time.monotonic() < ends
         time.sleep(0.02)
     return running
 
@@ -292,7 +293,7 @@ def test_a_stopped_run_reports_no_host_as_healthy_and_notifies(
     listener.heard.clear()
     running = run_in_progress(hanging)
     running.send_signal(signal.SIGTERM)
-    _, output = running.communicate(timeout=60)
+    _, output = running.communicate(timeout=deadline(60))
     assert running.returncode == 5
     assert "The run was stopped before its end (SIGTERM)" in output
     [(_, _, body)] = listener.heard

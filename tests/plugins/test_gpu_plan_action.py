@@ -19,6 +19,7 @@ from ansible_collections.gpufleet.gpu.plugins.action import gpu_plan
 from lab import pythons
 from lab.errors import LabError
 from tests.support.host_documents import snapshot
+from tests.support.machine import deadline
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -38,7 +39,7 @@ def test_a_python_that_is_too_old_is_named_with_a_remedy(tmp_path: Path, version
     done = subprocess.run(
         [ROOT / ".venv" / "bin" / "ansible-playbook", "-i", "localhost,", playbook],
         env={**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg")},
-        stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=60,
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=deadline(60),
     )  # fmt: skip
     output = " ".join((done.stdout + done.stderr).split())
     assert done.returncode == 2

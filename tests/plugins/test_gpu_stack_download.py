@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.support.ansible_modules import Run, load
+from tests.support.machine import deadline
 from tests.support.warm_start import run_playbook
 
 VERSION = f"{sys.version_info[0]}.{sys.version_info[1]}"
@@ -124,9 +125,9 @@ CHANGES: dict[str, Callable[[Path], object]] = {
 
 def wait_for_uv(folder: Path) -> None:
     """Until uv installs packages."""
-    calls, deadline = folder / "calls", time.monotonic() + 30
+    calls, ends = folder / "calls", time.monotonic() + deadline(30)
     while not calls.exists() or "pip install" not in calls.read_text():
-        assert time.monotonic() < deadline
+        assert time.monotonic() < ends
         time.sleep(0.01)
 
 

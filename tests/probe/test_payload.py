@@ -14,6 +14,7 @@ import pytest
 from gpufleet.model.snapshot import SNAPSHOT_SCHEMA
 from gpufleet.probe import host as probe_host
 from gpufleet.probe import payload
+from tests.support.machine import deadline
 from tests.support.planted_host import NOBODY, as_started, form, interpreter
 
 
@@ -27,7 +28,7 @@ def test_an_abandoned_child_does_not_hold_the_callers_pipe(root: Path) -> None:
         [sys.executable, "-", f"root={root}", "deadline_s=1", "matmul="],
         input=payload.probe().replace("\nmain(", hang).encode(),
         capture_output=True,
-        timeout=20,
+        timeout=deadline(20),
         check=True,
     )
     assert json.loads(ended.stdout)["sections"]["driver"]["state"] == "hung"

@@ -15,6 +15,7 @@ from gpufleet.probe.schedule import Schedule, patience
 from gpufleet.probe.sections.driver import section_driver
 from lab.stubs import library
 from lab.stubs.library import Function
+from tests.support.machine import deadline
 from tests.support.planted_gpu_host import GpuHost
 from tests.support.planted_host import probe_tree, put
 
@@ -135,7 +136,7 @@ def test_the_cards_are_held_awake_while_the_probe_works(
     node = str(root / "dev/nvidia0")
 
     def held(_: Host) -> bool:
-        ends = time.monotonic() + 5
+        ends = time.monotonic() + deadline(5)
         while not (found := holders_of(node)) and time.monotonic() < ends:
             pass
         return bool(found)
@@ -146,7 +147,7 @@ def test_the_cards_are_held_awake_while_the_probe_works(
         {"driver": lambda host: {"cuinit": 0}, "smi": lambda host: None, "compute": held},
     )
     assert probe_tree(root, mode="full", expect_gpus=1)["compute"]
-    ends = time.monotonic() + 5
+    ends = time.monotonic() + deadline(5)
     while left := holders_of(node):
         assert time.monotonic() < ends, left
 

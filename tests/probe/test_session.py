@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from gpufleet.probe import payload, processes, session
+from tests.support.machine import deadline
 from tests.support.moments import wait_until
 from tests.support.processes import await_ended, started_with
 
@@ -119,9 +120,9 @@ def test_what_it_started_ends_with_it_where_it_is_killed(host: Host) -> None:
     sections = [*sections, *programs]
     running.kill()
     running.wait(LIMIT_S)
-    deadline = time.monotonic() + LIMIT_S
+    ends = time.monotonic() + deadline(LIMIT_S)
     while any(session.status_of(pid) for pid in sections):
-        assert time.monotonic() < deadline
+        assert time.monotonic() < ends
         time.sleep(0.02)
 
 
@@ -146,7 +147,7 @@ def test_a_section_that_hangs_leaves_no_program_behind(host: Host) -> None:
         input=program,
         env={**os.environ, "THIS_TEST": host.mark},
         capture_output=True,
-        timeout=60,
+        timeout=deadline(60),
         check=True,
     )
     snapshot = json.loads(done.stdout.strip().rpartition(b"\n")[2])
@@ -210,14 +211,14 @@ def test_a_program_of_another_account_ends_with_its_parent(
         if parent.owner() == "root" and parent != Path("/") and parent.stat().st_mode & 1 == 0:
             monkeypatch.setattr(processes, "ORDINARY", None)
     child = processes.Child(section, (), 600)
-    deadline = time.monotonic() + LIMIT_S
+    ends = time.monotonic() + deadline(LIMIT_S)
     while not number.exists():
-        assert time.monotonic() < deadline and not child.poll(), child.outcome
+        assert time.monotonic() < ends and not child.poll(), child.outcome
         time.sleep(0.02)
     started = int(number.read_text())
     os.kill(child.pid, signal.SIGKILL)
     while session.status_of(started):
-        assert time.monotonic() < deadline
+        assert time.monotonic() < ends
         time.sleep(0.02)
     while not child.poll():
         time.sleep(0.02)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tests.support.lab_fleet import DEADLINE_S, ROOT, Fleet
+from tests.support.machine import deadline
 
 HOSTS = ("lab1", "lab2")
 # On a host: what it runs of the stacks, and listens on where the two meet. Brackets keep the
@@ -25,8 +26,8 @@ def left(fleet: Fleet) -> str:
 
 def gone(fleet: Fleet) -> str:
     """What is left for good: nothing, once all that is on its way out is gone."""
-    deadline = time.monotonic() + 60
-    while (still := left(fleet)) and time.monotonic() < deadline:
+    ends = time.monotonic() + deadline(60)
+    while (still := left(fleet)) and time.monotonic() < ends:
         time.sleep(0.2)
     return still
 

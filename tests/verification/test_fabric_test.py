@@ -45,6 +45,7 @@ from gpufleet.verification.sides import GRACE_S
 from lab import collectives
 from tests.support.collective_hosts import FULL_GB_PER_S, SIZES, CollectiveHosts, processes_with
 from tests.support.healthy_host import data, document
+from tests.support.machine import deadline
 
 # Enough for programs to start on a busy machine.
 DEADLINE_S = 10
@@ -242,7 +243,7 @@ made.hosts = [
 made.run(120)
 """
     running = subprocess.Popen([sys.executable, "-c", program], start_new_session=True)
-    end = time.monotonic() + 60
+    end = time.monotonic() + deadline(60)
     while not _all_loaded(hosts) and time.monotonic() < end:
         time.sleep(0.05)
     assert _all_loaded(hosts)
