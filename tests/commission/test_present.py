@@ -12,9 +12,8 @@ import pytest
 from gpufleet.commission.ages import too_old
 from gpufleet.commission.decision import burned
 from gpufleet.commission.stages import BURN, COLLECTIVES, PREFLIGHT, PROVISION, contradicted
-from gpufleet.model.validator import section_data
 from tests.support.commission_site import Site
-from tests.support.healthy_host import Document, data
+from tests.support.healthy_host import data, document, with_cards
 from tests.support.recorded_hosts import BURN_IN, READ
 
 WHOLE = ["read", "full", "deep", "burn-in", "full"]
@@ -92,14 +91,15 @@ def test_a_failure_voids_what_it_contradicts() -> None:
 
 
 @pytest.mark.parametrize("share", [0.0003, 0.1])
-def test_a_load_of_few_products_is_no_burn_in(snapshot: Document, share: float) -> None:
-    found: Any = snapshot
-    entries = data(snapshot, "compute")["runs"][0]["sustained"]
+def test_a_load_of_few_products_is_no_burn_in(share: float) -> None:
+    found: Any = document("snapshot.json")
+    with_cards(document("plan.json"), found, 2)
+    entries = data(found, "compute")["runs"][0]["sustained"]
     for entry in entries:
         rate = sorted(each["tflops"] for each in entry["samples"])[len(entry["samples"]) // 2]
         whole = rate * 1e12 * 120 / (2 * entry["n"] ** 3)
         entry.update(seconds=120.0, checked=int(whole * 0.6))
-    assert section_data(found) and burned(found, len(entries), 120) == []
+    assert burned(found, len(entries), 120) == []
     entries[0]["checked"] = max(1, int(entries[0]["checked"] * share))
     [why] = burned(found, len(entries), 120)
     assert why["cause"] == "GPU 0 compared fewer products than its time and speed give"
