@@ -176,9 +176,9 @@ def test_a_repaired_host_repeats_what_the_part_changed_and_nothing_else(
     site.hosts.change("gpu01", wrong_sample(0), BURN_IN)
     assert site.run() == 1
     site.hosts.forget()
-    # Nothing was repaired: the stage that failed is repeated, and no other.
+    # The GPU that failed had passed these stages: its fault comes and goes.
     assert site.run() == 1
-    assert site.hosts.probes("gpu01") == ["read", "burn-in"]
+    assert site.hosts.probes("gpu01") == ["read", "full", "deep", "burn-in"]
     site.hosts.forget()
     healthy = site.hosts.healthy("gpu01", 0)
     for kind in (READ, "full", "deep", BURN_IN):
@@ -188,7 +188,7 @@ def test_a_repaired_host_repeats_what_the_part_changed_and_nothing_else(
     assert site.run() == 0
     # The card is another one: what was computed on the old one proves nothing.
     assert site.hosts.probes("gpu01") == ["read", "full", "deep", "burn-in", "full"]
-    assert "gpu01 resumes with verify: its GPUs changed" in capsys.readouterr().out
+    assert "gpu01 resumes with verify, since it has failed in burn-in" in capsys.readouterr().out
     assert site.issued("certificates", "gpu01")["parts"][1]["serial"] == "1660000000001"
     assert not (site.state / "refusals/gpu01.json").exists()
     assert len(list((site.state / "refusals").glob("gpu01-*.json"))) == 2
@@ -258,20 +258,22 @@ def test_a_longer_burn_in_is_run_and_a_shorter_one_is_not(site: Site) -> None:
 
 
 def test_evidence_that_was_changed_is_gathered_again(site: Site) -> None:
-    site.hosts.change("gpu01", wrong_sample(0), BURN_IN)
-    assert site.run() == 1
+    site.hosts.change("gpu01", silent, BURN_IN)
+    assert site.run() == 3
     next((site.state / "evidence/gpu01").glob("deep-*-snapshot.json")).write_text("{}")
     site.hosts.forget()
-    assert site.run() == 1
+    assert site.run() == 3
     assert site.hosts.probes("gpu01") == ["read", "deep", "burn-in"]
+
+
+def silent(snapshot: Any) -> None:
+    """The burn-in was not run."""
+    data(snapshot, "compute")["deep"] = False
 
 
 def test_what_was_not_judged_neither_certifies_nor_quarantines(
     site: Site, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def silent(snapshot: Any) -> None:
-        data(snapshot, "compute")["deep"] = False
-
     site.hosts.change("gpu01", silent, BURN_IN)
     assert site.run() == 3
     assert site.outcomes("gpu01")["burn-in"] == "not-judged"

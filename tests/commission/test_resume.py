@@ -16,7 +16,7 @@ from gpufleet.commission.stages import DEEP, Stage
 from gpufleet.nightly.history import History
 from tests.support.commission_site import ALL, Site
 from tests.support.healthy_host import data
-from tests.support.recorded_hosts import BURN_IN, READ, slow_card, wrong_sample
+from tests.support.recorded_hosts import BURN_IN, READ, slow_card
 
 pytestmark = pytest.mark.costly
 
@@ -133,10 +133,12 @@ def test_a_certified_host_that_fails_its_preflight_is_refused(
     assert site.states(capsys)["gpu01"]["state"] == "quarantined"
     assert not (site.state / "certificates/gpu01.json").exists()
     assert [each["check"] for each in site.issued("refusals", "gpu01")["reasons"]] == ["host.disk"]
-    # What was proven of it before is still valid.
-    site.hosts.record("gpu01", READ, site.hosts.healthy("gpu01", 0))
+    # What failed had passed all stages before: they prove nothing any more.
+    site.hosts.forget()
+    for kind in (READ, "full", "deep", BURN_IN):
+        site.hosts.record("gpu01", kind, site.hosts.healthy("gpu01", 0))
     assert site.run() == 0
-    assert site.hosts.probes("gpu01") == ["read", "read"]
+    assert site.hosts.probes("gpu01") == ["read", "full", "deep", "burn-in", "full"]
     assert site.outcomes("gpu01") == dict.fromkeys(ALL, "passed")
 
 
@@ -300,9 +302,13 @@ def test_a_certificate_names_the_release_that_judged_each_stage(site: Site) -> N
 
 @pytest.fixture
 def resumed(site: Site) -> Site:
-    """A host whose burn-in failed, and that is repaired."""
-    site.hosts.change("gpu01", wrong_sample(0), BURN_IN)
-    assert site.run() == 1
+    """A host whose burn-in was not judged, and that is right now."""
+
+    def unread(snapshot: Any) -> None:
+        data(snapshot, "compute")["deep"] = False
+
+    site.hosts.change("gpu01", unread, BURN_IN)
+    assert site.run() == 3
     site.hosts.record("gpu01", BURN_IN, site.hosts.healthy("gpu01", 0))
     site.hosts.forget()
     return site
@@ -317,7 +323,7 @@ def test_a_host_that_is_not_reached_keeps_what_it_has_passed(
     assert resumed.run() == 3
     assert "changed" not in capsys.readouterr().out
     assert resumed.files() == files
-    assert resumed.states(capsys)["gpu01"]["state"] == "quarantined"
+    assert resumed.states(capsys)["gpu01"]["state"] == "commissioning"
     resumed.hosts.python.write_text(stand_in)
     assert resumed.run() == 0
     assert resumed.hosts.probes("gpu01") == ["read", "burn-in", "full"]

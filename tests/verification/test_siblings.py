@@ -272,3 +272,23 @@ def test_one_machine_under_two_names_is_named(healthy: Any) -> None:
     change("container", "docker")
     again = planned(siblings.compared_again(hosts))
     assert {verdict for verdict, _ in again.values()} == {"PASS"}
+
+
+@pytest.mark.parametrize("boot", ["boot of gpu01", "boot of liar"])
+@pytest.mark.parametrize("victims", [["gpu01"], ["gpu01", "gpu02"]])
+def test_a_host_that_claims_gpus_of_others_costs_them_nothing(
+    healthy: Any, boot: str, victims: list[str]
+) -> None:
+    hosts = [host(healthy, name) for name in ("gpu01", "gpu02", "liar")]
+    cards = [
+        frozenset((f"boot of {each.name}", f"GPU-{each.name}-{n}") for n in range(2))
+        for each in hosts
+    ]
+    for each, own in zip(hosts, cards, strict=True):
+        assert each.beside
+        each.beside = Beside(each.beside.place, each.beside.sums, own)
+    claimed = {(boot, f"GPU-{name}-0") for name in victims}
+    assert hosts[2].beside
+    hosts[2].beside = Beside(None, {}, cards[2] | claimed)
+    assert siblings.compared(hosts)
+    assert not any("twins" in each.plan for each in hosts)

@@ -10,9 +10,11 @@ from datetime import timedelta
 from gpufleet.model.commission import CommissionRecord, StageRecord
 from gpufleet.nightly.retention import TOLERANCE_S, read_time
 
-from .stages import PROVISION, RESUMED
+from .stages import COOL_DOWN, PROVISION, RESUMED
 
 MOST_DAYS = 30
+# The last verification of a host, and the issue of its certificate, are at most so far apart.
+MOST_DAYS_TO_ISSUE = 1
 # What was installed is read each time, and so is what the preflight judges.
 AGING = {stage.name for stage in RESUMED if stage is not PROVISION}
 
@@ -25,6 +27,8 @@ def too_old(name: str, stage: StageRecord, record: CommissionRecord, now: str) -
     age = read_time(issued or now) - read_time(stage["finished"] or "")
     if age < timedelta(seconds=-TOLERANCE_S):
         return f"it ended at {stage['finished']}, which is later than now"
-    if age > timedelta(days=MOST_DAYS):
-        return f"it ended at {stage['finished']}, more than {MOST_DAYS} days ago"
+    most = MOST_DAYS_TO_ISSUE if name == COOL_DOWN.name else MOST_DAYS
+    if age > timedelta(days=most):
+        days = f"{most} days" if most > 1 else "a day"
+        return f"it ended at {stage['finished']}, more than {days} ago"
     return ""

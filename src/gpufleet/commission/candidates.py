@@ -26,7 +26,8 @@ from gpufleet.verification.session import HostRun
 
 from .attempts import Settings
 from .decision import reason
-from .stages import RESUMED, Stage
+from .identity import PLAN, STATE
+from .stages import PREFLIGHT, RESUMED, Stage
 
 OWNER: Final = "commission"
 # The beginning of each of our reasons in a scheduler.
@@ -110,6 +111,26 @@ class Candidate:
     def begins(self) -> bool:
         """Whether stages after the preflight are left to run, and nothing speaks against them."""
         return not self.stopped and not self.complete
+
+    @property
+    def failed_stages(self) -> list[str]:
+        """The stages in which the host has failed, and that were not repeated since."""
+        return [name for name, row in self.record["stages"].items() if row["outcome"] == FAILED]
+
+    @property
+    def is_installed(self) -> bool:
+        """Whether all that the host declares was installed and proven, so that all of it is read.
+
+        A certificate is in force where neither the declaration nor a person has changed the host.
+        """
+        if self.complete:
+            return True
+        known = self.record["stages"].get(PREFLIGHT.name)
+        return (
+            "certificate" in self.record
+            and known is not None
+            and all(known["inputs"].get(name) == self.identity.get(name) for name in (PLAN, STATE))
+        )
 
     def stop(self, stage: Stage, outcome: str, reasons: list[Reason]) -> None:
         """Run no more stages on this host."""

@@ -7,6 +7,7 @@ requires, is not judged.
 from __future__ import annotations
 
 import re
+import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,6 +30,10 @@ from .stages import COLLECTIVES, OF_HARDWARE, OF_PORTS, Stage
 Outcome = Literal["passed", "failed", "not-judged"]
 # The names of the burn-in's own findings, of the disk and of the links.
 DISK, LINKS = "burn-in.disk", "burn-in.links"
+# Of the products that a load's time and speed give, at least so many are compared. The speed leaves
+# out up to half of the time, in which products are compared, and nothing is computed while the
+# slowest GPU ends its part.
+LEAST_PRODUCTS = 0.25
 # How many samples before and after the first wrong product are shown.
 AROUND = 5
 FAILING = {Verdict.FAIL.value, Verdict.HUNG.value}
@@ -151,17 +156,35 @@ def burned(snapshot: Snapshot | None, gpus: int, seconds: float) -> list[Reason]
         or (found[number]["seconds"] or 0) < seconds
         or not found[number].get("checked")
     ]
-    if not short:
-        return []
-    listed = ", ".join(f"GPU {number}" for number in short[:8])
+    few = [
+        number
+        for number, entry in found.items()
+        if number < gpus
+        and number not in short
+        and entry.get("checked", 0) < LEAST_PRODUCTS * _products(entry)
+    ]
     return [
         reason(
             "burn-in",
             Verdict.INCONCLUSIVE,
-            f"{listed}{' and others' if short[8:] else ''} did not compute for {seconds:.0f} s",
+            f"{', '.join(f'GPU {number}' for number in numbers[:8])}"
+            f"{' and others' if numbers[8:] else ''} {what}",
             "see gpu.sustained; then commission the host again",
         )
+        for numbers, what in (
+            (short, f"did not compute for {seconds:.0f} s"),
+            (few, "compared fewer products than its time and speed give"),
+        )
+        if numbers
     ]
+
+
+def _products(entry: SustainedResult) -> float:
+    """How many products the time of a load and its usual speed give; 0 where neither was read."""
+    speeds = [each["tflops"] for each in entry["samples"] if each["tflops"]]
+    if not speeds or not entry["n"] or not entry["seconds"]:
+        return 0.0
+    return statistics.median(speeds) * 1e12 * entry["seconds"] / (2.0 * entry["n"] ** 3)
 
 
 def wrong_moments(entries: Iterable[SustainedResult]) -> list[str]:

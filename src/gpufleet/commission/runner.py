@@ -40,12 +40,14 @@ from .requirements import ports_are_set_up, unmet
 from .stages import (
     COLLECTIVES,
     PREFLIGHT,
+    READING,
     RESUMED,
     SIBLINGS,
     STAGES,
     Stage,
     before_provisioning,
     changed_inputs,
+    contradicted,
     duration,
     lacking,
     still_valid,
@@ -114,11 +116,16 @@ class Commission:
         return sorted(host.name for host in self.settings.siblings)
 
     def passed(self, each: Candidate) -> dict[str, dict[str, str]]:
-        """The inputs of each stage that a host has passed, recent and with its evidence."""
+        """The inputs of each stage that a host has passed, recent and with its evidence.
+
+        A stage in which the host failed later takes those with it that it contradicts.
+        """
+        void = {name for failed in each.failed_stages for name in contradicted(failed)}
         return {
             name: stage["inputs"]
             for name, stage in each.record["stages"].items()
             if stage["outcome"] == PASSED
+            and name not in void
             and not too_old(name, stage, each.record, utc_now())
             and self.store.intact(stage["evidence"])
         }
@@ -140,13 +147,21 @@ class Commission:
         )
 
     def leave_production(self) -> None:
-        """Stop the hosts in production that would be loaded; the others go on."""
+        """Stop the hosts in production that would be loaded; the others go on.
+
+        One that fails what was read now is refused: it would stay in service, and certified.
+        """
         begin = [each for each in self.candidates if each.begins]
         with History(self.settings.history) as history:
             known = {row["host"]: row for row in host_states.fleet(history, names_of(begin))}
         for each in begin:
             row = known[each.name]
             if row["state"] != "production":
+                continue
+            found = preflight(each)
+            if found.decision.outcome == FAILED:
+                self.end(each, PREFLIGHT, utc_now(), found)
+                self.show_reasons(each)
                 continue
             why = reason(
                 "state",
@@ -202,6 +217,8 @@ class Commission:
             return f"resumes with {stage.name}, which was interrupted"
         if known["outcome"] != PASSED:
             return f"resumes with {stage.name}, which did not pass"
+        if failed := [name for name in each.failed_stages if stage.name in contradicted(name)]:
+            return f"resumes with {stage.name}, since it has failed in {failed[0]}"
         changed = named(changed_inputs(stage, known["inputs"], each.identity))
         if not changed and (others := lacking(stage, known["inputs"], self.sibling_names())):
             return f"resumes with {stage.name}: they were run without {', '.join(others)}"
@@ -314,7 +331,7 @@ class Commission:
         if stage is not PREFLIGHT:
             self.record(each, stage, began, attempt)
         elif self.tells(each, decision.outcome):
-            if decision.outcome != NOT_JUDGED:
+            if decision.outcome != NOT_JUDGED or PREFLIGHT.name in each.failed_stages:
                 self.forget(each)
             if decision.outcome == FAILED:
                 self.withdraw(each)
@@ -433,20 +450,27 @@ def named(inputs: Sequence[str]) -> str:
 
 
 def preflight(each: Candidate) -> Attempt:
-    """What the first reading of a host decides: nothing was computed yet."""
+    """What the first reading of a host decides: nothing was computed yet.
+
+    Where nothing is left to be installed it is judged by all checks that need no computing.
+    """
     assert each.seen is not None
     snapshot = each.seen.snapshot
     if snapshot is None:
         return attempt_of(PREFLIGHT, each.seen)
-    # Otherwise provisioning installs the drivers of the ports first.
-    ports = ports_are_set_up(each.seen)
-    plan = before_provisioning(each.seen.plan, ports=ports)
-    judged = HostRun(each.name, snapshot, plan, judge.judge(plan, snapshot))
-    found = attempt_of(PREFLIGHT, judged)
-    if not ports:
-        found.decision.reasons = [
-            why for why in found.decision.reasons if why["check"] != "network.ports"
-        ]
+    if each.is_installed:
+        found = attempt_of(READING, each.seen)
+    else:
+        # Otherwise provisioning installs the drivers of the ports first.
+        ports = ports_are_set_up(each.seen)
+        plan = before_provisioning(each.seen.plan, ports=ports)
+        found = attempt_of(
+            PREFLIGHT, HostRun(each.name, snapshot, plan, judge.judge(plan, snapshot))
+        )
+        if not ports:
+            found.decision.reasons = [
+                why for why in found.decision.reasons if why["check"] != "network.ports"
+            ]
     if used := holders(Sections(snapshot, ())):
         # Jobs fill disks, and what they hold is not read as it is: nothing else is decided beside
         # them. The verdicts stay in the evidence.

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from gpufleet.checks import CHECKS
+from gpufleet.checks.base.registry import READS
 from gpufleet.errors import ConfigurationError
 from gpufleet.model.plan import Plan
 from gpufleet.workload.consensus import NAMES
@@ -89,6 +91,11 @@ PREFLIGHT = Stage(
     BEFORE_PROVISIONING,
     ("gpu.count",),
 )
+# The preflight of a host on which all is installed: every check that needs no computing. What was
+# computed before stands for the host of now only where the host of now shows nothing against it.
+READING = replace(
+    PREFLIGHT, judges=tuple(each.id for each in CHECKS.values() if each.effect == READS)
+)
 PROVISION = Stage(
     "provision",
     "driver, CUDA and stacks",
@@ -130,8 +137,19 @@ COOL_DOWN = Stage(
     required=COMPUTED,
 )
 STAGES: Sequence[Stage] = (PREFLIGHT, PROVISION, VERIFY, DEEP, BURN, COLLECTIVES, COOL_DOWN)
-# Each run begins with the preflight: what it found before makes no later stage valid or invalid.
+# Each run begins with the preflight: that it has passed before makes no later stage valid.
 RESUMED = STAGES[1:]
+
+
+def contradicted(failed: str) -> tuple[str, ...]:
+    """The names of the stages that prove nothing any more once a host has failed in a stage.
+
+    The part that failed had passed them, so its fault may come and go. Only collectives prove the
+    network of several hosts, and what is installed is read in each run.
+    """
+    names = [stage.name for stage in STAGES]
+    first = failed if failed in {PROVISION.name, COLLECTIVES.name} else VERIFY.name
+    return tuple(names[names.index(first) :])
 
 
 def seconds_of(text: str, option: str = "--burn-in") -> float:

@@ -49,17 +49,21 @@ def compared_again(hosts: Iterable[HostRun]) -> list[HostRun]:
 
 
 def _twins(hosts: Iterable[HostRun]) -> set[str]:
-    """Set `twins` in the plans of hosts that are one machine; their names."""
-    owners = defaultdict(set)
-    found = [(host, host.beside.cards) for host in hosts if host.beside]
-    for host, cards in found:
-        for card in cards:
-            owners[card].add(host.name)
+    """Set `twins` in the plans of hosts that are one machine; their names.
+
+    One machine shows the same boot and the same GPUs under each of its names. A host that claims
+    GPUs of others beside its own decides nothing about them: its own bus contradicts it, which
+    `gpu.visible` judges.
+    """
+    machines: dict[frozenset[tuple[str, str]], list[HostRun]] = defaultdict(list)
+    for host in hosts:
+        if host.beside and host.beside.cards:
+            machines[host.beside.cards].append(host)
     twins = set()
-    for host, cards in found:
-        others = set().union(*(owners[card] for card in cards)) - {host.name}
-        if others:
-            host.plan["twins"] = sorted(others)
+    for members in machines.values():
+        names = {host.name for host in members}
+        for host in members if len(names) > 1 else ():
+            host.plan["twins"] = sorted(names - {host.name})
             twins.add(host.name)
     return twins
 

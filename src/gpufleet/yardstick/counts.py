@@ -16,7 +16,7 @@ import numpy as np
 
 from .runs import Runs
 from .shifts import CHANGED, LEAST_OFFSET_NIGHTS
-from .values import ERRORS, LEAST_SIBLINGS, NOTE_FACTOR, Budget, Finding, Line
+from .values import ERRORS, LEAST_SIBLINGS, NOTE_FACTOR, Budget, Finding, Line, limited
 
 # How many nights the usual count comes from, before those that are tested, and the lengths of runs
 # that are tested: a large rise shows in its first night, a small one in the third.
@@ -67,7 +67,7 @@ def rises_both(lines: Sequence[Line], budget: Budget) -> tuple[list[Finding], li
     limits.
     """
     groups: dict[tuple[str, str], list[Line]] = defaultdict(list)
-    for line in lines:
+    for line in limited(lines):
         if line.groups[-1]:
             groups[line.measure, line.groups[-1]].append(line)
     known: list[tuple[Line, float, int]] = []
