@@ -1,20 +1,29 @@
-"""The error that stops a run before it starts: exit status 4. And the guard around each host.
+"""The error that stops a run before it starts: exit status 4. And the guards around each host.
 
 A defect of gpufleet itself, met on one host, must cost that host its verdict and nobody else
-anything: what is done for one host is done by `guarded`.
+anything: what is done for one host is done by `guarded`. What a host sends must not keep the
+control machine busy either: what is done with its documents alone is done by `bounded`, which ends
+it after a time of the processor.
 """
 
 from __future__ import annotations
 
+import signal
+import threading
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 # How many characters of an exception's text are shown, and how many frames before it.
 MOST_TEXT, MOST_FRAMES = 500, 6
+# The processor time that one step of a host's judgement may take, in seconds. A host with 16 GPUs
+# takes about one, and the first host of a run also reads the catalog.
+MOST_CPU_S = 10.0
+# Where something keeps the exception from passing, it is raised again after this time.
+AGAIN_S = 0.5
 
 
 class ConfigurationError(Exception):
@@ -29,6 +38,12 @@ class ConfigurationError(Exception):
         return f"{prefix}{self.message}" + (f" {self.remedy}" if self.remedy else "")
 
 
+class CpuLimitError(BaseException):
+    """The processor time of a host is spent; no `except Exception` on the way may keep it."""
+
+    step = ""
+
+
 @dataclass(frozen=True)
 class Defect:
     """An exception that nobody expected: in which step, what it is, and where it was raised."""
@@ -36,6 +51,8 @@ class Defect:
     step: str
     error: str
     trace: str
+    # It is no exception: the step was ended after so many seconds of processor time.
+    ended_after_s: float = 0
 
     @property
     def evidence(self) -> str:
@@ -52,28 +69,67 @@ def guarded(step: str, work: Callable[[], T], otherwise: Callable[[Defect], T]) 
         return work()
     except ConfigurationError:
         raise
+    except CpuLimitError as limit:
+        # The innermost step says most.
+        limit.step = limit.step or step
+        raise
     except Exception as error:
-        return otherwise(_defect(step, error))
+        return otherwise(_defect(step, f"{type(error).__name__}: {_printable(error)}", error))
 
 
-def _defect(step: str, error: Exception) -> Defect:
-    text = "".join(
-        character if character.isprintable() else " " for character in _text(error)[:MOST_TEXT]
-    )
-    frames = traceback.extract_tb(error.__traceback__)[-MOST_FRAMES:]
+def bounded(step: str, work: Callable[[], T], otherwise: Callable[[Defect], T]) -> T:
+    """Like `guarded`; work that takes more processor time than `MOST_CPU_S` is ended likewise.
+
+    The timer is one of the process, and its signal interrupts the main thread: in another thread,
+    and inside of other bounded work, this is `guarded`.
+    """
+    global _is_bounded
+    if _is_bounded or threading.current_thread() is not threading.main_thread():
+        return guarded(step, work, otherwise)
+    before = signal.signal(signal.SIGVTALRM, _end)
+    try:
+        _is_bounded = True
+        signal.setitimer(signal.ITIMER_VIRTUAL, MOST_CPU_S, AGAIN_S)
+        return guarded(step, work, otherwise)
+    except CpuLimitError as limit:
+        _is_bounded = False
+        error = f"it took more than {MOST_CPU_S:g} s of processor time"
+        defect = _defect(limit.step or step, error, limit, MOST_CPU_S)
+    finally:
+        _is_bounded = False
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
+    return otherwise(defect)
+
+
+# Whether the processor time of some work is being counted.
+_is_bounded = False
+
+
+def _end(*_: Any) -> None:
+    if _is_bounded:
+        raise CpuLimitError
+
+
+def _defect(step: str, error: str, raised: BaseException, ended_after_s: float = 0) -> Defect:
+    frames = traceback.extract_tb(raised.__traceback__)[-MOST_FRAMES:]
     return Defect(
         step,
-        f"{type(error).__name__}: {text}",
+        error,
         "\n".join(
             f"{Path(*Path(frame.filename).parts[-2:])}:{frame.lineno} in {frame.name}"
             for frame in frames
         ),
+        ended_after_s,
     )
 
 
-def _text(error: Exception) -> str:
+def _printable(error: Exception) -> str:
     # The text of an exception may itself be what fails, as of a number with too many digits.
     try:
-        return str(error)
+        text = str(error)
     except Exception:
-        return "no text"
+        text = "no text"
+    return "".join(
+        character if character.isprintable() else " " for character in text[:MOST_TEXT]
+    )

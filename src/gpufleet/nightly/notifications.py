@@ -233,8 +233,8 @@ def _alike(changes: Iterable[ChangeEntry]) -> list[ChangeEntry]:
 
 # Host addresses in ssh's messages and on its command line.
 _ADDRESS = re.compile(
-    r"(?<=connect to host )\S+ port \d+|(?<=resolve hostname )[^\s:]+|\S+@\S+(?=: Permission)"
-    r"|(?<=(?: by| to) )\S+ port \d+|(?<=by hand: )ssh .*|[\w.-]+@[\w.-]+|\d+(?:\.\d+){3}"
+    r"(?<=connect to host )\S+ port \d+|(?<=resolve hostname )[^\s:]+|(?<!\S)[^\s@]+@[^\s@]+(?=: Permission)"
+    r"|(?<=(?: by| to) )\S+ port \d+|(?<=by hand: )ssh .*|(?<![\w.-])[\w.-]+@[\w.-]+|(?<!\d)\d{1,3}(?:\.\d{1,3}){3}"
 )
 
 
