@@ -8,6 +8,7 @@ it after a time of the processor.
 
 from __future__ import annotations
 
+import re
 import signal
 import threading
 import traceback
@@ -26,12 +27,32 @@ MOST_CPU_S = 10.0
 AGAIN_S = 0.5
 
 
+# The secrets of an address: its login, and its query, which may be a signature.
+LOGIN = re.compile(r"//[^/\s]*@")
+_ADDRESS = re.compile(r"(?<=\w)://[^\s\"']*")
+HIDDEN = "***"
+
+
+def public_addresses(text: str) -> str:
+    """The text with `***` in place of the logins and queries of its addresses."""
+    return _ADDRESS.sub(_public, LOGIN.sub(f"//{HIDDEN}@", text))
+
+
+def _public(address: re.Match[str]) -> str:
+    place, mark, _ = address[0].partition("?")
+    return f"{place}{mark}{HIDDEN}" if mark else place
+
+
 class ConfigurationError(Exception):
-    """What is wrong with the configuration, where it is, and how to fix it."""
+    """What is wrong with the configuration, where it is, and how to fix it.
+
+    It often quotes another program, which prints the addresses that it was given, or a value of the
+    inventory: it repeats no secret of an address.
+    """
 
     def __init__(self, message: str, where: str = "", remedy: str = "") -> None:
-        super().__init__(message)
-        self.message, self.where, self.remedy = message, where, remedy
+        self.message, self.where, self.remedy = map(public_addresses, (message, where, remedy))
+        super().__init__(self.message)
 
     def __str__(self) -> str:
         prefix = f"{self.where}: " if self.where else ""
@@ -83,31 +104,26 @@ def bounded(step: str, work: Callable[[], T], otherwise: Callable[[Defect], T]) 
     The timer is one of the process, and its signal interrupts the main thread: in another thread,
     and inside of other bounded work, this is `guarded`.
     """
-    global _is_bounded
-    if _is_bounded or threading.current_thread() is not threading.main_thread():
+    own = threading.current_thread() is threading.main_thread()
+    if not own or signal.getitimer(signal.ITIMER_VIRTUAL)[0]:
         return guarded(step, work, otherwise)
     before = signal.signal(signal.SIGVTALRM, _end)
     try:
-        _is_bounded = True
         signal.setitimer(signal.ITIMER_VIRTUAL, MOST_CPU_S, AGAIN_S)
         return guarded(step, work, otherwise)
     except CpuLimitError as limit:
-        _is_bounded = False
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         error = f"it took more than {MOST_CPU_S:g} s of processor time"
         defect = _defect(limit.step or step, error, limit, MOST_CPU_S)
     finally:
-        _is_bounded = False
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         signal.signal(signal.SIGVTALRM, before)
     return otherwise(defect)
 
 
-# Whether the processor time of some work is being counted.
-_is_bounded = False
-
-
 def _end(*_: Any) -> None:
-    if _is_bounded:
+    # The signal may come when the work has just ended.
+    if signal.getitimer(signal.ITIMER_VIRTUAL)[0]:
         raise CpuLimitError
 
 
@@ -130,6 +146,4 @@ def _printable(error: Exception) -> str:
         text = str(error)
     except Exception:
         text = "no text"
-    return "".join(
-        character if character.isprintable() else " " for character in text[:MOST_TEXT]
-    )
+    return "".join(character if character.isprintable() else " " for character in text[:MOST_TEXT])

@@ -130,9 +130,7 @@ def parsed(raw: bytes, name: str) -> Any:
         raise UnfitError(f"{name} has a number of more than 64 bits") from None
 
 
-def checked(
-    value: Any, name: str, most_items: int = MOST_ITEMS, *, cuts: bool = False
-) -> Any:
+def checked(value: Any, name: str, most_items: int = MOST_ITEMS, *, cuts: bool = False) -> Any:
     """A parsed document within the bounds, with every text and key printable; it is changed.
 
     `cuts`: texts are cut to what those of a snapshot have (`MOST_OF`).

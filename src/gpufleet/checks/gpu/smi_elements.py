@@ -174,10 +174,7 @@ def unjudged_errors(card: SmiDevice) -> Iterator[Finding]:
         # What a list of processes lacks says nothing of the card.
         and re.split(r"[\[/]", path)[0] not in PROCESSES
         # Rules read what is in a block, not what else is said there.
-        and (
-            not smi.judged(re.sub(r"\[\d+\]", "", path))
-            or _is_block(path, ordered)
-        )
+        and (not smi.judged(re.sub(r"\[\d+\]", "", path)) or _is_block(path, ordered))
     }
     if failed:
         yield Finding(
