@@ -89,7 +89,7 @@ def defective(defect: Defect, host: str, known: HostResult | None = None) -> Hos
     )
     if defect.ended_after_s:
         cause = (
-            f"gpufleet ended what it did for this host after {defect.ended_after_s:g} s of processor"
+            f"gpufleet stopped working on this host after {defect.ended_after_s:g} s of processor"
             f" time, while it {defect.step}"
         )
         remedy = (

@@ -5,10 +5,11 @@
     received.output(raw)                standard error and other text
 
 In a snapshot, names, addresses, versions and messages of the kernel are cut to what such texts have
-on any host (`MOST_OF`), since rules search each of them. `UnfitError` names the place of the first value that is refused. A section of a snapshot that is
-refused costs that section only: it is marked as damaged. Code behind the door may trust that
-documents are as deep, as long and as large as is said here, that numbers are finite and have at
-most 64 bits, that texts print, and that sections in the state `ok` are of their type. Pure.
+on any host (`MOST_OF`), since rules search each of them. `UnfitError` names the place of the first
+value that is refused. A section of a snapshot that is refused costs that section only: it is marked
+as damaged. Code behind the door may trust that documents are as deep, as long and as large as is
+said here, that numbers are finite and have at most 64 bits, that texts print, and that sections in
+the state `ok` are of their type. Pure.
 """
 
 from __future__ import annotations

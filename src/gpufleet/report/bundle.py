@@ -196,7 +196,8 @@ class Names:
     def _patterns(self) -> Iterator[tuple[str, str | Callable[[re.Match[str]], str]]]:
         yield r"(?s)-----BEGIN [^-]+-----.*?(?:-----END [^-]+-----|$)", REMOVED
         yield (
-            r"\b(?:ssh-\w+|ecdsa-sha2-\S{1,64}|sk-\S{1,64}@openssh\.com) [A-Za-z0-9+/=]{16,}(?: \S+)?",
+            r"\b(?:ssh-\w+|ecdsa-sha2-\S{1,64}|sk-\S{1,64}@openssh\.com)"
+            r" [A-Za-z0-9+/=]{16,}(?: \S+)?",
             REMOVED,
         )
         yield r"SHA256:[A-Za-z0-9+/]{40,}=?", REMOVED
