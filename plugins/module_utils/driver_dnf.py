@@ -47,6 +47,7 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.text import nat
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (
     StateError,
     make_folder,
+    public_addresses,
     remove_tree,
     write_atomically,
 )
@@ -459,7 +460,7 @@ class DnfDriver(DriverTransaction):
             if status:
                 self.module.warn(
                     "{} could not be kept for a rollback: {}".format(
-                        ", ".join(lost), problems(text)
+                        ", ".join(lost), public_addresses(problems(text))
                     )
                 )
         self.keep_only(packages, folder)

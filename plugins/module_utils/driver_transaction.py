@@ -32,6 +32,7 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.sections.packag
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (
     StateError,
     make_folder,
+    public_addresses,
     remove_tree,
     write_atomically,
 )
@@ -209,7 +210,9 @@ class DriverTransaction(DriverSelection):
             )
             if status:
                 self.module.warn(
-                    "{} could not be kept for a rollback: {}".format(package, complaints(err))
+                    "{} could not be kept for a rollback: {}".format(
+                        package, public_addresses(complaints(err))
+                    )
                 )
         self.keep_only(packages, folder)
 

@@ -28,6 +28,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
 import time
@@ -43,8 +44,27 @@ BOOT_ID = "/proc/sys/kernel/random/boot_id"
 UNPACKED = ".unpacked"
 
 
+# The same as in gpufleet.errors, which hosts do not have.
+LOGIN = re.compile(r"//[^/\s]*@")
+ADDRESS = re.compile(r"(?<=\w)://[^\s\"']*")
+
+
+def public_addresses(text):
+    """Return the text with ``***`` in place of the logins and queries of its addresses."""
+    return ADDRESS.sub(
+        lambda found: re.sub(r"\?.*", "?***", found.group()), LOGIN.sub("//***@", text)
+    )
+
+
 class StateError(Exception):
-    """What is wrong on the host, where, and what to do about it."""
+    """What is wrong on the host, where, and what to do about it.
+
+    It often quotes another program, which prints the addresses that it was given: it repeats no
+    secret of an address.
+    """
+
+    def __init__(self, message="", *rest):
+        super().__init__(public_addresses(str(message)), *rest)
 
 
 def utc_now():

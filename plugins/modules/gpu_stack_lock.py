@@ -76,6 +76,7 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.python_environment im
 )
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (
     digest_of,
+    public_addresses,
     write_atomically,
 )
 
@@ -95,7 +96,7 @@ def resolve(module):
     if status:
         module.fail_json(
             msg="The requirements {} cannot be resolved for Python {}: {}".format(
-                ", ".join(params["requirements"]), params["python"], err.strip()
+                ", ".join(params["requirements"]), params["python"], public_addresses(err.strip())
             )
         )
     return heading(params) + out

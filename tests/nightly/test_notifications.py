@@ -120,6 +120,35 @@ def test_a_thousand_changes_stay_one_readable_message(changes: dict[str, Any]) -
     assert message.document["left_out"] == {"changes": 800, "done": 0}
 
 
+@pytest.mark.parametrize(
+    ("words", "obeyed"),
+    [
+        ("H100 @channel", "@channel"),
+        ("(@here) _@all", "@here"),
+        ("_@all", "@all"),
+        ("[x](http://evil.example)", "]("),
+        ("![i](http://evil.example/t.png)", "]("),
+        ("[x][1]", "]["),
+        ("HTTPS://evil.example/a", "://"),
+        ("www.evil.example", "www."),
+        ("<!channel> <http://evil.example|x>", "<"),
+    ],
+)
+def test_a_chat_obeys_nothing_that_a_host_says(
+    changes: dict[str, Any], words: str, obeyed: str
+) -> None:
+    changes["changes"] = [change("gpu01", "gpu.smi", text=f"gpu.smi fails: {words} is slow")]
+    sent = notifications.as_slack(notifications.nightly_message(changes, LINK))["text"]
+    assert obeyed not in sent.replace(LINK, "").lower()
+    assert "is slow" in sent and sent.endswith(f"Full report: {LINK}\n")
+
+
+def test_a_chat_shows_commands_and_ranges_of_hosts_as_they_are(changes: dict[str, Any]) -> None:
+    said = "try by hand: ssh -p 22 gpufleet@gpu01; gpu[001-019]: it failed!"
+    changes["changes"] = [change("gpu01", "gpu.smi", text=said)]
+    assert said in notifications.as_slack(notifications.nightly_message(changes, LINK))["text"]
+
+
 def unreachable(host: str, number: int, **more: Any) -> dict[str, Any]:
     """An unreachable host, with the same message of ssh as the others."""
     return change(

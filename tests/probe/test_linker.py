@@ -44,6 +44,26 @@ def test_the_linker_of_tomorrow_is_foreseen(root: Path) -> None:
     assert found["cache_error"].startswith("/etc/ld.so.cache is damaged")
 
 
+def test_each_libcuda_that_the_linker_may_load_is_named(root: Path) -> None:
+    stubs, compat = f"{LIB}/stubs", "usr/local/cuda-11.8/compat"
+    put(root, "etc/ld.so.conf", f"/{stubs}\n/{compat}\n/opt/link\n/opt/empty\n")
+    shared_library(root / stubs / "libcuda.so", "libcuda.so.1")
+    shared_library(root / compat / "libcuda.so.520.61.05", "libcuda.so.1")
+    (root / "opt").mkdir(exist_ok=True)
+    (root / "opt/link").symlink_to(f"../{stubs}")
+    (root / "etc/ld.so.cache").write_bytes(
+        cache_of([(0x0303, "libcuda.so.1", "/usr/lib/libcuda.so.1")])
+    )
+    found = probe_tree(root)["linker"]
+    assert found["cache"] == []
+    assert [(e["path"], e["realpath"]) for e in found["drivers"]] == [
+        ("/usr/lib/libcuda.so.1", "/usr/lib/libcuda.so.1"),
+        (f"/{stubs}/libcuda.so.1", f"/{stubs}/libcuda.so"),
+        (f"/{compat}/libcuda.so.1", f"/{compat}/libcuda.so.520.61.05"),
+        ("/opt/link/libcuda.so.1", f"/{stubs}/libcuda.so"),
+    ]
+
+
 def cache_of(entries: list[tuple[int, str, str]]) -> bytes:
     """An ld.so.cache as ldconfig writes it since glibc 2.32."""
     table, strings = b"", b""

@@ -156,6 +156,38 @@ def test_output_arrives(protocol: int) -> None:
     assert not metaworker.refused
 
 
+ODD = [
+    message("CFG", pickle.dumps({}, 4), gateway="gw1"),
+    message("CTL", pickle.dumps({}, 4), srcid=7, action="shell", target="gpu01"),
+    message("GEN"),
+]
+
+
+@pytest.mark.parametrize("setup", [False, True])
+@pytest.mark.parametrize("line", ODD)
+def test_a_type_that_no_gateway_sends_ends_the_channel(setup: bool, line: bytes) -> None:
+    made, metaworker = channel(setup)
+    read(made, line)
+    assert metaworker.refused
+    assert made.worker.aborted
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        output(),
+        message("RET", srcid=7, nodes="gpu01", retcode=0),
+        message("TIM", srcid=7, nodes="gpu01"),
+        message("ERR", reason="no such topology"),
+    ],
+)
+def test_a_result_before_the_channel_is_set_up_ends_it(line: bytes) -> None:
+    made, metaworker = channel(setup=False)
+    read(made, line)
+    assert metaworker.refused
+    assert made.worker.aborted
+
+
 BOMB = (
     b"<!DOCTYPE a [<!ENTITY a '"
     + b"x" * 1000

@@ -80,20 +80,25 @@ def excused(text: str) -> bool:
     return re.search(facts.document("smi_rules.yml")["texts"]["excused"], text, re.I) is not None
 
 
-@cache
 def judged(path: str) -> bool:
     """Whether a rule reads this element of every card, or one in it."""
-    return any(known == path or known.startswith(f"{path}/") for known in _judged())
+    return path in _judged()
 
 
 @cache
 def _judged() -> frozenset[str]:
-    return frozenset(
+    """The elements that rules read, with each block that they are in."""
+    found = (
         f"{rule.row['each']}/{path}" if rule.row.get("each") else path
         for rule in all_rules()
         if "only" not in rule.row
         for shape in rule.shapes
         for path in shape
+    )
+    return frozenset(
+        "/".join(steps[:count])
+        for steps in (path.split("/") for path in found)
+        for count in range(1, len(steps) + 1)
     )
 
 

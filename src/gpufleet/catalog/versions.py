@@ -18,7 +18,7 @@ from gpufleet.model.text import is_number
 
 # No release has more digits in a part, and Python reads no number of thousands of them.
 _NUMBERS = re.compile(r"[0-9]{1,18}(\.[0-9]{1,18}){0,9}")
-_EXTRAS = re.compile(r"\[[^]]*\]")
+_EXTRAS = re.compile(r"\[[^][]*\]")
 
 
 @lru_cache(maxsize=4096)

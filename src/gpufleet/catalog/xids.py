@@ -141,7 +141,7 @@ def _reported(row: Row, branch: int | None) -> bool:
 def recovery_action(text: str) -> tuple[int, str] | None:
     """The number and words of the action that a 154 changed to."""
     # The last one: a program's name, which comes before, may say the same.
-    found = re.search(r".*\bto 0x([0-9a-fA-F]+)(?: \(([^)]*)\))?", text)
+    found = re.match(r"(?s).*\bto 0x([0-9a-fA-F]+)(?: \(([^)]*)\))?", text)
     return (int(found[1], 16), found[2] or "") if found else None
 
 
@@ -168,7 +168,7 @@ def _recovery(code: int, found: Meaning, text: str, branch: int | None) -> Meani
 
 
 def _registers(code: int, found: Meaning, text: str, branch: int | None) -> Meaning:
-    printed = re.search(r".*link (-?\d+)\s*\(([^)]*)\)", text)
+    printed = re.match(r"(?s).*link (-?\d+)\s*\(([^)]{0,256})\)", text)
     if not printed:
         return found
     values = [int(word, 16) for word in re.findall(r"0x[0-9a-fA-F]+", printed[2])]
@@ -196,11 +196,12 @@ def _classes(values: list[int]) -> Iterator[str | None]:
 
 def _nvlink(code: int, found: Meaning, text: str, branch: int | None) -> Meaning:
     fatal = bool(re.search(r"(?<![-\w])Fatal\b", text))
-    named = re.match(r"\s*(.+?)\s+(?:Fatal|Non-?fatal)\b", text)
+    severity = re.search(r"(?<=\s)(?:Fatal|Non-?fatal)\b", text)
+    unit = text[: severity.start()].strip() if severity else ""
     link = re.search(r"\bLink (-?\d+)", text)
     where = f" on link {int(link[1])}" if link and int(link[1]) >= 0 else ""
     values = [int(word, 16) for word in re.findall(r"0x[0-9a-fA-F]{1,8}", text)][:2]
-    rules = list(_decoded(code, named[1] if named else "", values, branch)) if values[1:] else []
+    rules = list(_decoded(code, unit, values, branch)) if values[1:] else []
     if not rules:
         name = f"{found.name}{where}, not decoded"
         return (

@@ -1,10 +1,13 @@
 """The errors of the catalog's tools: each is a message for a person."""
 
-from gpufleet.errors import ConfigurationError
+from gpufleet.errors import ConfigurationError, public_addresses
 
 
 class MeasureError(Exception):
-    """A wheel, manifest or index cannot be read."""
+    """A wheel, manifest or index cannot be read; the message repeats no secret of an address."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(public_addresses(message))
 
 
 class ContradictionError(ConfigurationError):

@@ -24,6 +24,7 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.python_environment im
 from gpufleet import resolver
 from gpufleet.catalog import facts, lock_results, versions
 from gpufleet.catalog.records import Build
+from gpufleet.errors import public_addresses
 from gpufleet.frameworks import FRAMEWORKS, FrameworkId
 from gpufleet.model.plan import CudaSource
 from gpufleet.resolver import pythons
@@ -259,7 +260,7 @@ def _run(command: Sequence[str], each: Try, text: str | None = None) -> str:
     # What a program prints after the error that ended it tells no reason.
     errors = [line for line in reasons if ERROR_LINE.match(line)] or reasons
     shown = " ".join(reasons if command[0] == UV else errors[-1:])
-    reason = re.sub(r"//[^/@\s]*@", "//", shown or f"exit status {done.returncode}")[:MOST_TEXT]
+    reason = public_addresses(shown or f"exit status {done.returncode}")[:MOST_TEXT]
     if command[0] == UV and UNREACHED.search(done.stderr):
         raise UnansweredError(reason)
     return reason

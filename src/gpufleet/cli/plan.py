@@ -15,7 +15,7 @@ from rich.text import Text
 
 from gpufleet.checks.base.registry import shortened
 from gpufleet.diff import changes
-from gpufleet.errors import Defect, guarded
+from gpufleet.errors import Defect, bounded
 from gpufleet.inventory import InventoryHost, inventory_hosts
 from gpufleet.judge import judge
 from gpufleet.mirror.delivery import delivery, sentences
@@ -76,7 +76,7 @@ def run(options: argparse.Namespace, _: list[str]) -> int:
             outcomes = probe_hosts(hosts, how, report)
     defects: list[Defect] = []
     plans = {
-        host.name: guarded(
+        host.name: bounded(
             "planned this host",
             partial(planned, host, outcomes.get(host.name)),
             partial(not_planned, host, defects),

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from gpufleet.errors import ConfigurationError, Defect, guarded
+from gpufleet.errors import ConfigurationError, Defect, bounded
 from gpufleet.inventory import HostSelector, InventoryHost
 from gpufleet.model.collectives import FabricTest
 from gpufleet.model.commission import Figure, Reason
@@ -128,7 +128,7 @@ def documents_of(run: HostRun) -> dict[str, str]:
 
 def measured_figures(run: HostRun) -> list[Figure]:
     """The figures of a host; none where its measurements cannot be read: its checks say so."""
-    return guarded(
+    return bounded(
         "read the figures of this host",
         lambda: figures_of(run.plan, run.snapshot),
         lambda defect: [],
@@ -240,7 +240,7 @@ def burn_in(stage: Stage, hosts: list[InventoryHost], settings: Settings) -> Att
     found = {run.name: attempt_of(stage, run) for run in session.hosts}
     for run in session.hosts:
         decision = found[run.name].decision
-        guarded(
+        bounded(
             "judged the burn-in of this host",
             partial(add_burn_in, run, decision, gpus[run.name], load_s),
             partial(add_defect, stage, decision),

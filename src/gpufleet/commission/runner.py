@@ -17,7 +17,7 @@ from rich.text import Text
 
 from gpufleet.checks.base.holders import holders
 from gpufleet.checks.base.sections import Sections
-from gpufleet.errors import guarded
+from gpufleet.errors import bounded
 from gpufleet.inventory import InventoryHost
 from gpufleet.judge import judge
 from gpufleet.model.clock import utc_now
@@ -140,7 +140,7 @@ class Commission:
 
     def identity(self, each: Candidate, seen: HostRun) -> dict[str, str]:
         """What a host is; a defect of gpufleet makes no stage of it valid, and costs no other."""
-        return guarded(
+        return bounded(
             "identified this host",
             lambda: identity_of(each.declared, seen.snapshot, each.set_by_person),
             lambda defect: {},

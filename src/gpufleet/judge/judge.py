@@ -83,12 +83,22 @@ def not_judged(cause: str, remedy: str, evidence: str = "") -> HostResult:
 
 def defective(defect: Defect, host: str, known: HostResult | None = None) -> HostResult:
     """The result of a host on which gpufleet itself failed; what is `known` of it stays."""
-    entry = _not_judged(
-        f"gpufleet failed while it {defect.step}: {defect.error}",
+    report = (
         f"report it with what {gpufleet('verify', '--limit', host, '--save', 'DIR')} saves, or with"
-        " the files of this host in the report's directory; other hosts are not affected",
-        defect.evidence,
+        " the files of this host in the report's directory; other hosts are not affected"
     )
+    if defect.ended_after_s:
+        cause = (
+            f"gpufleet stopped working on this host after {defect.ended_after_s:g} s of processor"
+            f" time, while it {defect.step}"
+        )
+        remedy = (
+            "look in the host's snapshot for lists and texts that no healthy host has, and examine"
+            f" the host, which may be damaged or taken over; where it is healthy, {report}"
+        )
+    else:
+        cause, remedy = f"gpufleet failed while it {defect.step}: {defect.error}", report
+    entry = _not_judged(cause, remedy, defect.evidence)
     checks = [check for check in known["checks"] if check["id"] != PROBE] if known else []
     return _host([entry, *checks])
 

@@ -28,6 +28,8 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.download import (
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import StateError
 from rich.filesize import decimal
 
+from gpufleet.errors import public_addresses
+
 from .needs import File, MirrorError
 
 AT_ONCE = 4
@@ -128,7 +130,7 @@ class Mirror:
             try:
                 source()
             except (StateError, OSError) as error:
-                because.append(self._without_logins(str(error)))
+                because.append(public_addresses(self._without_logins(str(error))))
             else:
                 return self._right(file, FETCHED)
         return replace(row, because="; ".join(because) or row.because)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpufleet.errors import ConfigurationError
+from gpufleet.errors import ConfigurationError, public_addresses
 from gpufleet.inventory import InventoryHost
 from gpufleet.model.plan import NeededArtifact, PlannedStack, ProblemEntry
 from gpufleet.verification.judging import plan_of
@@ -16,11 +16,15 @@ WHEELS = "wheels"
 
 
 class MirrorError(Exception):
-    """Something that cannot be fetched: why, and what to do."""
+    """Something that cannot be fetched: why, and what to do.
+
+    The message may quote another program, which prints the addresses that it was given: it repeats
+    no secret of an address.
+    """
 
     def __init__(self, message: str, remedy: str) -> None:
-        super().__init__(message)
-        self.message, self.remedy = message, remedy
+        self.message, self.remedy = map(public_addresses, (message, remedy))
+        super().__init__(self.message)
 
 
 @dataclass(frozen=True)

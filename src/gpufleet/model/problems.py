@@ -10,8 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
+from gpufleet.errors import public_addresses
+
 from .plan import ProblemEntry
-from .text import public_addresses
 
 
 class Code(Enum):

@@ -4,10 +4,12 @@
     received.document(raw)              any other document: a bundle, a message of a pair
     received.output(raw)                standard error and other text
 
-`UnfitError` names the place of the first value that is refused. A section of a snapshot that is
-refused costs that section only: it is marked as damaged. Code behind the door may trust that
-documents are as deep, as long and as large as is said here, that numbers are finite and have at
-most 64 bits, that texts print, and that sections in the state `ok` are of their type. Pure.
+In a snapshot, names, addresses, versions and messages of the kernel are cut to what such texts have
+on any host (`MOST_OF`), since rules search each of them. `UnfitError` names the place of the first
+value that is refused. A section of a snapshot that is refused costs that section only: it is marked
+as damaged. Code behind the door may trust that documents are as deep, as long and as large as is
+said here, that numbers are finite and have at most 64 bits, that texts print, and that sections in
+the state `ok` are of their type. Pure.
 """
 
 from __future__ import annotations
@@ -26,6 +28,27 @@ MOST_VALUES = 250_000
 MOST_ITEMS = 100_000
 MOST_DEPTH = 32
 MOST_TEXT = 16 << 10
+# The longest names, addresses and versions, in characters: a file system has no longer name, and an
+# nvidia-smi, DMI or PCI no longer value. And the longest messages: the kernel's buffer for one line
+# (LOG_LINE_MAX in kernel/printk/internal.h) has 1024 bytes. What is cut ends in CUT, so it is equal
+# to no whole text, and is judged as what it is.
+MOST_NAME, MOST_MESSAGE, CUT = 256, 1024, " ..."
+# The mapping of what nvidia-smi prints: its texts have names that only nvidia-smi knows.
+ELEMENTS = "elements"
+MOST_OF = {
+    **dict.fromkeys(
+        (
+            *("address", "arch", "bank", "board", "boot_id", "branch", "class", "codename"),
+            *("compute_capability", "compute_mode", "cuda", "cuda_version", "cudart", "cudnn"),
+            *("driver", "driver_version", ELEMENTS, "firmware", "gid", "governor", "guid"),
+            *("hostname", "id", "installed", "interface", "loaded", "maker", "model", "module"),
+            *("name", "part", "product", "rate", "running", "serial", "serial_board", "slot"),
+            *("soname", "speed", "uuid", "vbios", "vendor", "version", "version_id", "width"),
+        ),
+        MOST_NAME,
+    ),
+    "text": MOST_MESSAGE,
+}
 MOST_KEY = 4096
 MOST_SECTIONS = 64
 # Lists of sections with rows of GPUs or of pairs of them, or of what a stack maps and computes:
@@ -86,7 +109,7 @@ def snapshot_in(found: object, host: str) -> Snapshot | None:
 def _section(name: str, section: Any) -> Any:
     try:
         rows = MOST_ROWS.get(name, MOST_ITEMS)
-        return typed_section(name, checked(section, "section", rows))
+        return typed_section(name, checked(section, "section", rows, cuts=True))
     except UnfitError as error:
         return damaged_section(str(error).removeprefix("section."))
 
@@ -108,16 +131,22 @@ def parsed(raw: bytes, name: str) -> Any:
         raise UnfitError(f"{name} has a number of more than 64 bits") from None
 
 
-def checked(value: Any, name: str, most_items: int = MOST_ITEMS) -> Any:
-    """A parsed document within the bounds, with every text and key printable; it is changed."""
+def checked(value: Any, name: str, most_items: int = MOST_ITEMS, *, cuts: bool = False) -> Any:
+    """A parsed document within the bounds, with every text and key printable; it is changed.
+
+    `cuts`: texts are cut to what those of a snapshot have (`MOST_OF`).
+    """
     location = (None, name)
     if isinstance(value, dict | list):
-        _check_container(value, location, MOST_DEPTH, most_items)
+        _check_container(value, location, MOST_DEPTH, most_items, MOST_NAME if cuts else MOST_TEXT)
         return value
     return _leaf(value, location)
 
 
-def _check_container(value: Any, location: Location, depth: int, most_items: int) -> None:
+def _check_container(
+    value: Any, location: Location, depth: int, most_items: int, most_plain: int
+) -> None:
+    """`most_plain`: the longest text that needs no look at the name of its value."""
     if depth == 0:
         raise UnfitError(f"{place(location)} is nested deeper than {MOST_DEPTH} levels")
     named = isinstance(value, dict)
@@ -128,10 +157,12 @@ def _check_container(value: Any, location: Location, depth: int, most_items: int
         kind = type(item)
         if kind is str:
             # Nearly every text passes this, and needs no call.
-            if len(item) > MOST_TEXT or not item.isprintable():
+            if len(item) > most_plain or not item.isprintable():
                 value[key] = _text(item, (location, key))
+                if most_plain == MOST_NAME:
+                    value[key] = _cut(value[key], (location, key))
         elif kind is dict or kind is list:
-            _check_container(item, (location, key), depth - 1, most_items)
+            _check_container(item, (location, key), depth - 1, most_items, most_plain)
         elif kind is float:
             if not isfinite(item):
                 _check_number(item, (location, key))
@@ -156,6 +187,17 @@ def _text(text: str, location: Location) -> str:
     if len(text) > MOST_TEXT:
         raise UnfitError(f"{place(location)} has {len(text)} characters: more than {MOST_TEXT}")
     return printable(text)
+
+
+def _cut(text: str, location: Location) -> str:
+    """The text, or its beginning and a mark: by the name of its value, or of its list."""
+    around, step = location
+    while around is not None and isinstance(step, int):
+        around, step = around
+    if around is not None and around[1] == ELEMENTS:
+        step = ELEMENTS
+    most = MOST_OF.get(str(step), MOST_TEXT)
+    return text if len(text) <= most else text[:most].removesuffix(CUT) + CUT
 
 
 def _check_number(number: float, location: Location) -> None:

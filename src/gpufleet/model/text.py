@@ -16,10 +16,6 @@ MOST_SHOWN = 2000
 _PLAIN = re.compile(r"[A-Za-z0-9_/][A-Za-z0-9_./+:@%,=-]*")
 # What a shell may read outside of quotes without doing anything.
 _INERT = re.compile(r"[\w ./+:@%,=-]")
-# The secrets of an address: its login, and its query, which may be a signature.
-LOGIN = re.compile(r"//[^/\s]*@")
-_QUERY = re.compile(r"(\w://[^\s?\"']*)\?[^\s\"']*")
-HIDDEN = "***"
 
 
 def printable(text: str) -> str:
@@ -36,11 +32,6 @@ def printable(text: str) -> str:
         character if character.isprintable() or character in _KEPT else REPLACEMENT
         for character in text
     )
-
-
-def public_addresses(text: str) -> str:
-    """The text with `***` in place of the logins and queries of its addresses."""
-    return _QUERY.sub(rf"\1?{HIDDEN}", LOGIN.sub(f"//{HIDDEN}@", text))
 
 
 def one_line(text: str) -> str:

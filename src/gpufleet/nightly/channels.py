@@ -18,6 +18,8 @@ from urllib.parse import urlsplit
 
 import tenacity
 
+from gpufleet.errors import public_addresses
+
 from .config import Mail, Settings, Webhook
 from .notifications import Message, as_mail, as_slack
 
@@ -31,7 +33,7 @@ class DeliveryError(Exception):
     """
 
     def __init__(self, reason: str, *, later: bool = False, reached: bool = False) -> None:
-        super().__init__(reason)
+        super().__init__(public_addresses(reason))
         self.later, self.reached = later, reached
 
 

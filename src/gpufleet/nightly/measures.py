@@ -34,7 +34,7 @@ from dataclasses import dataclass, replace
 from typing import TypeGuard
 
 from gpufleet.catalog import smi, yardstick
-from gpufleet.errors import Defect, guarded
+from gpufleet.errors import Defect, bounded
 from gpufleet.host_state import counters
 from gpufleet.host_state import ports as roles
 from gpufleet.judge import judge
@@ -110,7 +110,7 @@ def _measured(host: HostRun) -> tuple[HostRun, dict[str, float | str]]:
     def failed(defect: Defect) -> tuple[HostRun, dict[str, float | str]]:
         return host.with_result(judge.defective(defect, host.name, host.result)), {}
 
-    return guarded("measured this host", lambda: (host, measures(host.snapshot, host.plan)), failed)
+    return bounded("measured this host", lambda: (host, measures(host.snapshot, host.plan)), failed)
 
 
 def _is_known(value: str | float | None) -> TypeGuard[str | float]:

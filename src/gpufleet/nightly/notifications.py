@@ -5,10 +5,11 @@ Pure: `channels` sends them. A night without changes gives no notification.
 
 from __future__ import annotations
 
+import html
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from email.message import EmailMessage
 from email.utils import formatdate, make_msgid
 from pathlib import Path
@@ -233,8 +234,9 @@ def _alike(changes: Iterable[ChangeEntry]) -> list[ChangeEntry]:
 
 # Host addresses in ssh's messages and on its command line.
 _ADDRESS = re.compile(
-    r"(?<=connect to host )\S+ port \d+|(?<=resolve hostname )[^\s:]+|\S+@\S+(?=: Permission)"
-    r"|(?<=(?: by| to) )\S+ port \d+|(?<=by hand: )ssh .*|[\w.-]+@[\w.-]+|\d+(?:\.\d+){3}"
+    r"(?<=connect to host )\S+ port \d+|(?<=resolve hostname )[^\s:]+"
+    r"|(?<!\S)[^\s@]+@[^\s@]+(?=: Permission)|(?<=(?: by| to) )\S+ port \d+"
+    r"|(?<=by hand: )ssh .*|(?<![\w.-])[\w.-]+@[\w.-]+|(?<!\d)\d{1,3}(?:\.\d{1,3}){3}"
 )
 
 
@@ -306,9 +308,19 @@ def as_mail(message: Message, settings: Mail) -> EmailMessage:
     return email
 
 
+# What a chat makes of text, which hosts and what they run may have chosen: a mention of people, a
+# link under other words, an address that is opened for a preview. A space without width ends it.
+_OBEYED = re.compile(r"(?<![A-Za-z0-9])@(?=\w)|\](?=[(\[])|(?<=\w):(?=//)|\bwww(?=\.)", re.I)
+NO_WIDTH = "\u200b"
+
+
 def as_slack(message: Message) -> dict[str, Any]:
     """Return the message as the body for an incoming webhook of Slack or Mattermost."""
-    text = as_text(message).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    text = _OBEYED.sub(
+        lambda found: found[0] + NO_WIDTH, html.escape(as_text(replace(message, link="")), False)
+    )
+    if message.link:
+        text += f"\nFull report: {html.escape(message.link, False)}\n"
     if len(text) > MOST_CHAT:
         text = f"{text[:MOST_CHAT].rpartition(chr(10))[0]}\n...\n\n{message.link}"
     return {"text": f"{message.subject}\n\n{text}"}

@@ -7,9 +7,12 @@ from .constants import CUDA_FILE
 from .host import Host
 from .text import open_regular
 
+# What programs open of the driver. A toolkit has files of this SONAME that are no working driver.
+DRIVER = "libcuda.so.1"
+
 
 def linker_cache(root="/"):
-    """CUDA's and cuDNN's entries of /etc/ld.so.cache in the order in which they are searched."""
+    """The entries of CUDA, cuDNN and the driver in /etc/ld.so.cache, as they are searched."""
     host = Host({"root": root})
     try:
         with open_regular(host.path("/etc/ld.so.cache")) as stream:
@@ -24,7 +27,7 @@ def linker_cache(root="/"):
             "realpath": host.realpath(path),
         }
         for soname, path in parse_linker_cache(raw)
-        if CUDA_FILE.match(soname)
+        if CUDA_FILE.match(soname) or soname == DRIVER
     ]
 
 

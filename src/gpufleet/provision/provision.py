@@ -17,7 +17,7 @@ from typing import IO
 
 from rich.console import Console
 
-from gpufleet.errors import ConfigurationError, Defect, guarded
+from gpufleet.errors import ConfigurationError, Defect, bounded
 from gpufleet.inventory import HostSelector, InventoryHost, inventory_hosts, locks_in
 from gpufleet.judge import judge
 from gpufleet.model.plan import ProblemEntry
@@ -273,7 +273,7 @@ def checked_hosts(selector: HostSelector) -> list[InventoryHost]:
         {"host": host.name, **problem}
         # A host that cannot even be planned is INCONCLUSIVE later, and stops no other.
         for host in hosts
-        for problem in guarded("planned this host", partial(_problems, host), lambda defect: [])
+        for problem in bounded("planned this host", partial(_problems, host), lambda defect: [])
     ]
     if problems:
         raise RefusedError(problems)
@@ -311,7 +311,7 @@ def _compared(run: HostRun, compare: Callable[[HostRun], list[str]]) -> list[str
         run.not_compared = True
         return []
 
-    return guarded("compared this host with its plan", lambda: compare(run), failed)
+    return bounded("compared this host with its plan", lambda: compare(run), failed)
 
 
 def show_reasons(reasons: Reasons, count: int, notify: Notify) -> None:

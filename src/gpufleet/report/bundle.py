@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import ipaddress
 import re
+import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, cast
 
-from gpufleet.errors import Defect, guarded
+from gpufleet.errors import Defect, bounded
 from gpufleet.judge import judge
 from gpufleet.model.plan import Plan
 from gpufleet.model.verdict import Bundle, CheckResult, HostResult
@@ -49,6 +51,10 @@ HOST_PATHS = {
 USERS = {"user", "service_user"}
 # Keys of numbers that only one device has. The PDI identifies a GPU, as its UUID does.
 DEVICE_NUMBER = re.compile(r"(?:^|[/_])(?:serial|pdi$|gpu_fabric_guid$)", re.IGNORECASE)
+# The longest text of a bundle: the kernel's command line and a path have at most 4096 characters.
+MOST_TEXT = 4000
+# The most names that one host's documents may add: each text is searched for each of them.
+MOST_NAMES = 1000
 SECRET_NAME = (
     r"(?:password|passwd|passphrase|secret|token|api_?-?key|access_?-?key|credentials?"
     r"|authorization|private_?-?key)"
@@ -79,23 +85,31 @@ _HEX = "[0-9a-fA-F]"
 _UUID = rf"{_HEX}{{8}}(?:-{_HEX}{{4}}){{3}}-{_HEX}{{12}}"
 
 
+class TooManyNamesError(Exception):
+    """A host's documents have more names than any host, so the host has no bundle."""
+
+
 class Names:
     """Replacements of names, consistent through all documents of a session."""
 
     def __init__(self) -> None:
         self.known: dict[tuple[str, str], str] = {}
+        # How many replacements of each kind there are.
+        self._numbers: Counter[str] = Counter()
         # Addresses from host paths; elsewhere such a number alone is a version.
         self.addresses: set[str] = set()
         # Cleaned texts and patterns of the names; void once another name is known.
         self._cleaned: dict[str, str] = {}
         self._of_names: list[tuple[re.Pattern[str], str]] | None = None
+        # How many names may be known, while documents are searched for them.
+        self._most = sys.maxsize
         self._of_forms = [(re.compile(pattern), replace) for pattern, replace in self._patterns()]
 
     def replacement(self, kind: str, name: str, form: str = "{kind}{number}") -> str:
         """The replacement of a name, a new one for a new name."""
         if (kind, name) not in self.known:
-            number = 1 + len({new for (known, _), new in self.known.items() if known == kind})
-            self._add(kind, name, form.format(kind=kind, number=number))
+            self._numbers[kind] += 1
+            self._add(kind, name, form.format(kind=kind, number=self._numbers[kind]))
         return self.known[kind, name]
 
     def of(self, kind: str) -> list[tuple[str, str]]:
@@ -104,10 +118,26 @@ class Names:
         return sorted(found, key=lambda pair: -len(pair[0]))
 
     def learn(self, documents: Iterable[Any]) -> None:
-        """Collect the names that known paths or the surrounding text identify."""
-        everything = list(documents)
+        """Collect the names that known paths or the surrounding text identify.
+
+        Documents with too many names add none, and are refused: they would cost all hosts time.
+        """
+        before = dict(self.known), set(self.addresses)
+        self._most = len(self.known) + MOST_NAMES
+        try:
+            self._learn(list(documents))
+        except BaseException:
+            self.known, self.addresses = before
+            self._cleaned.clear()
+            self._of_names = None
+            raise
+        finally:
+            self._most = sys.maxsize
+
+    def _learn(self, everything: list[Any]) -> None:
         for document in everything:
-            for path, text in _texts(document):
+            for path, whole in _texts(document):
+                text = _cut(whole)
                 if path in HOST_PATHS:
                     self._host(text)
                 for found in re.finditer(_SERVER_MESSAGE, text):
@@ -133,6 +163,8 @@ class Names:
 
     def _add(self, kind: str, name: str, new: str) -> None:
         if self.known.get((kind, name)) != new:
+            if len(self.known) >= self._most:
+                raise TooManyNamesError(f"more than {MOST_NAMES} names of hosts, users and devices")
             self.known[kind, name] = new
             self._cleaned.clear()
             self._of_names = None
@@ -164,13 +196,15 @@ class Names:
     def _patterns(self) -> Iterator[tuple[str, str | Callable[[re.Match[str]], str]]]:
         yield r"(?s)-----BEGIN [^-]+-----.*?(?:-----END [^-]+-----|$)", REMOVED
         yield (
-            r"\b(?:ssh-\w+|ecdsa-sha2-\S+|sk-\S+@openssh\.com) [A-Za-z0-9+/=]{16,}(?: \S+)?",
+            r"\b(?:ssh-\w+|ecdsa-sha2-\S{1,64}|sk-\S{1,64}@openssh\.com)"
+            r" [A-Za-z0-9+/=]{16,}(?: \S+)?",
             REMOVED,
         )
         yield r"SHA256:[A-Za-z0-9+/]{40,}=?", REMOVED
         yield r"(?i)\b(bearer|basic) +[\w.~+/=-]{6,}", rf"\1 {REMOVED}"
         yield (
-            rf"(?i)([\w-]*{SECRET_NAME}[\w-]*[\"']?\s*[:=]\s*)"
+            # What stands before the word stays, and nobody has a longer name than this after it.
+            rf"(?i)({SECRET_NAME}[\w-]{{0,256}}[\"']?\s*[:=]\s*)"
             r"(?:\"[^\"]*\"|'[^']*'|[^\s,;&]+)",
             rf"\1{REMOVED}",
         )
@@ -178,12 +212,12 @@ class Names:
             r"\b(?:gh[a-z]_|github_pat_|glpat-|hf_|sk-|xox[a-z]-|nvapi-|AKIA|ASIA)[\w-]{10,}",
             REMOVED,
         )
-        yield r"\beyJ[\w-]{8,}\.[\w-]+(?:\.[\w-]*)?", REMOVED
-        yield r"(?i)\bserial(?: ?number)?\b\s*[:=]?\s*[\w-]*\d[\w-]*", f"serial {REMOVED}"
-        yield r"([a-zA-Z][\w+.-]*://)([^/\s\"'<>]*)([^\s\"'<>]*)", self._url
+        yield r"(?<![\w-])eyJ[\w-]{8,}\.[\w-]+(?:\.[\w-]*)?", REMOVED
+        yield r"(?i)\bserial(?: ?number)?\b\s*(?:[:=]\s*)?[\w-]{0,64}?\d[\w-]*", f"serial {REMOVED}"
+        yield r"(?<=[\w+.-])(://)([^/\s\"'<>]*)([^\s\"'<>]*)", self._url
         yield r"(?<!\S)-i +\S+", f"-i {REMOVED}"
         yield (
-            r"[\w.+-]+@(?:[\w-]+(?:\.[\w-]+)+|[a-zA-Z][\w-]*)",
+            r"(?<![\w.+-])[\w.+-]+@(?:[\w-]+(?:\.[\w-]+)+|[a-zA-Z][\w-]*)",
             lambda m: self._numbered("mail", m[0], "mail{number}"),
         )
         yield (
@@ -230,7 +264,7 @@ class Names:
                 return REMOVED
             if key in USERS and not _usual(value):
                 return self.replacement("user", value)
-            return self.clean(value)
+            return self.clean(_cut(value))
         return value
 
 
@@ -245,6 +279,13 @@ def _private(text: str) -> bool:
     except ValueError:
         return False
     return not (address.is_loopback or address.is_unspecified)
+
+
+def _cut(text: str) -> str:
+    """The text, or the whole words of its beginning: half of a secret would not be recognized."""
+    if len(text) <= MOST_TEXT:
+        return text
+    return f"{text[:MOST_TEXT].rstrip().rpartition(' ')[0] or text[:MOST_TEXT]} ..."
 
 
 def _texts(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
@@ -262,15 +303,17 @@ def _texts(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, 
 def bundles(hosts: Iterable[HostRun]) -> list[Bundle]:
     """One document for each host: plan, snapshot and verdicts, cleaned."""
     runs, names = list(hosts), Names()
+    defects: dict[str, Defect] = {}
     for run in runs:
-        # Where this fails, the bundle fails likewise.
-        guarded(
+        bounded(
             "looked for names in the documents of this host",
             partial(names.learn, [run.plan, run.snapshot or run.result]),
-            lambda defect: None,
+            partial(defects.__setitem__, run.name),
         )
     return [
-        guarded(
+        _without_documents(run, names, defects[run.name])
+        if run.name in defects
+        else bounded(
             "wrote the bundle of this host",
             partial(_bundle, run, names),
             partial(_without_documents, run, names),

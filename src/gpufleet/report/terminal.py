@@ -54,7 +54,7 @@ class _Unpadded:
 
     def write(self, text: str) -> int:
         """Write the text; the blanks at the ends of its lines are left out."""
-        return self._file.write(re.sub(r" +(?=\n)", "", text))
+        return self._file.write(re.sub(r"(?<! ) +(?=\n)", "", text))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._file, name)

@@ -6,9 +6,9 @@ other checksums and its size are dropped.
 
 from __future__ import annotations
 
+from gpufleet.errors import public_addresses
 from gpufleet.model.plan import Artifact
 from gpufleet.model.problems import Code
-from gpufleet.model.text import public_addresses
 from gpufleet.model.types import Row
 
 from .context import ResolveContext

@@ -22,12 +22,18 @@ from xml.sax.handler import property_lexical_handler
 
 import ClusterShell.Task
 from ClusterShell.Communication import (
+    ACKMessage,
     EndMessage,
+    ErrorMessage,
     Message,
     MessageProcessingError,
+    RetcodeMessage,
     RoutedMessageBase,
     RoutingMessage,
+    StartMessage,
     StdErrMessage,
+    StdOutMessage,
+    TimeoutMessage,
     XMLReader,
 )
 from ClusterShell.Propagation import PropagationChannel
@@ -38,6 +44,16 @@ from ClusterShell.Worker.Ssh import SshClient, WorkerSsh
 MOST_MESSAGE_BYTES = 32 << 20
 # What a gateway says on its own behalf goes to every host behind it.
 MOST_OWN_BYTES = 64 << 10
+# The types of messages that a gateway sends, until the channel is set up and afterwards.
+# ClusterShell passes over others, and would wait for the output of such a gateway.
+_EARLY = {each.ident for each in (StartMessage, ACKMessage)}
+_LATE = _EARLY | {
+    each.ident
+    for each in (
+        *(EndMessage, ErrorMessage, RetcodeMessage, RoutingMessage),
+        *(StdErrMessage, StdOutMessage, TimeoutMessage),
+    )
+}
 # How a `bytes` object is pickled, protocols 3 and later.
 _BYTES = {"SHORT_BINBYTES", "BINBYTES", "BINBYTES8"}
 _FRAME = {"PROTO", "FRAME", "MEMOIZE", "BINPUT", "LONG_BINPUT", "STOP"}
@@ -139,7 +155,19 @@ class GatewayChannel(PropagationChannel):  # type: ignore[misc]
                 raise MessageProcessingError("a message about a host that it was not asked for")
         elif msg.type == EndMessage.ident and not self.setup:
             raise MessageProcessingError("the end of a channel that was not set up")
+        elif msg.type == ErrorMessage.ident and not self.setup:
+            raise MessageProcessingError(msg.reason)
+        self._check_type(msg)
         super().recv(msg)
+
+    def _check_type(self, msg: Message) -> None:
+        own = msg.type == StdErrMessage.ident and msg.srcid == 0
+        first = not self.opened and msg.type != StartMessage.ident
+        if not own and (first or msg.type not in (_LATE if self.setup else _EARLY)):
+            when = "after" if self.setup else "before"
+            raise MessageProcessingError(
+                f"a message of type {msg.type} {when} the channel was set up"
+            )
 
     def _refuse(self, error: Exception) -> None:
         """End the channel; the hosts behind it get the reason."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import cast
 
 from gpufleet.checks import Sections
-from gpufleet.errors import Defect, guarded
+from gpufleet.errors import Defect, bounded
 from gpufleet.host_state.consensus import sums_by_group
 from gpufleet.host_state.nvlink_domain import host_place
 from gpufleet.inventory import InventoryHost
@@ -61,7 +61,8 @@ def judged(
     """Plan and judge one host; without a snapshot, `reason` is its result.
 
     The snapshot came through `model.received`; `kept` is the same, if it is already compressed.
-    A defect of gpufleet costs this host its verdict; it is planned without its snapshot then.
+    A defect of gpufleet costs this host its verdict, and so does a snapshot that takes too much
+    processor time; it is planned without its snapshot then.
     """
     defects: list[Defect] = []
 
@@ -70,7 +71,7 @@ def judged(
             defects.append(defect)
             return otherwise()
 
-        return guarded("planned this host", lambda: planner(host, known, resolve), failed)
+        return bounded("planned this host", lambda: planner(host, known, resolve), failed)
 
     plan = planned(snapshot, lambda: planned(None, lambda: undeclared(host.name)))
     if host_pairs:
@@ -79,10 +80,10 @@ def judged(
         result = judge.defective(defects[0], host.name)
     else:
         result = result_of(plan, snapshot, reason)
-    versions = guarded(
+    versions = bounded(
         "read the versions of this host", lambda: versions_of(snapshot, plan), lambda defect: None
     )
-    fabric = guarded(
+    fabric = bounded(
         "read the ports of this host", lambda: fabric_of(snapshot, plan), lambda defect: None
     )
     return HostRun(
@@ -112,14 +113,14 @@ def beside_of(snapshot: Snapshot | None) -> Beside | None:
             frozenset((boot, card["uuid"]) for card in devices if boot and card["uuid"]),
         )
 
-    return guarded("read what is compared with other hosts", read, lambda defect: None)
+    return bounded("read what is compared with other hosts", read, lambda defect: None)
 
 
 def result_of(plan: Plan, snapshot: Snapshot | None, reason: HostResult) -> HostResult:
     """The result of a host by its plan; without a snapshot it is the `reason`."""
     if snapshot is None:
         return reason
-    return guarded(
+    return bounded(
         "judged this host",
         lambda: judge.judge_typed(plan, snapshot),
         lambda defect: judge.defective(defect, plan["host"]),

@@ -25,7 +25,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from gpufleet.errors import guarded
+from gpufleet.errors import bounded
 from gpufleet.files import write_file
 from gpufleet.host_state.contents import oldest_reading, scrub_of, sound_states
 from gpufleet.judge import judge
@@ -141,7 +141,7 @@ def probe_and_judge(plan: Plan, config: Mapping[str, Any]) -> tuple[CollectedRes
     except ValueError:
         pass
     if snapshot is not None:
-        result = guarded(
+        result = bounded(
             "judged this host",
             partial(judge.judge, plan, snapshot),
             lambda defect: judge.defective(defect, plan["host"]),

@@ -51,6 +51,40 @@ def stale_provider_first(plan: Document, snapshot: Document) -> None:
     )
 
 
+def _driver(snapshot: Document, path: str, realpath: str = "") -> None:
+    row = {"soname": "libcuda.so.1", "path": path, "realpath": realpath or path}
+    data(snapshot, "linker")["drivers"] = [row]
+
+
+@fault(
+    "linker.cache",
+    cause="may load /usr/local/cuda-11.8/lib64/stubs/libcuda.so.1 as the driver: it is a stub",
+    remedy="remove /usr/local/cuda-11.8/lib64/stubs from /etc/ld.so.conf.d",
+)
+def stub_registered(plan: Document, snapshot: Document) -> None:
+    _driver(snapshot, "/usr/local/cuda-11.8/lib64/stubs/libcuda.so.1")
+
+
+@fault("linker.cache", cause="may load /opt/link/libcuda.so.1", remedy="remove /opt/link from")
+def link_to_stubs_registered(plan: Document, snapshot: Document) -> None:
+    _driver(snapshot, "/opt/link/libcuda.so.1", "/opt/cuda/targets/x/lib/stubs/libcuda.so")
+
+
+@fault("linker.cache", cause="it is a compatibility library", remedy="cuda-11.8/compat from")
+def compatibility_library_registered(plan: Document, snapshot: Document) -> None:
+    _driver(snapshot, "/usr/local/cuda-11.8/compat/libcuda.so.1")
+
+
+@harmless
+def own_driver_registered(plan: Document, snapshot: Document) -> None:
+    _driver(snapshot, "/usr/lib/x86_64-linux-gnu/libcuda.so.1", "/usr/lib/libcuda.so.580.1")
+
+
+@harmless
+def compat_of_something_else(plan: Document, snapshot: Document) -> None:
+    _driver(snapshot, "/opt/mine/compat/libcuda.so.1")
+
+
 @fault("linker.cache", cause="/etc/ld.so.cache is damaged", remedy="ldconfig")
 def cache_damaged(plan: Document, snapshot: Document) -> None:
     data(snapshot, "linker").update(cache=[], cache_error="/etc/ld.so.cache is damaged")

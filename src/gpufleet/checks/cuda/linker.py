@@ -109,6 +109,42 @@ def _after_next_ldconfig(
         )
 
 
+def _drivers_of_toolkits(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
+    """Each libcuda.so.1 that belongs to a toolkit, and that a program may get for the driver's."""
+    homes = {
+        home
+        for tree in observed.data["toolkits"]["trees"]
+        for home in (tree["path"], tree["realpath"])
+        if home
+    } | {toolkit["path"] for toolkit in plan["toolkits"]}
+    # Where GPUs are, a compatibility library may be meant: driver.cuda judges whether it works.
+    wanted = bool(plan["expect"] and plan["expect"]["count"])
+    inside = tuple(f"{home}/" for home in homes)
+    for entry in observed.data["linker"].get("drivers") or []:
+        path = entry["path"]
+        directory = path.rpartition("/")[0]
+        steps = {*directory.split("/"), *entry["realpath"].split("/")}
+        is_stub = "stubs" in steps
+        is_compat = "compat" in steps and (
+            path.startswith(inside) or entry["realpath"].startswith(inside)
+        )
+        if not is_stub and not is_compat:
+            continue
+        if wanted and not is_stub:
+            yield Evidence(f"{path}: a toolkit's compatibility library, judged by driver.cuda")
+            continue
+        what = (
+            "a stub, which is no working driver"
+            if is_stub
+            else "a compatibility library, which no GPU here needs"
+        )
+        yield Finding(
+            f"The linker may load {path} as the driver: it is {what}; where this host or its image"
+            " gets a GPU, programs fail",
+            f"on the host: remove {quoted(directory)} from /etc/ld.so.conf.d, run ldconfig",
+        )
+
+
 @check("linker.cache", reads=("linker", "cudnn", "toolkits"), skip_reason=nothing_registered)
 def cache(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """The linker cache resolves each library of a registered toolkit to that toolkit."""
@@ -175,6 +211,7 @@ def cache(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
                 f"The linker cache lists {soname} first as {cached['path']}, which does not exist",
                 "on the host: ldconfig",
             )
+    yield from _drivers_of_toolkits(plan, observed)
     yield Evidence(f"{len(entries)} entries of CUDA and cuDNN")
 
 

@@ -33,6 +33,8 @@ from .card_state import driver_branch
 from .growth import between, slowdowns
 from .kernel_log import judged
 
+# The lookbehind begins once in a row of digits, which may be long.
+TEMPERATURE = re.compile(r"(?<!\d)-?\d+ °C")
 DURING = "new during the verification's own load"
 # What they judge is no matter of load: settings are of whoever sets them, and a link that has just
 # become idle slows down. Its lanes and its errors are compared by themselves.
@@ -79,7 +81,7 @@ def _findings(each: Check, plan: Plan, snapshot: Snapshot) -> list[Finding]:
 
 def _comparable(finding: Finding) -> tuple[Verdict, str]:
     """A finding without its temperatures, which differ from moment to moment."""
-    return finding.verdict, re.sub(r"-?\d+ °C", "°C", finding.cause)
+    return finding.verdict, TEMPERATURE.sub("°C", finding.cause)
 
 
 def _clocks_fall(each: Check, finding: Finding) -> bool:

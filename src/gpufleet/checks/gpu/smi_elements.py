@@ -8,7 +8,8 @@ no such thing, which the table does not believe of each (`needs`).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
@@ -162,6 +163,8 @@ def card_faults(card: SmiDevice) -> Iterator[Finding]:
 def unjudged_errors(card: SmiDevice) -> Iterator[Finding]:
     """Errors in the place of elements that no rule reads: the driver failed at them."""
     elements = card.get("elements") or {}
+    # What is in a block follows its path in this order.
+    ordered = sorted(elements)
     failed = {
         path: text
         for path, text in elements.items()
@@ -171,10 +174,7 @@ def unjudged_errors(card: SmiDevice) -> Iterator[Finding]:
         # What a list of processes lacks says nothing of the card.
         and re.split(r"[\[/]", path)[0] not in PROCESSES
         # Rules read what is in a block, not what else is said there.
-        and (
-            not smi.judged(re.sub(r"\[\d+\]", "", path))
-            or any(other.startswith(f"{path}/") for other in elements)
-        )
+        and (not smi.judged(re.sub(r"\[\d+\]", "", path)) or _is_block(path, ordered))
     }
     if failed:
         yield Finding(
@@ -185,6 +185,12 @@ def unjudged_errors(card: SmiDevice) -> Iterator[Finding]:
             Verdict.INCONCLUSIVE,
             about=subjects.card(card["address"]),
         )
+
+
+def _is_block(path: str, ordered: Sequence[str]) -> bool:
+    """Whether one of the sorted paths is in the block of this path."""
+    place = bisect_left(ordered, f"{path}/")
+    return place < len(ordered) and ordered[place].startswith(f"{path}/")
 
 
 # Most cards print the same few hundred texts, and a host may send any.

@@ -126,8 +126,11 @@ def _records_of(differ: list[str], receipt: ReceiptStatus) -> Iterator[str]:
     """The changed RECORD files of packages that have another version now."""
     names = {each.partition(" ")[0] for each in differ}
     for entry in receipt["changed"]:
-        record = re.search(r"([^/]+)-[^/-]+\.dist-info/RECORD$", entry["path"])
-        if record and _normal(record[1]) in names:
+        directory, _, file = entry["path"].rpartition("/")
+        name, _, kind = directory.rpartition("/")[2].rpartition(".")
+        distribution, _, version = name.rpartition("-")
+        record = file == "RECORD" and kind == "dist-info" and distribution and version
+        if record and _normal(distribution) in names:
             yield entry["path"]
 
 

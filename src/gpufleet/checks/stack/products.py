@@ -32,7 +32,7 @@ from .framework_runs import (
 from .installed import installed
 
 # What a loader reports of a library that it does not find.
-ABSENT = re.compile(r"(lib[\w.+-]+\.so[\d.]*): cannot open shared object file")
+ABSENT = re.compile(r"(?<![\w.+-])(lib[\w.+-]+\.so[\d.]*): cannot open shared object file")
 # Where to look if a framework uses no GPU at all.
 NO_GPU = (
     "see stack.build, stack.libraries, driver.loaded, driver.cuda, driver.nodes and"

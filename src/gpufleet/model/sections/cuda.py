@@ -158,6 +158,9 @@ class Linker(TypedDict):
     ]
     providers: Annotated[list[Library], "every such file in a directory that the linker searches"]
     unregistered: Annotated[list[Path], "toolkits' library directories that no file names"]
+    drivers: NotRequired[
+        Annotated[list[Library], "each libcuda.so.1 of the cache and of the registered directories"]
+    ]
 
 
 class ChangedFile(TypedDict):

@@ -5,7 +5,7 @@ import os
 
 from ..constants import CUDA_FILE
 from ..elf import soname_of
-from ..linker_cache import linker_cache, linker_lines
+from ..linker_cache import DRIVER, linker_cache, linker_lines
 from ..trees import library_directory, toolkit_trees
 
 
@@ -22,9 +22,18 @@ def section_linker(host):
         cache = linker_cache(host.root)
     except ValueError:
         cache_error = "/etc/ld.so.cache is damaged, or of an unknown format"
+    drivers = {row["path"]: row["realpath"] for row in cache if row["soname"] == DRIVER}
+    for directory in in_order:
+        # ldconfig makes the link of a SONAME where only libcuda.so is.
+        for path in host.glob(glob.escape(directory) + "/libcuda.so*"):
+            if soname_of(host, path) == DRIVER:
+                drivers.setdefault(directory + "/" + DRIVER, host.realpath(path))
     return {
         "files": [{"path": name, "directories": found} for name, found in files.items()],
-        "cache": cache,
+        "cache": [row for row in cache if row["soname"] != DRIVER],
+        "drivers": [
+            {"soname": DRIVER, "path": path, "realpath": real} for path, real in drivers.items()
+        ],
         "cache_error": cache_error,
         "offered": offered_by_linker(host, in_order),
         "providers": providers(host, in_order),
