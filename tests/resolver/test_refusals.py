@@ -352,14 +352,44 @@ def test_glibc_too_old_and_too_new() -> None:
         return snapshot(os={**DEBIAN_12, "glibc": glibc})
 
     assert refusal(declaration(gpu_toolkits=["12.8.1"]), host("2.17"))["code"] == "glibc"
-    assert refusal(declaration(gpu_toolkits=["12.4.1"]), host("2.42"))["code"] == "glibc"
-    assert resolve(declaration(gpu_toolkits=["12.4.1"]), host("2.41"))["problems"] == []
-    assert resolve(declaration(gpu_toolkits=["13.1.0"]), host("2.42"))["problems"] == []
     wheel = refusal(declaration({"tensorflow": "2.21.0", "cuda": "pip"}), host("2.26"))
     assert wheel["code"] == "glibc"
     stack = resolve(declaration("2.13.1"), host("2.42"))
     assert stack["problems"] == []
     assert any("nvcc of CUDA 11.8.0" in note for note in stack["notes"])
+
+
+# What the headers of each release declare (toolkits/meta.yml, crt_headers).
+@pytest.mark.parametrize(
+    ("cuda", "glibc", "first"),
+    [
+        ("11.8", "2.41", "13.0"),
+        ("12.4", "2.41", "13.0"),
+        ("12.8.2", "2.41", "13.0"),
+        ("12.9.2", "2.41", "13.0"),
+        ("12.9", "2.40", None),
+        ("13.0", "2.41", None),
+        ("13.0.3", "2.42", "13.2"),
+        ("13.1.2", "2.43", "13.2"),
+        ("13.2", "2.43", None),
+    ],
+)
+def test_toolkits_and_the_newest_glibc_that_their_headers_fit(
+    cuda: str, glibc: str, first: str | None
+) -> None:
+    own = {"cuda_13.1.2_590.48.01_linux.run": {"sha256": "ab" * 32}}
+    declared = declaration(gpu_toolkits=[cuda], gpu_artifacts=own)
+    found = resolve(declared, snapshot(os={**DEBIAN_12, "glibc": glibc}))["problems"]
+    assert [problem["code"] for problem in found] == (["glibc"] if first else [])
+    if first:
+        assert f"declare CUDA {first} or newer" in found[0]["remedy"]
+
+
+def test_a_glibc_on_which_no_cuda_compiles_for_the_gpu() -> None:
+    host = snapshot(os={**DEBIAN_12, "glibc": "2.41"})
+    problem = refusal(declaration(gpu_toolkits=["12.4"], gpu_gpus=["Tesla V100"]), host)
+    assert problem["code"] == "glibc"
+    assert problem["remedy"].startswith("no known CUDA compiles there for this host's GPUs")
 
 
 def test_all_that_is_wrong_is_printed_at_once() -> None:

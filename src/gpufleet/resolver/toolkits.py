@@ -199,12 +199,34 @@ def _check_glibc(context: ResolveContext, chosen: Chosen) -> None:
             chosen.where,
             "declare an older CUDA, or use a newer release of the distribution",
         )
-    if high and versions.key(have) > versions.key(high):
+    if _too_new_glibc(chosen.toolkit, have):
         text = f"nvcc of {name} cannot compile against glibc {have} (up to {high})"
         if any(want.declared for want in chosen.wants):
-            context.refuse(Code.GLIBC, text, chosen.where, "declare CUDA 13.1 or newer")
+            context.refuse(Code.GLIBC, text, chosen.where, partial(_compiling, context, have))
         else:
             context.note(f"{text}; its libraries, which the stacks use, are not affected")
+
+
+def _compiling(context: ResolveContext, glibc: str) -> str:
+    """The remedy for a glibc that is too new: the first CUDA that compiles there for the GPUs."""
+    older = "use an older release of the distribution"
+    fitting = [
+        each
+        for each in facts.toolkits(context.arch)
+        if each.installer is not None
+        and not _too_new_glibc(each, glibc)
+        and not any(gpus.older_than_toolkit(card, each) for card in context.gpus)
+        and not any(gpus.newer_than_toolkit(card, each) for card in context.gpus)
+    ]
+    if not fitting:
+        return f"no known CUDA compiles there for this host's GPUs: {older}"
+    return f"declare CUDA {fitting[0].short} or newer, or {older}"
+
+
+def _too_new_glibc(toolkit: Toolkit, glibc: str) -> bool:
+    """Whether the C library is newer than the toolkit's headers can be compiled with."""
+    high = (toolkit.row.get("glibc_max") or {}).get("value")
+    return bool(high) and versions.key(glibc) > versions.key(high)
 
 
 def default(context: ResolveContext, chosen: dict[str, Chosen], wants: list[Want]) -> None:
