@@ -243,7 +243,7 @@ GPUS: list[tuple[str, dict[str, Any], set[str]]] = [
     ("RTX 3090", {"gpu_stacks": [{"tensorflow": "2.4.0"}]}, set()),  # 8.0 code runs on 8.6
     ("H100", {"gpu_stacks": [{"tensorflow": "2.17.1"}]}, set()),
     ("B200", {"gpu_stacks": [{"tensorflow": "2.21.0"}]}, {"gpu-too-new"}),
-    ("B200", {"gpu_stacks": [{"tensorflow": "2.21.0", "cuda": "pip"}]}, set()),
+    ("B200", {"gpu_stacks": [{"tensorflow": "2.21.0", "cuda": "pip"}]}, {"gpu-too-new"}),
     ("B200", {"gpu_stacks": [{"tensorflow": "2.18.0", "cuda": "pip"}]}, {"gpu-too-new"}),
     ("V100", {"gpu_toolkits": ["13.0.0"]}, {"gpu-too-old"}),
     ("V100", {"gpu_toolkits": ["12.8.1"]}, set()),

@@ -168,6 +168,7 @@ RELATIONS = (
             *PROGRAMS,
         ),
     ),
+    Relation("driver.loaded", ("kernel.log",), ("branch",)),
     # A card that is gone.
     Relation(
         "kernel.log",

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from gpufleet.catalog import facts, gpus, versions
 from gpufleet.catalog.estimates import installed_mib
-from gpufleet.catalog.records import Toolkit
-from gpufleet.frameworks import FRAMEWORKS
+from gpufleet.catalog.records import Build, Toolkit
+from gpufleet.frameworks import FRAMEWORKS, FrameworkId
 from gpufleet.model.plan import Patch, PlannedToolkit
 from gpufleet.model.problems import Code
 from gpufleet.model.spec import PIP, StackSpec
@@ -139,11 +139,26 @@ def newer_wheels(context: ResolveContext, spec: StackSpec, code: Code) -> str:
         each for each in facts.releases(spec.framework, context.arch) if not each.wheels_pinned
     ]
     found = alternatives.release(context, replace(spec, cuda=PIP, cudnn=None), code, floating)
-    return (
-        f"{text}; from {found} on, cuda: pip installs newer CUDA wheels that may support it"
-        if found
-        else text
+    if found:
+        return f"{text}; from {found} on, cuda: pip installs newer CUDA wheels that may support it"
+    others = [
+        f"{build.title} {build.version}"
+        for framework in FRAMEWORKS
+        if framework != spec.framework
+        and (build := _newest_for(context, cast(FrameworkId, framework)))
+    ]
+    ways = [f"use {' or '.join(others)}, which has code for it"] if others else []
+    return "; ".join([text, ", or ".join([*ways, "run a vendor's build in a container"])])
+
+
+def _newest_for(context: ResolveContext, framework: FrameworkId) -> Build | None:
+    """The newest release of a framework with machine code for each of the host's GPUs."""
+    fitting = (
+        each
+        for each in reversed(facts.releases(framework, context.arch))
+        if all(gpus.has_code_in_build(card, each) for card in context.gpus)
     )
+    return next(fitting, None)
 
 
 def _other_toolkit(context: ResolveContext, card: gpus.Gpu, chosen: Chosen, *, newest: bool) -> str:
