@@ -428,3 +428,52 @@ def test_every_problem_has_a_documented_code_a_place_and_a_remedy() -> None:
 
 def re_sentence(text: str) -> bool:
     return text[0].isupper() and text.endswith(".")
+
+
+# (release, the processor's features, what is lacking)
+@pytest.mark.parametrize(
+    ("stack", "features", "lacking"),
+    [
+        ({"tensorflow": "2.18.1"}, ["sse4_1"], "AVX"),
+        ({"tensorflow": "1.6.0", "python": "3.6"}, [], "AVX"),
+        ({"tensorflow": "1.5.0", "python": "3.6"}, [], None),
+        ({"tensorflow": "2.4.0", "python": "3.8"}, ["sse4_1", "avx"], "AVX2"),
+        ({"tensorflow": "2.4.1", "python": "3.8"}, ["sse4_1", "avx"], None),
+        ({"jax": "0.5.3"}, ["sse4_1"], "AVX"),
+        ({"pytorch": "2.1.2"}, [], "SSE4.1"),
+        ({"pytorch": "2.6.0"}, [], None),
+        ({"tensorflow": "2.18.1"}, None, None),
+        ({"tensorflow": "2.18.1"}, ["sse4_1", "avx", "avx2"], None),
+    ],
+)
+def test_a_processor_without_what_the_wheel_uses(
+    stack: dict[str, Any], features: list[str] | None, lacking: str | None
+) -> None:
+    host = snapshot(os={**DEBIAN_12, "cpu_features": features})
+    found = resolve(declaration(stack), host)["problems"]
+    ours = [each for each in found if each["code"] == "cpu-feature"]
+    assert len(ours) == (lacking is not None), found
+    if lacking:
+        assert f"a processor with {lacking}, which" in ours[0]["message"]
+        assert "CPU type to host" in ours[0]["remedy"]
+
+
+@pytest.mark.parametrize(
+    ("release", "card", "refused"),
+    [
+        ("2.20.0", "RTX 5090", True),
+        ("2.21.0", "RTX 5080", True),
+        ("2.21.0", "B200", True),
+        ("2.21.0", "12.1", True),
+        ("2.20.0", "H100", False),
+        ("2.21.0", "RTX 4090", False),
+    ],
+)
+def test_the_compiler_inside_tensorflow(release: str, card: str, refused: bool) -> None:
+    declared = declaration({"tensorflow": release, "cuda": "pip"}, gpu_gpus=[card])
+    found = resolve(declared)["problems"]
+    assert [each["code"] for each in found] == (["gpu-too-new"] if refused else [])
+    for each in found:
+        assert "writes PTX up to 8.5 whatever CUDA is beside it" in each["message"]
+        assert "cuda: pip" not in each["remedy"]
+        assert "PyTorch" in each["remedy"]

@@ -45,9 +45,11 @@ UNREACHED = re.compile(r"Failed to fetch|Request failed|error sending request|Co
 # The error that ends a traceback, and one of a library of CUDA.
 ERROR_LINE = re.compile(r"(\w+\.)*\w*(Error|Exception)(: |$)")
 TRACEBACK = "Traceback (most recent call last)"
-# Errors of a script that could not be started, as distinct from one that an option is unknown.
+# Errors of a script that could not be started, as distinct from one that an option is unknown. That
+# a release declares a function as its script which takes an argument is no matter of its lock
+# (TensorFlow 2.13's import_pb_to_tensorboard).
 NOT_STARTED = re.compile(
-    r"(\w+\.)*(ImportError|ModuleNotFoundError|AttributeError|NameError|SyntaxError|TypeError"
+    r"(\w+\.)*(ImportError|ModuleNotFoundError|AttributeError|NameError|SyntaxError|TypeError(?!: main\(\) missing)"
     r"|DistributionNotFound|VersionConflict|ContextualVersionConflict)\b"
 )
 CUDA_LIBRARY = re.compile(r"(lib(?:cu|nv)\S+?): cannot open shared object file")
@@ -185,7 +187,7 @@ def save_reason(each: Try, reason: str, today: str, directory: Path) -> None:
     known = next((row for row in rows if (row["cuda"], row["python"]) == each.key), None)
     if known is None or known["requirements"] != [*each.requirements]:
         known = {"date": today, "lock": None, "import": None}
-    result = {key: known[key] for key in ("date", "lock", "import", "scripts") if key in known}
+    result: Row = {key: known[key] for key in ("date", "lock", "import", "scripts") if key in known}
     save(each, {**result, "untried": reason}, directory)
 
 

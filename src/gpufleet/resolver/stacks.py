@@ -159,7 +159,8 @@ def _too_new(card: gpus.Gpu, stack: Stack) -> str | None:
     build = stack.build
     if gpus.newer_than_build(card, build) or _wheels_too_old(card, stack):
         return f"{build.name} and CUDA {build.cuda}, which it was built with"
-    if gpus.newer_than_compiler(card, build):
+    # A toolkit is of the CUDA that the compiler was built with, and refuses the GPU itself.
+    if stack.source != "toolkit" and gpus.newer_than_compiler(card, build):
         return (
             f"the compiler inside {build.name}, which writes PTX up to {build.compiler_ptx} "
             "whatever CUDA is beside it"
