@@ -168,7 +168,7 @@ RELATIONS = (
             *PROGRAMS,
         ),
     ),
-    Relation("driver.loaded", ("kernel.log",), ("branch",)),
+    Relation("driver.loaded", LOGS, ("branch",)),
     # A card that is gone.
     Relation(
         "kernel.log",
