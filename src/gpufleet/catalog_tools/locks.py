@@ -50,7 +50,8 @@ TRACEBACK = "Traceback (most recent call last)"
 # (TensorFlow 2.13's import_pb_to_tensorboard).
 NOT_STARTED = re.compile(
     r"(\w+\.)*(ImportError|ModuleNotFoundError|AttributeError|NameError|SyntaxError"
-    r"|TypeError(?!: main\(\) missing)|DistributionNotFound|VersionConflict|ContextualVersionConflict)\b"
+    r"|TypeError(?!: main\(\) missing)"
+    r"|DistributionNotFound|VersionConflict|ContextualVersionConflict)\b"
 )
 CUDA_LIBRARY = re.compile(r"(lib(?:cu|nv)\S+?): cannot open shared object file")
 HEADER = """\
