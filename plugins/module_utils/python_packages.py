@@ -12,11 +12,39 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.manifest import
 )
 from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.venvs import packages_of
 
+# Packages that do not start beside a newer one, and do not say so: (package, its last such version,
+# the other package, its first version that is too new).
+# tensorboard 2.20 and older import pkg_resources, which setuptools has no longer from 82 on:
+# https://github.com/tensorflow/tensorboard/issues/7064, .../7107, .../7096.
+UNDECLARED_BOUNDS = (("tensorboard", (2, 20), "setuptools", (82,)),)
+
 
 def locked_packages(lock):
     """{name: version} of a lock, names as Python packages are compared."""
     with open(lock) as stream:
-        pairs = re.findall(r"^([A-Za-z0-9._-]+)==([^\s;\\]+)", stream.read(), re.M)
+        return pinned_packages(stream.read())
+
+
+def undeclared_bounds(text):
+    """The requirements that a lock's packages need and do not declare, where it breaks them."""
+    found = pinned_packages(text)
+    return [
+        "{}<{}".format(other, ".".join(map(str, first)))
+        for name, last, other, first in UNDECLARED_BOUNDS
+        if name in found
+        and _numbers(found[name])[: len(last)] <= last
+        and _numbers(found.get(other, "0")) >= first
+    ]
+
+
+def _numbers(version):
+    """(2, 20, 0) of 2.20.0rc1."""
+    return tuple(int(part) for part in re.match(r"[\d.]*", version).group().split(".") if part)
+
+
+def pinned_packages(text):
+    """{name: version} of a lock's text, names as Python packages are compared."""
+    pairs = re.findall(r"^([A-Za-z0-9._-]+)==([^\s;\\]+)", text, re.M)
     return {re.sub(r"[-_.]+", "-", name).lower(): version for name, version in pairs}
 
 

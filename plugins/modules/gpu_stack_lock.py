@@ -74,6 +74,9 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.python_environment im
     platform_of,
     resolved_for,
 )
+from ansible_collections.gpufleet.gpu.plugins.module_utils.python_packages import (
+    undeclared_bounds,
+)
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (
     digest_of,
     public_addresses,
@@ -93,6 +96,12 @@ def resolve(module):
     status, out, err = module.run_command(
         [*command, "-"], data=text, binary_data=True, environ_update=index
     )
+    bounds = undeclared_bounds(out) if not status else []
+    if bounds:
+        text += "\n".join(bounds) + "\n"
+        status, out, err = module.run_command(
+            [*command, "-"], data=text, binary_data=True, environ_update=index
+        )
     if status:
         module.fail_json(
             msg="The requirements {} cannot be resolved for Python {}: {}".format(
@@ -126,6 +135,17 @@ def check_purpose(module, path):
         )
 
 
+def warn_of_bounds(module, path):
+    """Warn of a lock, whoever made it, with packages that do not start beside each other."""
+    with open(path) as stream:
+        bounds = undeclared_bounds(stream.read())
+    if bounds:
+        module.warn(
+            "{} has packages of which one does not start beside the other: it needs {}. Remove the "
+            "lock to resolve it again, or pin that in your own.".format(path, ", ".join(bounds))
+        )
+
+
 def main():
     module = AnsibleModule(
         argument_spec={
@@ -152,6 +172,7 @@ def main():
         write_atomically(path, resolve(module))
     os.close(folder)
     check_purpose(module, path)
+    warn_of_bounds(module, path)
     module.exit_json(changed=changed, sha256=digest_of(path))
 
 

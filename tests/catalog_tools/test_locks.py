@@ -147,7 +147,8 @@ def test_the_command_tries_what_has_no_result(
     def attempt(each: locks.Try, today: str, *, lock_only: bool = False) -> Any:
         asked.append(each.python)
         failed = each.python == "3.8"
-        return {"date": today, "lock": "ok", "import": "no module" if failed else "ok"}
+        result = {"date": today, "lock": "ok", "import": "no module" if failed else "ok"}
+        return result if failed else {**result, "scripts": "ok"}
 
     monkeypatch.setattr(locks, "attempt", attempt)
     command = ["catalog", "locks", "--tensorflow", "2.8.0"]
@@ -183,3 +184,74 @@ def test_no_lock_of_tensorflow_2_2_to_2_11_failed() -> None:
             for row in rows:
                 assert row["lock"] == locks.OK, (version, row)
                 assert row["import"] in {locks.OK, None}, (version, row)
+
+
+SCRIPT = "#!/bin/sh\n"
+TRACEBACK = "echo 'Traceback (most recent call last)' >&2\n"
+ABSENT = "ModuleNotFoundError: No module named 'pkg_resources'"
+
+
+@pytest.mark.parametrize(
+    ("script", "target", "found"),
+    [
+        ("exit 0", "board:main", "ok"),
+        ("echo 'unknown option --help' >&2; exit 2", "board:main", "ok"),
+        (f'{TRACEBACK}echo "{ABSENT}" >&2; exit 1', "board:main", f"board: {ABSENT}"),
+        (f'{TRACEBACK}echo "{ABSENT}" >&2; exit 1', "board:main [tool]", "ok"),
+        (
+            f"{TRACEBACK}echo 'FileNotFoundError: --help' >&2; exit 1",
+            "board:main",
+            "ok",
+        ),
+        (
+            f"{TRACEBACK}echo 'pkg_resources.DistributionNotFound: six' >&2; exit 1",
+            "board:main",
+            "board: pkg_resources.DistributionNotFound: six",
+        ),
+        (
+            f"{TRACEBACK}echo 'TypeError: main() missing 1 required argument' >&2; exit 1",
+            "board:main",
+            "ok",
+        ),
+        (
+            f"{TRACEBACK}echo 'TypeError: Descriptors cannot be created directly.' >&2; exit 1",
+            "board:main",
+            "board: TypeError: Descriptors cannot be created directly.",
+        ),
+        ("kill -ILL $$", "board:main", "board: killed by signal 4"),
+    ],
+)
+def test_each_console_script_is_started_once(
+    tmp_path: Path, script: str, target: str, found: str
+) -> None:
+    package = tmp_path / "lib" / "python3.11" / "site-packages" / "board-1.0.dist-info"
+    package.mkdir(parents=True)
+    (package / "entry_points.txt").write_text(f"[console_scripts]\nboard = {target}\n")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "board").write_text(SCRIPT + script + "\n")
+    (tmp_path / "bin" / "board").chmod(0o755)
+    assert locks.start_scripts(tmp_path) == found
+
+
+def test_a_script_without_an_end_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(command: Sequence[str], **_: Any) -> None:
+        raise subprocess.TimeoutExpired(command, 120)
+
+    monkeypatch.setattr(locks, "console_scripts", lambda _: ["board"])
+    monkeypatch.setattr(locks.subprocess, "run", run)
+    assert locks.start_scripts(tmp_path) == "board: no end after 120 s"
+
+
+def test_a_lock_whose_scripts_were_not_started_is_tried_again() -> None:
+    row = {"cuda": "toolkit", "python": "3.9", "lock": "ok", "import": "ok"}
+    row |= {"requirements": [*one().requirements]}
+    assert not locks.is_tried({"2.7.0": [row]}, one(), lock_only=False)
+    assert locks.is_tried({"2.7.0": [row]}, one(), lock_only=True)
+    assert locks.is_tried({"2.7.0": [{**row, "scripts": "ok"}]}, one(), lock_only=False)
+
+
+def test_no_shipped_lock_lacks_a_bound() -> None:
+    shipped = sorted(Path("inventory").glob("*/stacks/*.lock"))
+    assert shipped
+    for path in shipped:
+        assert locks.undeclared_bounds(path.read_text()) == [], path

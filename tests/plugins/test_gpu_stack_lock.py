@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible.module_utils.basic import AnsibleModule
 
 from tests.support.ansible_modules import Run, load
 
@@ -105,3 +106,49 @@ def test_it_is_resolved_for_the_hosts_architecture(
     answer = run(module, **{**asked, "arch": other})
     assert answer["failed"]
     assert "was resolved for" in answer["msg"]
+
+
+UV_OF_TENSORBOARD = """#!/bin/sh
+given=$(cat)
+echo "$given" >>{asked}
+echo "tensorboard=={tensorboard} --hash=sha256:00"
+case "$given" in *"setuptools<82"*) echo "setuptools==81.0.0 --hash=sha256:00" ;;
+*) echo "setuptools=={setuptools} --hash=sha256:00" ;; esac
+"""
+
+
+@pytest.mark.parametrize(
+    ("tensorboard", "setuptools", "pinned"),
+    [
+        ("2.20.0", "84.2.1", "81.0.0"),
+        ("2.13.0", "82.0.1", "81.0.0"),
+        ("1.15.0", "82.0.0", "81.0.0"),
+        ("2.21.0", "84.2.1", "84.2.1"),
+        ("2.20.0", "81.0.0", "81.0.0"),
+        ("3.0.0rc1", "84.2.1", "84.2.1"),
+    ],
+)
+def test_a_bound_that_tensorboard_needs_and_does_not_declare(
+    run: Run, asked: dict[str, Any], tensorboard: str, setuptools: str, pinned: str
+) -> None:
+    """tensorboard 2.20 and older import pkg_resources, which setuptools lost with 82."""
+    text = UV_OF_TENSORBOARD.format(
+        asked=asked["uv"].parent / "asked", tensorboard=tensorboard, setuptools=setuptools
+    )
+    asked["uv"].write_text(text)
+    answer = run(load("gpu_stack_lock"), **asked)
+    assert f"setuptools=={pinned}" in asked["path"].read_text()
+    assert asked["path"].read_text().startswith("# six==1.17.0 for Python 3.11.")
+    assert not answer.get("warnings")
+
+
+def test_a_lock_of_before_that_lacks_the_bound_is_named(
+    run: Run, asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked["path"].parent.mkdir()
+    asked["path"].write_text("tensorboard==2.20.0\nsetuptools==84.2.1\n")
+    said: list[str] = []
+    monkeypatch.setattr(AnsibleModule, "warn", lambda _, text, **__: said.append(text))
+    answer = run(load("gpu_stack_lock"), **asked)
+    assert not answer["changed"]
+    assert ["it needs setuptools<82" in text for text in said] == [True]

@@ -636,3 +636,39 @@ def test_programs_that_other_xids_ended_stay_apart() -> None:
     ended = "pid=5, name=python3, Ch 00000001"
     rows = found(xid(45, f"{ended} caused by previous Xid 149"), xid(45, ended), xid(45, ended))
     assert [(row["count"], "149" in row["text"]) for row in rows] == [(1, True), (2, False)]
+
+
+def legacy(name: str, branch: int, driver: str) -> tuple[str, ...]:
+    return (
+        f"NVRM: The NVIDIA {name} GPU installed in this system is",
+        f"NVRM:  supported through the NVIDIA {branch}.xx Legacy drivers. Please",
+        "NVRM:  visit http://www.nvidia.com/object/unix.html for more",
+        f"NVRM:  information.  The {driver} NVIDIA driver will ignore",
+        "NVRM:  this GPU.  Continuing probe...",
+    )
+
+
+UNLOAD = "nvidia-nvlink: Unregistered Nvlink Core, major device number 236"
+ENDED = ("needs-older-branch", 580, None, 1)
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (legacy("Tesla P100-PCIE-16GB", 580, "595.71.05"), [ENDED]),
+        ((NVLINK, *legacy("Tesla V100-SXM2-16GB", 580, "595.58.03"), UNLOAD), [ENDED]),
+        (
+            (NVLINK, *legacy("Tesla V100-SXM2-16GB", 580, "595.58.03") * 2, UNLOAD),
+            [("needs-older-branch", 580, None, 2)],
+        ),
+        (legacy("GeForce GT 710", 470, "580.105.08"), [("needs-older-branch", 470, None, 1)]),
+        ((*legacy("Tesla P100-PCIE-16GB", 580, "595.71.05"), NVLINK), []),
+        (("#012".join(legacy("Tesla P100-PCIE-16GB", 580, "595.71.05")),), [ENDED]),
+    ],
+)
+def test_a_card_whose_branch_ended(lines: Sequence[str], expected: list[Any]) -> None:
+    """The module unloads again: its last line ends nothing before another driver is loaded."""
+    assert codes(*lines) == expected
+    for row in found(*lines):
+        assert row["text"].startswith("NVRM: The NVIDIA ")
+        assert "will ignore" in row["text"]

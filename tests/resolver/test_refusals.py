@@ -243,7 +243,7 @@ GPUS: list[tuple[str, dict[str, Any], set[str]]] = [
     ("RTX 3090", {"gpu_stacks": [{"tensorflow": "2.4.0"}]}, set()),  # 8.0 code runs on 8.6
     ("H100", {"gpu_stacks": [{"tensorflow": "2.17.1"}]}, set()),
     ("B200", {"gpu_stacks": [{"tensorflow": "2.21.0"}]}, {"gpu-too-new"}),
-    ("B200", {"gpu_stacks": [{"tensorflow": "2.21.0", "cuda": "pip"}]}, set()),
+    ("B200", {"gpu_stacks": [{"tensorflow": "2.21.0", "cuda": "pip"}]}, {"gpu-too-new"}),
     ("B200", {"gpu_stacks": [{"tensorflow": "2.18.0", "cuda": "pip"}]}, {"gpu-too-new"}),
     ("V100", {"gpu_toolkits": ["13.0.0"]}, {"gpu-too-old"}),
     ("V100", {"gpu_toolkits": ["12.8.1"]}, set()),
@@ -352,14 +352,44 @@ def test_glibc_too_old_and_too_new() -> None:
         return snapshot(os={**DEBIAN_12, "glibc": glibc})
 
     assert refusal(declaration(gpu_toolkits=["12.8.1"]), host("2.17"))["code"] == "glibc"
-    assert refusal(declaration(gpu_toolkits=["12.4.1"]), host("2.42"))["code"] == "glibc"
-    assert resolve(declaration(gpu_toolkits=["12.4.1"]), host("2.41"))["problems"] == []
-    assert resolve(declaration(gpu_toolkits=["13.1.0"]), host("2.42"))["problems"] == []
     wheel = refusal(declaration({"tensorflow": "2.21.0", "cuda": "pip"}), host("2.26"))
     assert wheel["code"] == "glibc"
     stack = resolve(declaration("2.13.1"), host("2.42"))
     assert stack["problems"] == []
     assert any("nvcc of CUDA 11.8.0" in note for note in stack["notes"])
+
+
+# What the headers of each release declare (toolkits/meta.yml, crt_headers).
+@pytest.mark.parametrize(
+    ("cuda", "glibc", "first"),
+    [
+        ("11.8", "2.41", "13.0"),
+        ("12.4", "2.41", "13.0"),
+        ("12.8.2", "2.41", "13.0"),
+        ("12.9.2", "2.41", "13.0"),
+        ("12.9", "2.40", None),
+        ("13.0", "2.41", None),
+        ("13.0.3", "2.42", "13.2"),
+        ("13.1.2", "2.43", "13.2"),
+        ("13.2", "2.43", None),
+    ],
+)
+def test_toolkits_and_the_newest_glibc_that_their_headers_fit(
+    cuda: str, glibc: str, first: str | None
+) -> None:
+    own = {"cuda_13.1.2_590.48.01_linux.run": {"sha256": "ab" * 32}}
+    declared = declaration(gpu_toolkits=[cuda], gpu_artifacts=own)
+    found = resolve(declared, snapshot(os={**DEBIAN_12, "glibc": glibc}))["problems"]
+    assert [problem["code"] for problem in found] == (["glibc"] if first else [])
+    if first:
+        assert f"declare CUDA {first} or newer" in found[0]["remedy"]
+
+
+def test_a_glibc_on_which_no_cuda_compiles_for_the_gpu() -> None:
+    host = snapshot(os={**DEBIAN_12, "glibc": "2.41"})
+    problem = refusal(declaration(gpu_toolkits=["12.4"], gpu_gpus=["Tesla V100"]), host)
+    assert problem["code"] == "glibc"
+    assert problem["remedy"].startswith("no known CUDA compiles there for this host's GPUs")
 
 
 def test_all_that_is_wrong_is_printed_at_once() -> None:
@@ -398,3 +428,52 @@ def test_every_problem_has_a_documented_code_a_place_and_a_remedy() -> None:
 
 def re_sentence(text: str) -> bool:
     return text[0].isupper() and text.endswith(".")
+
+
+# (release, the processor's features, what is lacking)
+@pytest.mark.parametrize(
+    ("stack", "features", "lacking"),
+    [
+        ({"tensorflow": "2.18.1"}, ["sse4_1"], "AVX"),
+        ({"tensorflow": "1.6.0", "python": "3.6"}, [], "AVX"),
+        ({"tensorflow": "1.5.0", "python": "3.6"}, [], None),
+        ({"tensorflow": "2.4.0", "python": "3.8"}, ["sse4_1", "avx"], "AVX2"),
+        ({"tensorflow": "2.4.1", "python": "3.8"}, ["sse4_1", "avx"], None),
+        ({"jax": "0.5.3"}, ["sse4_1"], "AVX"),
+        ({"pytorch": "2.1.2"}, [], "SSE4.1"),
+        ({"pytorch": "2.6.0"}, [], None),
+        ({"tensorflow": "2.18.1"}, None, None),
+        ({"tensorflow": "2.18.1"}, ["sse4_1", "avx", "avx2"], None),
+    ],
+)
+def test_a_processor_without_what_the_wheel_uses(
+    stack: dict[str, Any], features: list[str] | None, lacking: str | None
+) -> None:
+    host = snapshot(os={**DEBIAN_12, "cpu_features": features})
+    found = resolve(declaration(stack), host)["problems"]
+    ours = [each for each in found if each["code"] == "cpu-feature"]
+    assert len(ours) == (lacking is not None), found
+    if lacking:
+        assert f"a processor with {lacking}, which" in ours[0]["message"]
+        assert "CPU type to host" in ours[0]["remedy"]
+
+
+@pytest.mark.parametrize(
+    ("release", "card", "refused"),
+    [
+        ("2.20.0", "RTX 5090", True),
+        ("2.21.0", "RTX 5080", True),
+        ("2.21.0", "B200", True),
+        ("2.21.0", "12.1", True),
+        ("2.20.0", "H100", False),
+        ("2.21.0", "RTX 4090", False),
+    ],
+)
+def test_the_compiler_inside_tensorflow(release: str, card: str, refused: bool) -> None:
+    declared = declaration({"tensorflow": release, "cuda": "pip"}, gpu_gpus=[card])
+    found = resolve(declared)["problems"]
+    assert [each["code"] for each in found] == (["gpu-too-new"] if refused else [])
+    for each in found:
+        assert "writes PTX up to 8.5 whatever CUDA is beside it" in each["message"]
+        assert "cuda: pip" not in each["remedy"]
+        assert "PyTorch" in each["remedy"]

@@ -285,6 +285,16 @@ def cuda_of_ptx(language: str | None) -> str | None:
     return found
 
 
+def cpu_features(framework: FrameworkId, version: str) -> list[str]:
+    """The processor's features that a release's x86-64 wheels use without asking."""
+    return [
+        name
+        for rule in rules("cpu_features")
+        if rule["framework"] == framework and versions.within(version, rule)
+        for name in rule["needs"]
+    ]
+
+
 def toolkit_sonames(cuda: str) -> tuple[str, ...]:
     """The sonames of the libraries of toolkit X.Y; empty if no rule covers it."""
     for rule in rules("toolkit_sonames"):

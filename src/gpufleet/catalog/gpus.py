@@ -124,6 +124,14 @@ def newer_than_build(gpu: Gpu, build: Build) -> bool:
     return not any(target <= versions.key(gpu.capability) for target in reached)
 
 
+def newer_than_compiler(gpu: Gpu, build: Build) -> bool:
+    """Whether the compiler inside the build cannot write PTX for the GPU, and is needed for it."""
+    row, cuda = architecture(gpu), facts.cuda_of_ptx(build.compiler_ptx)
+    if row is None or row.first_cuda is None or cuda is None or has_code_in_build(gpu, build):
+        return False
+    return versions.key(cuda) < versions.key(row.first_cuda)
+
+
 def architecture(gpu: Gpu) -> Architecture | None:
     """The architecture of a GPU: its own row, its major version's, or the nearest older one."""
     return _architecture(gpu.capability)
@@ -152,8 +160,14 @@ def supports_mig(gpu: Gpu) -> bool:
 
 def older_than_branch(gpu: Gpu, number: str) -> bool:
     """Whether the driver branch of that number no longer supports the GPU's architecture."""
+    last = last_branch(gpu)
+    return bool(last and int(number) > int(last))
+
+
+def last_branch(gpu: Gpu) -> str | None:
+    """The last driver branch that supports the GPU's architecture; None while none is the last."""
     row = architecture(gpu)
-    return bool(row and row.last_branch and int(number) > int(row.last_branch))
+    return row.last_branch if row else None
 
 
 def newer_than_branch(gpu: Gpu, branch: Branch) -> bool:

@@ -277,6 +277,12 @@ class Build:
         return figure
 
     @property
+    def compiler_ptx(self) -> str | None:
+        """The newest version of the PTX language that the compiler inside it writes, if known."""
+        figure: str | None = self.row.get("compiler_ptx")
+        return figure
+
+    @property
     def glibc_used(self) -> str | None:
         """The newest glibc that its libraries ask for, where that was measured."""
         figure: str | None = self.row.get("glibc_symbols_max")

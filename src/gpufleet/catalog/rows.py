@@ -153,6 +153,8 @@ class BuildRow(ReleaseRow):
     cc_native: list[Text]
     cc_via_ptx_jit: list[Text]
     ptx_language: NotRequired[Text | None]  # the newest version of the PTX language in the build
+    # The newest version that the compiler inside the build writes, whatever CUDA is beside it.
+    compiler_ptx: NotRequired[Text]
     min_driver: MinDriver
     ceilings_needed_today: Ceilings
     wheel: NotRequired[dict[str, object]]

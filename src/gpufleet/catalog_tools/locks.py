@@ -1,4 +1,5 @@
-"""Make every lock that the catalog can make, install it once, and import its framework.
+"""Make every lock that the catalog can make, install it once, import its framework and start its
+console scripts.
 
 A try is a release, where its CUDA comes from, and a Python. Its result is data:
 `locks/FRAMEWORK.yml` has the requirements that were locked, the day, and `ok` or the reason. A try
@@ -8,6 +9,7 @@ packages fit each other.
 
 from __future__ import annotations
 
+import configparser
 import os
 import re
 import subprocess
@@ -20,6 +22,7 @@ from typing import Any
 
 import yaml
 from ansible_collections.gpufleet.gpu.plugins.module_utils.python_environment import resolved_for
+from ansible_collections.gpufleet.gpu.plugins.module_utils.python_packages import undeclared_bounds
 
 from gpufleet import resolver
 from gpufleet.catalog import facts, lock_results, versions
@@ -36,14 +39,25 @@ Row = dict[str, Any]
 UV = str(Path(sys.executable).with_name("uv"))
 OK = lock_results.OK
 TIMEOUT_S = 3600
+SCRIPT_S = 120
 MOST_TEXT = 300
 # What uv writes where an index did not answer: that says nothing about the lock.
 UNREACHED = re.compile(r"Failed to fetch|Request failed|error sending request|Could not connect")
 # The error that ends a traceback, and one of a library of CUDA.
 ERROR_LINE = re.compile(r"(\w+\.)*\w*(Error|Exception)(: |$)")
+TRACEBACK = "Traceback (most recent call last)"
+# Errors of a script that could not be started, as distinct from one that an option is unknown. That
+# a release declares a function as its script which takes an argument is no matter of its lock
+# (TensorFlow 2.13's import_pb_to_tensorboard).
+NOT_STARTED = re.compile(
+    r"(\w+\.)*(ImportError|ModuleNotFoundError|AttributeError|NameError|SyntaxError"
+    r"|TypeError(?!: main\(\) missing)"
+    r"|DistributionNotFound|VersionConflict|ContextualVersionConflict)\b"
+)
 CUDA_LIBRARY = re.compile(r"(lib(?:cu|nv)\S+?): cannot open shared object file")
 HEADER = """\
 # {title}'s locks: each was made by uv, installed, and its framework imported without a GPU
+# `scripts`: whether each console script of its packages starts; a row without it was not tried so.
 # Written by 'gpufleet catalog locks'. null: not tried, for the reason `untried` where there is one.
 # Where it is not ok, the reason.
 ---
@@ -144,7 +158,8 @@ def is_tried(results: dict[str, list[Row]], each: Try, *, lock_only: bool) -> bo
     """Whether a lock of the same requirements has a result, of its import as well."""
     for row in results.get(each.version, ()):
         if (row["cuda"], row["python"]) == each.key:
-            complete = row["import"] is not None or row["lock"] != OK
+            imported = row["import"] is not None and (row["import"] != OK or "scripts" in row)
+            complete = imported or row["lock"] != OK
             made = row["lock"] is not None and row["requirements"] == [*each.requirements]
             return made and (lock_only or complete)
     return False
@@ -174,7 +189,7 @@ def save_reason(each: Try, reason: str, today: str, directory: Path) -> None:
     known = next((row for row in rows if (row["cuda"], row["python"]) == each.key), None)
     if known is None or known["requirements"] != [*each.requirements]:
         known = {"date": today, "lock": None, "import": None}
-    result = {key: known[key] for key in ("date", "lock", "import")}
+    result: Row = {key: known[key] for key in ("date", "lock", "import", "scripts") if key in known}
     save(each, {**result, "untried": reason}, directory)
 
 
@@ -190,6 +205,8 @@ def attempt(each: Try, today: str, *, lock_only: bool = False) -> Row:
         result["lock"] = make(each, folder / "lock")
         if result["lock"] == OK and interpreter:
             result["import"] = _import(each, folder, interpreter)
+        if result["import"] == OK:
+            result["scripts"] = start_scripts(folder / "venv")
     if result["lock"] == OK and not lock_only and not interpreter:
         result["untried"] = f"no Python {each.python} was there"
     if missing := CUDA_LIBRARY.search(result["import"] or ""):
@@ -204,7 +221,11 @@ def make(each: Try, path: Path) -> str:
     command += ["--python-version", resolved_for(each.python), "--python-platform", "linux"]
     command += ["--output-file", str(path)]
     text = "\n".join(each.requirements)
-    return _run([*command, "-"], each, text)
+    result = _run([*command, "-"], each, text)
+    if result == OK and path.exists() and (bounds := undeclared_bounds(path.read_text())):
+        path.unlink()  # uv would keep what it has
+        result = _run([*command, "-"], each, "\n".join([text, *bounds]))
+    return result
 
 
 def find_interpreter(python: str) -> str | None:
@@ -231,6 +252,54 @@ def _import(each: Try, folder: Path, interpreter: str) -> str:
         if (result := _run(command, each)) != OK:
             return result
     return OK
+
+
+def start_scripts(venv: Path) -> str:
+    """Start each console script of the installed packages once; `ok`, or which ones cannot start.
+
+    A script that ends with a status or an error of its own, as for an option that it does not
+    know, has started.
+    """
+    failed = []
+    for name in console_scripts(venv):
+        try:
+            done = subprocess.run(
+                [venv / "bin" / name, "--help"],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                check=False,
+                timeout=SCRIPT_S,
+                cwd=venv,
+                env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+            )
+        except subprocess.TimeoutExpired:
+            failed.append(f"{name}: no end after {SCRIPT_S} s")
+            continue
+        except OSError as error:
+            failed.append(f"{name}: {error.strerror}")
+            continue
+        errors = [line for line in done.stderr.splitlines() if NOT_STARTED.match(line)]
+        if done.returncode < 0:
+            failed.append(f"{name}: killed by signal {-done.returncode}")
+        elif done.returncode and errors and TRACEBACK in done.stderr:
+            failed.append(f"{name}: {errors[-1]}")
+    return "; ".join(failed)[:MOST_TEXT] or OK
+
+
+def console_scripts(venv: Path) -> list[str]:
+    """The console scripts of a virtual environment, without those of extras (`name = ... [extra]`),
+    whose packages a lock need not have."""
+    found = set()
+    for path in venv.glob("lib/python*/site-packages/*.dist-info/entry_points.txt"):
+        listed = configparser.ConfigParser(delimiters=("=",), interpolation=None, strict=False)
+        listed.optionxform = str  # type: ignore[assignment,method-assign]
+        listed.read_string(path.read_text(encoding="utf-8"))
+        if listed.has_section("console_scripts"):
+            rows = listed.items("console_scripts")
+            found |= {name for name, target in rows if "[" not in target}
+    return sorted(found)
 
 
 def _run(command: Sequence[str], each: Try, text: str | None = None) -> str:

@@ -218,7 +218,12 @@ def try_locks(options: argparse.Namespace) -> int:
                 status = max(status, UNREAD)
                 continue
             locks.save(each, result, facts.DATA)
-            outcome = result["import"] or result["lock"]
+            outcomes = (
+                result["lock"],
+                result["import"] or locks.OK,
+                result.get("scripts", locks.OK),
+            )
+            outcome = next((each for each in outcomes if each != locks.OK), locks.OK)
             if "untried" in result:
                 print(f"{each.name}: not imported: {result['untried']}", flush=True)
                 status = max(status, UNREAD)

@@ -24,10 +24,27 @@ def unsupported(cards: Sequence[Mapping[str, object]], version: str | None) -> d
     found = {
         str(card.get("address")): f"{model} is not supported by branch {branch}"
         for card in cards
-        if card.get("driver") is None and (model := _too_old(card, branch))
+        if card.get("driver") is None and (ends := _ends(card, branch)) and (model := ends[0])
     }
     others = [card for card in cards if card.get("driver") != GIVEN_AWAY]
     return found if len(others) > len(found) else {}
+
+
+def ended(host: Host, version: str | None) -> tuple[str, str] | None:
+    """Why no GPU of the host runs with a driver of this version, and the last branch that does.
+
+    None where one may run. The driver leaves such cards alone, and says so in the kernel log only.
+    """
+    branch = (version or "").partition(".")[0]
+    rows = [row for row in host.gpus if row.get("driver") != GIVEN_AWAY]
+    found = [_ends(row, branch) for row in rows] if branch.isdigit() else []
+    known = [each for each in found if each]
+    if not known or len(known) < len(found) or any(row.get("driver") for row in rows):
+        return None
+    names = ", ".join(dict.fromkeys(name for name, _ in known))
+    last = min((last for _, last in known), key=int)
+    cause = f"driver branch {branch} does not support {names}: the last branch that does is {last}"
+    return cause, last
 
 
 def of_driver(host: Host) -> list[Row]:
@@ -40,11 +57,12 @@ def of_driver(host: Host) -> list[Row]:
     ]
 
 
-def _too_old(row: Mapping[str, object], branch: str) -> str | None:
-    """The name of a GPU that the branch no longer supports; None for others and unknown ones."""
+def _ends(row: Mapping[str, object], branch: str) -> tuple[str, str] | None:
+    """The name and the last branch of a GPU that the branch no longer supports; else None."""
     number = pci.digits(str(row.get("device")))
     card = pci.device(number)
     if card is None:
         return None
     gpu = gpus.Gpu(card.capability, card.label, str(row.get("address")), number)
-    return card.label if gpus.older_than_branch(gpu, branch) else None
+    last = gpus.last_branch(gpu)
+    return (card.label, last) if last and int(branch) > int(last) else None

@@ -212,7 +212,10 @@ def mismatch(plan: Plan, host: Host) -> Iterator[Fault]:
         if managed(plan)
         else f"reboot {plan['host']}; if it stays so, install the driver again"
     )
-    if loaded is None:
+    own = str(on_disk or "") if loaded is None else loaded
+    if without := cards.ended(host, own or library):
+        cause, remedy = without[0], _other_branch(plan, host, without[1])
+    elif loaded is None:
         cause = (
             f"the NVIDIA kernel module is not loaded (on disk is {on_disk or 'none'}, the libraries"
             f" are {library or 'none'})"
@@ -248,6 +251,17 @@ def mismatch(plan: Plan, host: Host) -> Iterator[Fault]:
     if pending:
         cause += f"; a reboot is pending since {pending.get('since')} ({pending.get('because')})"
     yield Fault(cause, remedy, "")
+
+
+def _other_branch(plan: Plan, host: Host, last: str) -> str:
+    """The remedy for a driver whose branch supports none of the host's GPUs."""
+    planned = str(mapping(plan["driver"]).get("branch") or "")
+    if managed(plan) and planned.isdigit() and int(planned) <= int(last):
+        return provision(plan)
+    return (
+        f"install driver branch {last} in its place, or let gpufleet install it: gpu_driver:"
+        f' {{branch: "{last}"}}; a reboot or another slot changes nothing'
+    )
 
 
 def mig(plan: Plan, host: Host) -> Iterator[Fault]:

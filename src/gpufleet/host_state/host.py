@@ -99,6 +99,12 @@ class Host:
         return value if versions.is_dotted(value) else None
 
     @property
+    def cpu_features(self) -> list[str] | None:
+        """The features that wheels need and that the processor has; None where they are unknown."""
+        found = self._value("os", "cpu_features")
+        return [str(each) for each in found] if isinstance(found, list) else None
+
+    @property
     def pythons(self) -> dict[str, str] | None:
         """{interpreter's path: its version as X.Y}; None when they were not probed.
 

@@ -168,6 +168,7 @@ RELATIONS = (
             *PROGRAMS,
         ),
     ),
+    Relation("driver.loaded", LOGS, ("branch",)),
     # A card that is gone.
     Relation(
         "kernel.log",

@@ -123,6 +123,7 @@ class Code(Enum):
         "container-toolkit-vulnerable",
         "The container toolkit has known vulnerabilities that nobody accepted.",
     )
+    CPU_FEATURE = "cpu-feature", "The processor lacks instructions that a wheel needs."
     HOST_UNSUPPORTED = (
         "host-unsupported",
         "Nothing is installed on the host's architecture; what is there is judged.",

@@ -58,6 +58,8 @@ EVENTS = [
         ),
         ("api-mismatch", r"^NVRM: API mismatch"),
         # Why the driver refuses a card. Other lines may come between those of one message.
+        # The driver's branch ended for a card; the first line names no address.
+        ("needs-older-branch", r"^NVRM: The NVIDIA .* NVIDIA (?P<code>\d+)\.xx Legacy"),
         ("needs-open-module", r"^NVRM: The NVIDIA GPU " + BUS_ID + ".*" + OPEN_MODULE),
         ("needs-open-module", r"^NVRM: .*" + OPEN_MODULE),
         ("needs-proprietary-module", r"^NVRM: The NVIDIA GPU " + BUS_ID + ".*" + NO_OPEN_MODULE),
@@ -190,7 +192,7 @@ LOAD_LINE = re.compile(r"^nvidia-nvlink: Nvlink Core is being initialized")
 UNLOAD_LINE = re.compile(r"^nvidia-nvlink: Unregistered (?:the )?Nvlink Core")
 # The driver unloads itself after these messages, so that its last message does not end the failure.
 FAILED_LOAD = re.compile(
-    r"^NVRM: (?:The NVIDIA probe routine failed"
+    r"^NVRM: (?:The NVIDIA probe routine failed|The NVIDIA .*\.xx Legacy"
     r"|None of the NVIDIA (?:devices|GPUs|graphics adapters) were initialized)"
 )
 LATE_LOAD_LINE = re.compile(r"^NVRM: loading NVIDIA UNIX")
@@ -209,7 +211,13 @@ RESET_LINE = re.compile(
     )
 )
 # Messages about a card that the driver does not start.
-REFUSED = ("init-failed", "needs-open-module", "needs-proprietary-module", "no-memory-region")
+REFUSED = (
+    "init-failed",
+    "needs-older-branch",
+    "needs-open-module",
+    "needs-proprietary-module",
+    "no-memory-region",
+)
 # Messages about the driver and its cards: those before its last load belong to the previous one.
 OF_THE_DRIVER = (
     *REFUSED,
@@ -229,6 +237,9 @@ OF_THE_CARD = (*REFUSED, "xid", "sxid", "pcie-error", "power-state")
 # Xids whose text decides what is to be done, and how many texts of each are kept for a card.
 BY_TEXT = (64, 74, 144, 145, 146, 147, 148, 149, 150, 154)
 MOST_TEXTS = 30
-# A message over three lines: the address is in the first, the fault in the third.
-FIRST_OF_THREE = re.compile(r"^NVRM: The NVIDIA GPU " + BUS_ID)
+# A message over three lines: the address is in the first, the fault in the third. Where a branch
+# ended for the card, its name is in the first and the branch in the second.
+FIRST_OF_THREE = re.compile(
+    r"^NVRM: The NVIDIA (?:GPU " + BUS_ID + r"|.{1,99} installed in this system is\s*$)"
+)
 FURTHER = re.compile(r"^NVRM: (?!Xid|GPU |The |loading)")

@@ -25,6 +25,8 @@ def plan(context: ResolveContext, need: DriverMinimum | None) -> Row | None:
     managed = spec is not None and spec.managed
     if context.host.driver and need and not managed and not context.spec.without_gpu:
         _check_loaded(context, context.host.driver, need)
+    if context.host.driver and not managed and not context.spec.without_gpu:
+        _check_branch(context, context.host.driver, need)
     if managed:
         _check_secure_boot(context)
     _check_mig(context)
@@ -58,6 +60,29 @@ def _check_loaded(context: ResolveContext, loaded: str, need: DriverMinimum) -> 
             "gpu_driver",
             f"install driver {need.version} or newer, {managed}or declare an older CUDA",
         )
+
+
+def _check_branch(context: ResolveContext, loaded: str, need: DriverMinimum | None) -> None:
+    """Refuse GPUs that the loaded driver's branch no longer supports.
+
+    Beside other GPUs one that is not declared may be for the display: the driver leaves it alone.
+    """
+    branch = str(versions.major(loaded))
+    old = [card for card in context.gpus if gpus.older_than_branch(card, branch)]
+    alone = len(old) == len(context.gpus)
+    for card in old:
+        last = gpus.last_branch(card)
+        text = (
+            f"the host's driver is {loaded}, and branch {branch} does not support {card.text}: the "
+            f"last branch that does is {last}"
+        )
+        if alone or not card.device:
+            better = driver_selection.suggestion(context, DriverSpec(), need)
+            managed = f", or let gpufleet install it (gpu_driver: {better})" if better else ""
+            remedy = f"install driver branch {last}{managed}"
+            context.refuse(Code.GPU_TOO_OLD, text, "gpu_driver", remedy)
+        else:
+            context.note(text)
 
 
 def _check_secure_boot(context: ResolveContext) -> None:

@@ -10,6 +10,7 @@ from gpufleet.catalog import facts, gpus, versions
 from gpufleet.catalog.estimates import installed_mib
 from gpufleet.catalog.records import Build
 from gpufleet.frameworks import FRAMEWORKS
+from gpufleet.host_state import processor
 from gpufleet.model.plan import CudaSource, PlannedStack
 from gpufleet.model.problems import Code
 from gpufleet.model.spec import LOCAL, StackSpec
@@ -65,6 +66,7 @@ def select(context: ResolveContext) -> list[Stack]:
         stack = Stack(spec, build, python, source or build.cuda_sources[0])
         _check_gpus(context, stack)
         _check_glibc(context, stack)
+        _check_processor(context, stack)
         if source:
             found.append(stack)
     return found
@@ -157,6 +159,12 @@ def _too_new(card: gpus.Gpu, stack: Stack) -> str | None:
     build = stack.build
     if gpus.newer_than_build(card, build) or _wheels_too_old(card, stack):
         return f"{build.name} and CUDA {build.cuda}, which it was built with"
+    # A toolkit is of the CUDA that the compiler was built with, and refuses the GPU itself.
+    if stack.source != "toolkit" and gpus.newer_than_compiler(card, build):
+        return (
+            f"the compiler inside {build.name}, which writes PTX up to {build.compiler_ptx} "
+            "whatever CUDA is beside it"
+        )
     return cudnn.ends_before(card, build)
 
 
@@ -244,6 +252,19 @@ def _check_glibc(context: ResolveContext, stack: Stack) -> None:
             f"the wheel of {build.name} needs glibc {need} or newer; the host has {have}",
             f"{stack.spec.where}.{stack.spec.framework}",
             f"declare an older {build.title}, or use a newer release of the distribution",
+        )
+
+
+def _check_processor(context: ResolveContext, stack: Stack) -> None:
+    """Refuse a host whose processor lacks instructions that the wheel uses without asking."""
+    build = stack.build
+    if names := processor.lacking(context.host, build.framework, build.version):
+        context.refuse(
+            Code.CPU_FEATURE,
+            f"the wheel of {build.name} needs a processor with {processor.shown(names)}, which the "
+            "host's does not show",
+            f"{stack.spec.where}.{stack.spec.framework}",
+            processor.REMEDY,
         )
 
 

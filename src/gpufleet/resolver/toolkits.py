@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from gpufleet.catalog import facts, gpus, versions
 from gpufleet.catalog.estimates import installed_mib
-from gpufleet.catalog.records import Toolkit
-from gpufleet.frameworks import FRAMEWORKS
+from gpufleet.catalog.records import Build, Toolkit
+from gpufleet.frameworks import FRAMEWORKS, FrameworkId
 from gpufleet.model.plan import Patch, PlannedToolkit
 from gpufleet.model.problems import Code
 from gpufleet.model.spec import PIP, StackSpec
@@ -139,11 +139,26 @@ def newer_wheels(context: ResolveContext, spec: StackSpec, code: Code) -> str:
         each for each in facts.releases(spec.framework, context.arch) if not each.wheels_pinned
     ]
     found = alternatives.release(context, replace(spec, cuda=PIP, cudnn=None), code, floating)
-    return (
-        f"{text}; from {found} on, cuda: pip installs newer CUDA wheels that may support it"
-        if found
-        else text
+    if found:
+        return f"{text}; from {found} on, cuda: pip installs newer CUDA wheels that may support it"
+    others = [
+        f"{build.title} {build.version}"
+        for framework in FRAMEWORKS
+        if framework != spec.framework
+        and (build := _newest_for(context, cast(FrameworkId, framework)))
+    ]
+    ways = [f"use {' or '.join(others)}, which has code for it"] if others else []
+    return "; ".join([text, ", or ".join([*ways, "run a vendor's build in a container"])])
+
+
+def _newest_for(context: ResolveContext, framework: FrameworkId) -> Build | None:
+    """The newest release of a framework with machine code for each of the host's GPUs."""
+    fitting = (
+        each
+        for each in reversed(facts.releases(framework, context.arch))
+        if all(gpus.has_code_in_build(card, each) for card in context.gpus)
     )
+    return next(fitting, None)
 
 
 def _other_toolkit(context: ResolveContext, card: gpus.Gpu, chosen: Chosen, *, newest: bool) -> str:
@@ -199,12 +214,34 @@ def _check_glibc(context: ResolveContext, chosen: Chosen) -> None:
             chosen.where,
             "declare an older CUDA, or use a newer release of the distribution",
         )
-    if high and versions.key(have) > versions.key(high):
+    if _too_new_glibc(chosen.toolkit, have):
         text = f"nvcc of {name} cannot compile against glibc {have} (up to {high})"
         if any(want.declared for want in chosen.wants):
-            context.refuse(Code.GLIBC, text, chosen.where, "declare CUDA 13.1 or newer")
+            context.refuse(Code.GLIBC, text, chosen.where, partial(_compiling, context, have))
         else:
             context.note(f"{text}; its libraries, which the stacks use, are not affected")
+
+
+def _compiling(context: ResolveContext, glibc: str) -> str:
+    """The remedy for a glibc that is too new: the first CUDA that compiles there for the GPUs."""
+    older = "use an older release of the distribution"
+    fitting = [
+        each
+        for each in facts.toolkits(context.arch)
+        if each.installer is not None
+        and not _too_new_glibc(each, glibc)
+        and not any(gpus.older_than_toolkit(card, each) for card in context.gpus)
+        and not any(gpus.newer_than_toolkit(card, each) for card in context.gpus)
+    ]
+    if not fitting:
+        return f"no known CUDA compiles there for this host's GPUs: {older}"
+    return f"declare CUDA {fitting[0].short} or newer, or {older}"
+
+
+def _too_new_glibc(toolkit: Toolkit, glibc: str) -> bool:
+    """Whether the C library is newer than the toolkit's headers can be compiled with."""
+    high = (toolkit.row.get("glibc_max") or {}).get("value")
+    return bool(high) and versions.key(glibc) > versions.key(high)
 
 
 def default(context: ResolveContext, chosen: dict[str, Chosen], wants: list[Want]) -> None:

@@ -357,3 +357,44 @@ def test_every_kind_of_message_has_sources() -> None:
     for kind, row in table["kinds"].items():
         assert set(row["source"]) <= set(table["sources"]), kind
         assert row["effect"] in {"fail", "inconclusive"}, kind
+
+
+LEGACY = (
+    "NVRM: The NVIDIA Tesla V100-SXM2-16GB GPU installed in this system is supported through the"
+    " NVIDIA 580.xx Legacy drivers. Please visit http://www.nvidia.com/object/unix.html for more"
+)
+
+
+def branch_ended(snapshot: Document, version: str, *, loaded: bool = True) -> None:
+    """Cards of Volta under a driver of that version."""
+    for card in data(snapshot, "gpus")["pci"]:
+        card |= {"device": "0x1db1", "driver": None}
+    found = data(snapshot, "driver")
+    found |= {"loaded": version if loaded else None, "on_disk": version, "library": version}
+    found["cuinit"] = 100
+    event(snapshot, "needs-older-branch", code=580, text=LEGACY)
+    event(snapshot, "init-failed", text="NVRM: No NVIDIA GPU found.")
+
+
+@pytest.mark.parametrize("loaded", [True, False])
+def test_a_driver_whose_branch_ended_for_the_cards(
+    plan: Document, snapshot: Document, loaded: bool
+) -> None:
+    with_cards(plan, snapshot)
+    plan["driver"] = None
+    branch_ended(snapshot, "595.58.03", loaded=loaded)
+    rows = {row["id"]: row for row in judge.judge(plan, snapshot)["checks"]}
+    assert "Driver branch 595 does not support Tesla V100" in rows["driver.loaded"]["cause"]
+    assert "install driver branch 580" in rows["driver.loaded"]["remedy"]
+    assert "Tesla V100-SXM2-16GB: branch 580 is the last" in rows["kernel.log"]["cause"]
+    assert "seat" not in rows["kernel.log"]["remedy"]
+    assert rows["kernel.log"]["explained_by"]
+
+
+def test_an_old_display_card_beside_others_is_no_fault(plan: Document, snapshot: Document) -> None:
+    with_cards(plan, snapshot)
+    data(snapshot, "driver")["loaded"] = "595.58.03"
+    old = {**data(snapshot, "gpus")["pci"][0], "address": "0000:99:00.0"}
+    data(snapshot, "gpus")["pci"].append({**old, "device": "0x1db1", "driver": None})
+    event(snapshot, "needs-older-branch", code=580, text=LEGACY)
+    assert result(plan, snapshot)["verdict"] == "PASS"

@@ -7,6 +7,7 @@ import pytest
 from gpufleet.checks import CHECKS
 from gpufleet.judge import judge
 from gpufleet.probe.constants import REFUSED, UNJUDGED
+from gpufleet.probe.workload_run import parse_framework_output
 from tests.support.healthy_host import OF_OTHERS, OF_SITES, Document, data, other_than, verdicts
 from tests.support.host_parts import LIB, framework, receipt, stack, with_gpus
 
@@ -200,3 +201,50 @@ def test_nothing_of_a_stack_that_is_not_installed_passes(
     for check in of_stacks:
         if check["verdict"] == "INCONCLUSIVE":
             assert check["explained_by"] == "stack.release"
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "features", "told"),
+    [
+        (-4, "", ["sse4_1"], "the processor lacks AVX, which the wheel was built for"),
+        (-4, "", None, "this wheel needs AVX: see the flags in /proc/cpuinfo"),
+        (-4, "", ["sse4_1", "avx", "avx2"], "an instruction of a package"),
+        (
+            -6,
+            "The TensorFlow library was compiled to use AVX instructions, but these aren't available"
+            " on your machine.",
+            None,
+            "the processor lacks AVX,",
+        ),
+        (
+            1,
+            "RuntimeError: This version of jaxlib was built using AVX instructions, which your CPU"
+            " and/or operating system do not support.",
+            None,
+            "the processor lacks AVX,",
+        ),
+        (
+            1,
+            "RuntimeError: NumPy was built with baseline optimizations: (X86_V2) but your machine"
+            " doesn't support: (X86_V2).",
+            ["sse4_1"],
+            "the processor lacks",
+        ),
+    ],
+)
+def test_a_processor_without_an_instruction(  # noqa: PLR0917 - the cases and the host
+    plan: Document,
+    snapshot: Document,
+    status: int,
+    error: str,
+    features: list[str] | None,
+    told: str,
+) -> None:
+    """SIGILL was repaired by provisioning, and looked for in mounts and limits."""
+    data(snapshot, "os")["cpu_features"] = features
+    run = parse_framework_output(status, "", error, "tensorflow")
+    data(snapshot, "stacks")["stacks"][0]["framework"] = run
+    found = {check["id"]: check for check in judge.judge(plan, snapshot)["checks"]}
+    assert told in found["stack.matmul"]["cause"]
+    assert "CPU type to host" in found["stack.matmul"]["remedy"]
+    assert "provision" not in found["stack.matmul"]["remedy"]

@@ -31,6 +31,7 @@ it was observed:
     libcuda         the driver's library for programs; `fabric`, `nouveau`: the others that
                     keep it from working
     key             the key of the modules' signature
+    branch          the driver's branch ended for the host's GPUs
     pending         a restart for the driver
     domains         the GPUs are in different NVLink domains or cliques
     boot            the first boot of an image, which alone can prove it
@@ -59,6 +60,7 @@ Subjects = tuple[str, ...]
 
 DRIVER, SMI, NODES, GPUS, BUSY, TFLOPS = "driver", "smi", "nodes", "gpus", "busy", "tflops"
 CONTAINER, DOMAINS, MODULES = "container", "domains", "modules"
+BRANCH = "branch"
 MODULE, PCI = "module", "pci"
 ACCESS_CONTROL, READ_REQUEST = f"{PCI}/acs", f"{PCI}/read-request"
 CONTAINER_TOOLKIT = "container-toolkit"

@@ -234,7 +234,7 @@ def loaded(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
             ),
         )
     about: subjects.Subjects = (subjects.DRIVER,)
-    entails: subjects.Subjects = ("pending", subjects.SMI)
+    entails: subjects.Subjects = ("pending", subjects.SMI, subjects.BRANCH)
     # Where CUDA starts, a program that sees no GPU has another cause.
     if section["cuinit"] != 0:
         entails += (subjects.GPUS,)

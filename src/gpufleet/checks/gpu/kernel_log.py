@@ -52,6 +52,7 @@ MEMORY_ERRORS = {48, 63, 64, 92, 94, 95}
 MOST_NOTES = 8
 # Messages that say why the driver did not start a card.
 REASONS = ("needs-open-module", "needs-proprietary-module", "no-memory-region")
+NAMED = re.compile(r"^NVRM: The NVIDIA (.{1,99}?)(?: GPU)? installed in this system")
 PROBES_FAILED = re.compile(r"^NVRM: The NVIDIA probe routine failed for (\d+) device")
 RESEAT = (
     "on your own machine reseat the card and check its riser, and replace it if it returns; of a"
@@ -132,7 +133,10 @@ def _unexplained(events: Sequence[Event], cards: Mapping[str, str | None]) -> It
         for event in events
         if event["kind"] in REASONS and cards.get(event["address"] or "", GIVEN_AWAY) != GIVEN_AWAY
     }
+    branch_ended = any(event["kind"] == "needs-older-branch" for event in events)
     for event in events:
+        if event["kind"] == "init-failed" and not event["address"] and branch_ended:
+            continue
         known = explained and event["address"] in {None, *explained}
         if event["kind"] != "init-failed" or not known:
             yield event
@@ -140,6 +144,8 @@ def _unexplained(events: Sequence[Event], cards: Mapping[str, str | None]) -> It
 
 def _of_unsupported(event: Event, without: Mapping[str, str]) -> bool:
     """Whether the driver only refused the display cards that are too old for it."""
+    if event["kind"] == "needs-older-branch":
+        return bool(without)
     if event["address"]:
         return event["address"] in without and event["kind"] in {"init-failed", *REASONS}
     refused = PROBES_FAILED.search(event["text"])
@@ -275,6 +281,17 @@ def _event_findings(event: Event, cards: Mapping[str, str | None]) -> Iterator[F
             " power",
             event["text"],
             about=subjects.card(event["address"]),
+        )
+    elif kind == "needs-older-branch":
+        named = NAMED.match(event["text"])
+        last = event["code"]
+        yield Finding(
+            f"The driver does not support {named[1] if named else 'a card'}: branch {last} is the"
+            " last that does",
+            f"install driver branch {last} in its place, or let gpufleet install it: gpu_driver:"
+            f' {{branch: "{last}"}}; a reboot or another slot changes nothing',
+            event["text"],
+            about=(subjects.BRANCH,),
         )
     elif kind == "pcie-error":
         yield from _bus_findings(event, cards, times)

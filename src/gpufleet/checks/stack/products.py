@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
+from gpufleet.catalog import facts
 from gpufleet.checks.base import subjects
 from gpufleet.checks.base.holders import addresses, busy_finding
 from gpufleet.checks.base.items import for_each
@@ -13,6 +14,9 @@ from gpufleet.checks.base.registry import Evidence, Finding, check, no_stacks
 from gpufleet.checks.base.remedies import Component, otherwise, provision, see
 from gpufleet.checks.base.remedies import stack as parts_of
 from gpufleet.checks.base.sections import Sections
+from gpufleet.frameworks import framework_of
+from gpufleet.host_state import processor
+from gpufleet.host_state.host import Host
 from gpufleet.model.plan import Plan
 from gpufleet.model.sections.stacks import Framework, Product, TowerSum
 from gpufleet.model.text import brief
@@ -33,6 +37,12 @@ from .installed import installed
 
 # What a loader reports of a library that it does not find.
 ABSENT = re.compile(r"(?<![\w.+-])(lib[\w.+-]+\.so[\d.]*): cannot open shared object file")
+# What a processor without an instruction leaves: the signal, or what TensorFlow, jaxlib and numpy
+# find themselves.
+NO_INSTRUCTION = re.compile(
+    r"killed by SIGILL|compiled to use (\S+) instructions, but these aren't available"
+    r"|built using (\S+) instructions, which your CPU|baseline optimizations: \s*\(([^)]+)\)"
+)
 # Where to look if a framework uses no GPU at all.
 NO_GPU = (
     "see stack.build, stack.libraries, driver.loaded, driver.cuda, driver.nodes and"
@@ -52,16 +62,42 @@ def _does_not_run(plan: Plan, observed: Sections, run: NotRun) -> Finding:
         if absent and not (start and start["error"])
         else (subjects.stopped(name),)
     )
-    finding = busy_finding(name, error, observed) or Finding(
-        f"{named(run.stack)} does not run: {error}",
-        otherwise(
-            provision(plan, *parts_of(plan, run.stack)),
-            "if stack.files and toolkit.files pass, the host prevents it: check"
-            " noexec in findmnt, ulimit -a, free",
-        ),
-        about=about,
+    finding = (
+        busy_finding(name, error, observed)
+        or _instructions(observed, run)
+        or Finding(
+            f"{named(run.stack)} does not run: {error}",
+            otherwise(
+                provision(plan, *parts_of(plan, run.stack)),
+                "if stack.files and toolkit.files pass, the host prevents it: check"
+                " noexec in findmnt, ulimit -a, free",
+            ),
+            about=about,
+        )
     )
     return replace(finding, entails=(subjects.stopped(name),))
+
+
+def _instructions(observed: Sections, run: NotRun) -> Finding | None:
+    """The finding of a framework that used an instruction which the processor does not have."""
+    error = (run.framework and run.framework["error"]) or ""
+    told = NO_INSTRUCTION.search(error)
+    if not told:
+        return None
+    host, stack = Host(observed.snapshot), run.stack
+    framework, version = framework_of(stack).id, stack["version"]
+    names = processor.lacking(host, framework, version)
+    which = processor.shown(names) or next(filter(None, told.groups()), "")
+    lack = f"{which}, which the wheel was built for" if which else "an instruction of a package"
+    needs = processor.shown(facts.cpu_features(framework, version))
+    if not which and needs and host.cpu_features is None:
+        lack += f" (this wheel needs {needs}: see the flags in /proc/cpuinfo)"
+    return Finding(
+        f"{named(stack)} does not run: {error.rstrip(': ')}: the processor lacks {lack}",
+        processor.REMEDY
+        + ("" if which else "; journalctl -k | grep 'invalid opcode' names the file"),
+        about=(subjects.stopped(stack["name"]),),
+    )
 
 
 @check("stack.matmul", reads=("stacks",), skip_reason=no_stacks)

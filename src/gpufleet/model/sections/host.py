@@ -60,6 +60,13 @@ class Os(TypedDict):
     codename: Annotated[str | None, "its code name, such as bookworm"]
     arch: Annotated[Text, "the machine's architecture, such as x86_64"]
     glibc: Annotated[Text | None, "glibc's version, such as 2.36"]
+    cpu_features: NotRequired[
+        Annotated[
+            list[Text] | None,
+            "of the processor's features that wheels of frameworks need, those that it has; null"
+            " where it lists none",
+        ]
+    ]
     hostname: Annotated[str, "the name that the host has for itself"]
     pythons: Annotated[list[Interpreter], "the Python interpreters, the system's own first"]
     hardware: NotRequired[Hardware]
@@ -274,13 +281,16 @@ class Event(TypedDict):
 
     kind: Annotated[
         Text,
-        "`xid`, `sxid`, `key-rejected`, `api-mismatch`, `init-failed`, `needs-open-module`,"
-        " `needs-proprietary-module`, `no-memory-region`, `pcie-error`, `link-down`,"
-        " `power-state`, `link-training`, `driver-error`, `driver-oops`, `oops`,"
+        "`xid`, `sxid`, `key-rejected`, `api-mismatch`, `init-failed`,"
+        " `needs-older-branch`, `needs-open-module`, `needs-proprietary-module`,"
+        " `no-memory-region`, `pcie-error`, `link-down`, `power-state`,"
+        " `link-training`, `driver-error`, `driver-oops`, `oops`,"
         " `driver-lockup`, `lockup`, `machine-check`, `previous-boot`, `hung-task`, `io-error` or"
         " `out-of-memory`",
     ]
-    code: Annotated[int | None, "the Xid's or SXid's number"]
+    code: Annotated[
+        int | None, "the Xid's or SXid's number; of `needs-older-branch` the card's last branch"
+    ]
     address: Annotated[Text | None, "the PCI address"]
     pid: int | None
     process: Text | None

@@ -13,6 +13,9 @@ from ..trust import RefusedError
 # Where interpreters usually stand, in the order of preference.
 PYTHON_LOCATIONS = ("/usr/bin", "/usr/local/bin", "/opt/python/*/bin", "/opt/gpufleet/python/*/bin")
 
+# Features without which wheels of frameworks cannot be imported: rules.yml, cpu_features.
+CPU_FEATURES = ("sse4_1", "avx", "avx2")
+
 
 def section_os(host):
     release = {}
@@ -31,10 +34,19 @@ def section_os(host):
         "codename": release.get("VERSION_CODENAME"),
         "arch": platform.machine(),
         "glibc": glibc,
+        "cpu_features": cpu_features(host),
         "hostname": platform.node(),
         "pythons": pythons,
         "hardware": hardware_of(host),
     }
+
+
+def cpu_features(host):
+    """Those of CPU_FEATURES that all processors have; None where no flags are listed, as on Arm."""
+    text = host.text_or_none("/proc/cpuinfo") or ""
+    lists = [line.split() for line in set(re.findall(r"^flags\s*:(.*)$", text, re.MULTILINE))]
+    wanted = [name for name in CPU_FEATURES if all(name in flags for flags in lists)]
+    return wanted if lists else None
 
 
 def interpreters(host):
