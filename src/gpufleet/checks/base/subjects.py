@@ -58,6 +58,7 @@ from collections.abc import Collection, Iterable, Iterator
 Subjects = tuple[str, ...]
 
 DRIVER, SMI, NODES, GPUS, BUSY, TFLOPS = "driver", "smi", "nodes", "gpus", "busy", "tflops"
+REPOSITORIES = "repositories"
 CONTAINER, DOMAINS, MODULES = "container", "domains", "modules"
 MODULE, PCI = "module", "pci"
 ACCESS_CONTROL, READ_REQUEST = f"{PCI}/acs", f"{PCI}/read-request"

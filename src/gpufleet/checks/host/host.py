@@ -20,8 +20,7 @@ from gpufleet.checks.base.registry import (
 )
 from gpufleet.checks.base.remedies import Component, Remedy, command, person, provision, then
 from gpufleet.checks.base.sections import Sections, by_name
-from gpufleet.host_state import driver_state, repositories
-from gpufleet.host_state.host import Host
+from gpufleet.host_state import driver_state
 from gpufleet.model.plan import Component as Kind
 from gpufleet.model.plan import Plan
 from gpufleet.model.problems import INSTALLATION_ONLY, Code
@@ -165,18 +164,9 @@ def planned(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
             problem["remedy"],
             problem["code"],
             Verdict.INCONCLUSIVE if judged else Verdict.FAIL,
-        )
-    host = Host(observed.snapshot)
-    # A plan that was resolved without the host does not know it.
-    known = {problem["message"] for problem in plan["problems"]}
-    for fault in repositories.stopping(plan, host):
-        if fault.cause not in known:
-            yield Finding(fault.cause, fault.remedy, Code.PACKAGES_STOPPED.value)
-    if repositories.unknown(host):
-        yield Finding(
-            "It is unknown whether apt can read its repositories",
-            "on the host, as root: apt-get indextargets; then ./gpufleet verify",
-            verdict=Verdict.INCONCLUSIVE,
+            about=(subjects.REPOSITORIES,)
+            if problem["code"] == Code.PACKAGES_STOPPED.value
+            else (),
         )
     if twins := plan.get("twins"):
         yield Finding(
