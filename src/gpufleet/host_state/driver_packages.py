@@ -60,6 +60,13 @@ def packages(plan: Plan, host: Host) -> Iterator[Fault]:
                 " distro}",
                 "refuse",
             )
+    elif not there and part(host, "driver").get("of_container"):
+        yield Fault(
+            "the driver is a container's, below /run/nvidia/driver: packages would be a second one",
+            "set gpu_driver: {source: preinstalled}; or take the container away first",
+            "refuse",
+        )
+        return
     elif not there and host.driver_library:
         yield Fault(
             f"driver {host.driver_library} (libcuda.so) belongs to no package: a"

@@ -31,7 +31,7 @@ from gpufleet.model.sections.gpu import PciDevice, Smi, SmiDevice
 from gpufleet.model.verdict import Verdict
 
 from .card_state import unsupported_cards
-from .lost import GPU_IS_LOST, fallen_off, named_in, passed_on, taken, unlisted
+from .lost import GPU_IS_LOST, fallen_off, named_in, no_smi, passed_on, taken, unlisted, without_smi
 from .smi_elements import READ_AGAIN, card_faults, fields, label, unjudged_errors
 
 
@@ -223,10 +223,8 @@ def smi(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     report, loaded = observed.data["smi"], observed.data["driver"]["loaded"]
     if not report["asked"] or report["program"] is None:
         yield Finding(
-            "nvidia-smi was not run" if not report["asked"] else "nvidia-smi is not installed",
-            "take a snapshot in mode full"
-            if not report["asked"]
-            else "install it with the driver (Debian: apt-get install nvidia-smi)",
+            no_smi(observed),
+            "take a snapshot in mode full" if not report["asked"] else without_smi(observed),
             verdict=Verdict.INCONCLUSIVE,
             entails=(subjects.SMI,),
         )

@@ -78,3 +78,31 @@ def taken(card: PciDevice, listed: int, wanted: int | None) -> Finding:
         about=(*subjects.card(card["address"]), "nouveau"),
         entails=subjects.missing_gpus(listed, wanted),
     )
+
+
+def _in_container(observed: Sections) -> bool:
+    """Whether the host's driver is that of a container, such as the GPU operator's."""
+    return bool(observed.data["driver"].get("of_container"))
+
+
+def no_smi(observed: Sections) -> str:
+    """Why nvidia-smi says nothing."""
+    if not observed.data["smi"]["asked"]:
+        return "nvidia-smi was not run"
+    if _in_container(observed):
+        return (
+            "The driver is a container's, below /run/nvidia/driver: its nvidia-smi is not run from"
+            " the host"
+        )
+    return "nvidia-smi is not installed"
+
+
+def without_smi(observed: Sections) -> str:
+    """The remedy; a second driver's packages would break a host whose driver is a container's."""
+    if _in_container(observed):
+        return (
+            "install no package of a driver here; ask nvidia-smi in the driver's container"
+            " (on the host, as root: chroot /run/nvidia/driver nvidia-smi), and declare"
+            " gpu_driver: {source: preinstalled}"
+        )
+    return "install it with the driver (Debian: apt-get install nvidia-smi)"
