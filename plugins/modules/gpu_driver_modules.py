@@ -95,8 +95,8 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import State
 
 # The licence that modinfo tells: the proprietary modules have NVIDIA's own.
 PROPRIETARY = "NVIDIA"
-# The driver of a GPU that is passed to a virtual machine.
-GIVEN_AWAY = "vfio-pci"
+# The drivers of GPUs that are passed to virtual machines, beside those of VFIO.
+GIVING = ("pci-stub", "pciback", "xen-pciback")
 # A build that ends with less than this had no room.
 FULL_MIB = 16
 
@@ -234,7 +234,10 @@ def is_judged(row, running):
 
 def own_cards(host):
     """How many GPUs the driver can have: not those that are passed to virtual machines."""
-    return sum(card["driver"] != GIVEN_AWAY for card in section_gpus(host)["pci"])
+    return sum(
+        not (card["driver"] in GIVING or "vfio" in (card["driver"] or ""))
+        for card in section_gpus(host)["pci"]
+    )
 
 
 def carry_out(modules, kernels, act):

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from gpufleet.host_state.cards import held_by_another
 from gpufleet.host_state.driver_running import given_away
 from gpufleet.host_state.host import Host, mapping, mappings
 from gpufleet.model.plan import Plan, Restart, RestartAction
@@ -148,15 +149,16 @@ class _State:
         return None
 
     @cached_property
-    def nouveau(self) -> list[str]:
-        """The addresses of the GPUs that nouveau holds."""
-        return [str(row["address"]) for row in self.cards if row.get("driver") == "nouveau"]
+    def others(self) -> dict[str, list[str]]:
+        """{driver: addresses} of the GPUs that another driver holds."""
+        return held_by_another(self.cards)
 
     @property
-    def nouveau_stays(self) -> bool:
-        """Whether nouveau takes them again after a reboot."""
+    def staying(self) -> str:
+        """The other driver that takes its GPUs again after a reboot; empty where none does."""
         forbidden = mapping(self.driver.get("nouveau")).get("blacklisted")
-        return bool(self.nouveau) and forbidden is False
+        # Only of nouveau the probe reads what keeps it from being loaded.
+        return next((name for name in self.others if name != "nouveau" or forbidden is False), "")
 
     @property
     def off(self) -> str | None:
@@ -166,8 +168,8 @@ class _State:
     @cached_property
     def driver_off(self) -> str | None:
         """How the running driver differs from the installed one; None where it does not."""
-        if self.nouveau:
-            return f"nouveau holds {', '.join(self.nouveau)}"
+        for name, addresses in self.others.items():
+            return f"{name} holds {', '.join(addresses)}"
         on_disk, library = self.driver.get("on_disk"), self.driver.get("library")
         if self.loaded is None:
             return "the kernel module is not loaded"
@@ -221,11 +223,11 @@ class _State:
     @property
     def reload_fixes(self) -> bool:
         on_disk = self.driver.get("on_disk")
-        return not self.nouveau and on_disk not in {None, self.loaded} and self._fits(on_disk)
+        return not self.others and on_disk not in {None, self.loaded} and self._fits(on_disk)
 
     @property
     def reboot_fixes(self) -> bool:
-        return self._fits(self.after_reboot) and not self.nouveau_stays
+        return self._fits(self.after_reboot) and not self.staying
 
     def _fits(self, module: Any) -> bool:
         return module is not None and module == self.driver.get("library")
@@ -248,8 +250,8 @@ class _State:
     @property
     def next(self) -> str:
         """Why a reboot does not help."""
-        if self.nouveau_stays:
-            return "nouveau is not blacklisted"
+        if self.staying:
+            return f"{self.staying} is not blacklisted"
         return (
             f"the next boot's kernel {self.next_boot} has module {self.after_reboot or 'none'},"
             f" the libraries are {self.driver.get('library') or 'missing'}"

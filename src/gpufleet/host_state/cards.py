@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 from gpufleet.catalog import gpus, pci
@@ -9,7 +10,38 @@ from gpufleet.model.types import Row
 
 from .host import Host
 
-GIVEN_AWAY = "vfio-pci"  # the driver of a GPU that is passed to a virtual machine
+OWN_DRIVER = "nvidia"
+# The drivers of a GPU that is passed to a virtual machine, beside those of VFIO (vfio-pci and
+# nvgrace_gpu_vfio_pci): Linux' drivers/pci/pci-stub.c and drivers/xen/xen-pciback.
+_GIVING = ("pci-stub", "pciback", "xen-pciback")
+
+
+def given_away(driver: object) -> bool:
+    """Whether the driver of a GPU passes it to a virtual machine."""
+    return driver in _GIVING or "vfio" in str(driver or "")
+
+
+def held_by_another(cards: Sequence[Mapping[str, object]]) -> dict[str, list[str]]:
+    """{driver: addresses} of the GPUs that another driver of this host holds (nouveau, nvidiafb).
+
+    NVIDIA's cannot have such a card: it is there, and is neither missing nor broken.
+    """
+    found: dict[str, list[str]] = {}
+    for card in cards:
+        driver = card.get("driver")
+        if driver and driver != OWN_DRIVER and not given_away(driver):
+            found.setdefault(str(driver), []).append(str(card.get("address")))
+    return found
+
+
+def release(driver: str) -> str:
+    """How another driver is kept from GPUs, from the next boot on."""
+    # A host's words are no part of a command.
+    name = driver if re.fullmatch(r"\w[\w-]*", driver, re.ASCII) else "that driver"
+    return (
+        f"on the host: blacklist {name} in a file of /etc/modprobe.d, make the initramfs again"
+        " (update-initramfs -u, or dracut -f), and reboot"
+    )
 
 
 def unsupported(cards: Sequence[Mapping[str, object]], version: str | None) -> dict[str, str]:
@@ -26,7 +58,7 @@ def unsupported(cards: Sequence[Mapping[str, object]], version: str | None) -> d
         for card in cards
         if card.get("driver") is None and (ends := _ends(card, branch)) and (model := ends[0])
     }
-    others = [card for card in cards if card.get("driver") != GIVEN_AWAY]
+    others = [card for card in cards if not given_away(card.get("driver"))]
     return found if len(others) > len(found) else {}
 
 
@@ -53,7 +85,7 @@ def of_driver(host: Host) -> list[Row]:
     return [
         row
         for row in host.gpus
-        if row.get("driver") != GIVEN_AWAY and str(row.get("address")) not in without
+        if not given_away(row.get("driver")) and str(row.get("address")) not in without
     ]
 
 

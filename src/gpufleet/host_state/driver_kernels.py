@@ -9,6 +9,7 @@ from gpufleet.model.text import quoted, shell
 from gpufleet.model.types import Row
 
 from . import secure_boot
+from .cards import OWN_DRIVER
 from .driver_state import Fault, installed, part, provision, without_card
 from .host import Host, mapping, mappings
 
@@ -166,7 +167,13 @@ def nouveau(plan: Plan, host: Host) -> Iterator[Fault]:
                 f"{again} (on the host: {_initramfs(str(kernel.get('version')))})",
             )
     own = not part(host, "kernel").get("container")
-    if state.get("loaded") and own and not without_card(plan, host):
+    # It may stay, loaded for a display that is gone: NVIDIA's driver has every card, and works.
+    harmless = (
+        bool(host.gpus)
+        and all(card.get("driver") == OWN_DRIVER for card in host.gpus)
+        and part(host, "driver").get("cuinit") == 0
+    )
+    if state.get("loaded") and own and not without_card(plan, host) and not harmless:
         yield Fault(
             "the module nouveau is loaded: CUDA cannot use a card that it holds",
             f"reboot {plan['host']} ({again} does, where gpu_driver_reboot allows it)",

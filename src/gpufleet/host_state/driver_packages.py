@@ -60,6 +60,13 @@ def packages(plan: Plan, host: Host) -> Iterator[Fault]:
                 " distro}",
                 "refuse",
             )
+    elif not there and part(host, "driver").get("of_container"):
+        yield Fault(
+            "the driver is a container's, below /run/nvidia/driver: packages would be a second one",
+            "set gpu_driver: {source: preinstalled}; or take the container away first",
+            "refuse",
+        )
+        return
     elif not there and host.driver_library:
         yield Fault(
             f"driver {host.driver_library} (libcuda.so) belongs to no package: a"
@@ -128,14 +135,9 @@ def _repositories(plan: Plan, host: Host) -> Iterator[Fault]:
         for row in mappings(part(host, "packages").get("sources"))
         if not _OTHER_REPOSITORY.search(f"{row.get('path')} {row.get('uris')}")
     ]
-    # apt wants one key for a repository, be it one of packages or of sources.
-    repositories: dict[str, list[Row]] = {}
-    for row in sources:
-        for uri in texts(row.get("uris")):
-            suites = " ".join(texts(row.get("suites")))
-            repositories.setdefault(f"{uri.rstrip('/')} {suites}", []).append(row)
+    repositories = _by_repository(sources)
     for repository, rows in repositories.items():
-        if len(rows) > 1 and len({str(row.get("signed_by")) for row in rows}) > 1:
+        if _keys_differ(rows):
             cause = f"the repository {repository} is defined with different keys, in {_paths(rows)}"
             yield _unwanted(plan, rows, f"{cause}: the package manager refuses to read either")
     installable = {
@@ -147,6 +149,39 @@ def _repositories(plan: Plan, host: Host) -> Iterator[Fault]:
         packaged = [row for rows in installable.values() for row in rows]
         cause = f"drivers come from several repositories, of {_paths(packaged)}"
         yield _unwanted(plan, packaged, f"{cause}: packages of both would be mixed")
+
+
+def _by_repository(sources: list[Row]) -> dict[str, list[Row]]:
+    """The definitions of each repository: apt wants one key, be it one of packages or sources."""
+    found: dict[str, list[Row]] = {}
+    for row in sources:
+        for uri in texts(row.get("uris")):
+            suites = " ".join(texts(row.get("suites")))
+            found.setdefault(f"{uri.rstrip('/')} {suites}", []).append(row)
+    return found
+
+
+def _keys_differ(rows: list[Row]) -> bool:
+    return len({str(row.get("signed_by")) for row in rows}) > 1
+
+
+def repository_conflicts(host: Host) -> dict[str, list[Row]]:
+    """The repositories that apt refuses to read, as they have several keys, whoever's they are."""
+    rows = mappings(part(host, "packages").get("sources"))
+    apt = [row for row in rows if row.get("format") != "repo"]
+    return {name: found for name, found in _by_repository(apt).items() if _keys_differ(found)}
+
+
+def removed_by_run(plan: Plan, rows: list[Row]) -> bool:
+    """Whether the driver's role removes what others wrote of a repository, before it calls apt."""
+    driver = mapping(plan["driver"])
+    theirs = [row for row in rows if not _OWN.search(str(row.get("path")))]
+    return (
+        bool(driver.get("managed"))
+        and driver.get("source") == "nvidia_repo"
+        and bool(theirs)
+        and all(_NVIDIA.search(uri) for row in theirs for uri in texts(row.get("uris")))
+    )
 
 
 def _paths(sources: list[Row]) -> str:

@@ -78,7 +78,7 @@ def persistence(plan: Plan, host: Host) -> Iterator[Fault]:
 
 def given_away(host: Host) -> bool:
     """Whether the host passes all its GPUs to virtual machines."""
-    return bool(host.gpus) and all(card.get("driver") == cards.GIVEN_AWAY for card in host.gpus)
+    return bool(host.gpus) and all(cards.given_away(card.get("driver")) for card in host.gpus)
 
 
 def fabric(plan: Plan, host: Host) -> Iterator[Fault]:

@@ -155,6 +155,7 @@ RELATIONS = (
     Relation("driver.packages", ("driver.loaded", "stack.libraries")),
     Relation("driver.modules", ("driver.loaded",)),
     Relation("driver.nouveau", ("driver.loaded",)),
+    Relation("host.repositories", ("host.plan",)),
     Relation(
         "driver.loaded",
         (

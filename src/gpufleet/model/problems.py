@@ -128,6 +128,10 @@ class Code(Enum):
         "host-unsupported",
         "Nothing is installed on the host's architecture; what is there is judged.",
     )
+    PACKAGES_STOPPED = (
+        "packages-stopped",
+        "A package repository stops every command of apt or dnf.",
+    )
     ARCH_MISMATCH = "arch-mismatch", "Another architecture is declared than the host has."
 
 

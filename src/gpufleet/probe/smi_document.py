@@ -52,6 +52,15 @@ def pci_address(text):
     return match and "%04x:%s" % (int(match.group(1) or "0", 16), match.group(2))
 
 
+def on_bus(host, address):
+    """The kernel's address of a card: Azure's has 16 bits of the domain that the driver prints in
+    32 (NVIDIA/nvidia-docker issue 1316). A kernel with wider domains has the address as it is."""
+    domain, _, place = (address or "").partition(":")
+    known = not place or host.exists("/sys/bus/pci/devices/" + address)
+    short = domain[-4:] + ":" + place
+    return short if not known and host.exists("/sys/bus/pci/devices/" + short) else address
+
+
 class SmiDevice:
     """One `<gpu>` of the document. What is no value is None, and named in `raw_unknown`.
 

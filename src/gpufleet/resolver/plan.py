@@ -38,6 +38,7 @@ from . import (
     network,
     pins,
     ptx,
+    repositories,
     space,
     stacks,
     toolkits,
@@ -119,6 +120,7 @@ def resolve_declaration(
         conflicts.check(context, plan, declared_at)
         _refuse_hidden_records(context)
         space.check(context, plan)
+        repositories.check(context, cast(Plan, plan))
     plan["problems"] = problems.documents()
     # A refused declaration is not the one that counts: nothing is no longer declared by it.
     if context.host.reached and not plan["problems"]:

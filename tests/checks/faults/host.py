@@ -483,3 +483,25 @@ def no_governor_in_a_virtual_machine(plan: Document, snapshot: Document) -> None
 def governor_not_observed(plan: Document, snapshot: Document) -> None:
     plan["expect"]["governor"] = "performance"
     data(snapshot, "kernel").pop("frequency", None)
+
+
+@fault(
+    "host.repositories",
+    cause="apt-get stops, whatever it is called for: it says: Malformed entry 1 in list file",
+    remedy="correct or remove what it names",
+)
+def a_list_of_apt_that_is_garbled(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "packages").update(
+        manager="dpkg",
+        stopped=["Malformed entry 1 in list file /etc/apt/sources.list.d/a.list (Suite)"],
+    )
+
+
+@fault(
+    "host.repositories",
+    verdict="INCONCLUSIVE",
+    cause="It is unknown whether apt can read its repositories",
+    remedy="as root",
+)
+def a_list_of_apt_that_was_not_read(plan: Document, snapshot: Document) -> None:
+    data(snapshot, "packages").update(manager="dpkg", stopped=None)

@@ -59,6 +59,7 @@ from collections.abc import Collection, Iterable, Iterator
 Subjects = tuple[str, ...]
 
 DRIVER, SMI, NODES, GPUS, BUSY, TFLOPS = "driver", "smi", "nodes", "gpus", "busy", "tflops"
+REPOSITORIES = "repositories"
 CONTAINER, DOMAINS, MODULES = "container", "domains", "modules"
 BRANCH = "branch"
 MODULE, PCI = "module", "pci"

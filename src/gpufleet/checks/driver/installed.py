@@ -187,7 +187,8 @@ def nouveau(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
         entails += (subjects.DRIVER,)
     for finding in driver_findings(driver_kernels.nouveau, plan, observed):
         yield replace(finding, entails=entails)
-    yield Evidence(str(observed.data["driver"]["nouveau"]))
+    idle = entails and not any(card["driver"] == "nouveau" for card in observed.data["gpus"]["pci"])
+    yield Evidence(f"{state}{', holds no GPU' if idle else ''}")
 
 
 @check(
@@ -218,14 +219,15 @@ def loaded(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """The driver is loaded, in the same version as its user-space libraries."""
     section = observed.data["driver"]
     version, library = section["loaded"], section["library"]
-    taken = [
-        card["address"] for card in observed.data["gpus"]["pci"] if card["driver"] == "nouveau"
-    ]
-    if taken:
+    section_cards = observed.data["gpus"]["pci"]
+    held = cards.held_by_another(observed.data["gpus"]["pci"])
+    for holder, taken in held.items():
         others = len(observed.data["gpus"]["pci"]) - len(taken)
         yield Finding(
-            f"nouveau is bound to {', '.join(taken)}: CUDA cannot use these GPUs",
-            "blacklist nouveau, rebuild the initramfs, reboot",
+            f"{holder} is bound to {shortened(taken, 8)}: CUDA cannot use these GPUs",
+            "blacklist nouveau, rebuild the initramfs, reboot"
+            if holder == "nouveau"
+            else cards.release(holder),
             about=("nouveau",),
             entails=(
                 "pending",
@@ -242,8 +244,12 @@ def loaded(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
         entails += (subjects.NODES, *(("libcuda",) if library is None else ()))
     elif library is None:
         about = ("libcuda",)
-    for finding in driver_findings(driver_running.mismatch, plan, observed):
-        yield replace(finding, about=about, entails=entails)
+    # NVIDIA's module does not stay where another driver has each card: no load of it helps.
+    of_others = {card["driver"] not in {None, cards.OWN_DRIVER} for card in section_cards} == {True}
+    waits = version is None and library is not None and library == section["on_disk"]
+    if not (of_others and waits):
+        for finding in driver_findings(driver_running.mismatch, plan, observed):
+            yield replace(finding, about=about, entails=entails)
     yield Evidence(
         f"loaded {version}, on disk {section['on_disk']}, libraries {library}, modules:"
         f" {', '.join(section['modules']) or 'none'}"

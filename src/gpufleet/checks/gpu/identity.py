@@ -25,13 +25,13 @@ from gpufleet.checks.base.registry import (
 )
 from gpufleet.checks.base.sections import Sections
 from gpufleet.host_state import driver_running
-from gpufleet.host_state.cards import GIVEN_AWAY
+from gpufleet.host_state.cards import given_away, held_by_another
 from gpufleet.model.plan import Plan
 from gpufleet.model.sections.gpu import PciDevice, Smi, SmiDevice
 from gpufleet.model.verdict import Verdict
 
 from .card_state import unsupported_cards
-from .lost import GPU_IS_LOST, fallen_off, named_in, unlisted
+from .lost import GPU_IS_LOST, fallen_off, named_in, no_smi, passed_on, taken, unlisted, without_smi
 from .smi_elements import READ_AGAIN, card_faults, fields, label, unjudged_errors
 
 
@@ -49,8 +49,8 @@ def count(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     wanted, cards = required(plan["expect"]["count"], "gpu_expect.count"), _own(observed)
     named = [f"{card['address']} ({card['device']})" for card in cards]
     drivers = [card["driver"] for card in observed.data["gpus"]["pci"]]
-    if given := drivers.count(GIVEN_AWAY):
-        named.append(f"{given} of virtual machines ({GIVEN_AWAY})")
+    for driver in sorted({driver for driver in drivers if driver and given_away(driver)}):
+        named.append(f"{drivers.count(driver)} of virtual machines ({driver})")
     old = _not_counted(observed)
     named += old
     listed = ", ".join(named)
@@ -76,8 +76,16 @@ def count(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
         )
     elif len(cards) < wanted:
         numbers = subjects.missing_gpus(len(cards), wanted)
-        off = fallen_off(observed, wanted - len(cards))
-        cause = f"{wanted - len(cards)} of {wanted} declared GPUs are not on the PCI bus"
+        passed = [card for card in observed.data["gpus"]["pci"] if given_away(card["driver"])][
+            : wanted - len(cards)
+        ]
+        if passed:
+            yield passed_on(passed, len(cards), wanted)
+        if not (missing := wanted - len(cards) - len(passed)):
+            yield Evidence(listed)
+            return
+        off = fallen_off(observed, missing)
+        cause = f"{missing} of {wanted} declared GPUs are not on the PCI bus"
         if off:
             cause += f": {shortened(off)}, by the kernel log fallen off it (Xid 79)"
         check_log = "" if off else "check the kernel log for Xid 79 (fallen off the bus), "
@@ -115,7 +123,7 @@ def _own(observed: Sections) -> list[PciDevice]:
     return [
         card
         for card in observed.data["gpus"]["pci"]
-        if card["driver"] != GIVEN_AWAY and card["address"] not in without
+        if not given_away(card["driver"]) and card["address"] not in without
     ]
 
 
@@ -215,10 +223,8 @@ def smi(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     report, loaded = observed.data["smi"], observed.data["driver"]["loaded"]
     if not report["asked"] or report["program"] is None:
         yield Finding(
-            "nvidia-smi was not run" if not report["asked"] else "nvidia-smi is not installed",
-            "take a snapshot in mode full"
-            if not report["asked"]
-            else "install it with the driver (Debian: apt-get install nvidia-smi)",
+            no_smi(observed),
+            "take a snapshot in mode full" if not report["asked"] else without_smi(observed),
             verdict=Verdict.INCONCLUSIVE,
             entails=(subjects.SMI,),
         )
@@ -453,6 +459,9 @@ def visible(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
                 verdict=Verdict.INCONCLUSIVE,
                 about=(f"{subjects.SMI}/rest",),
             )
+            continue
+        if held_by_another([bus[address]]):
+            yield taken(bus[address], len(reported), plan["expect"]["count"])
             continue
         yield Finding(
             f"The GPU at {address} is on the PCI bus, but nvidia-smi does not list it (bound to"

@@ -23,7 +23,7 @@ from gpufleet.checks.base.registry import (
     shortened,
 )
 from gpufleet.checks.base.sections import Sections
-from gpufleet.host_state.cards import GIVEN_AWAY
+from gpufleet.host_state.cards import given_away
 from gpufleet.model.plan import Plan
 from gpufleet.model.sections.host import Event
 from gpufleet.model.text import plain
@@ -84,7 +84,7 @@ def log(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
             f"The kernel log ({kernel_log['source']}) does not reach back to the boot: its"
             " first messages are lost"
         )
-        own = [state for address, state in states.items() if cards[address] != GIVEN_AWAY]
+        own = [state for address, state in states.items() if not given_away(cards[address])]
         # That a card computes says nothing of what was lost: its driver has to.
         if own and all(s.healthy and (s.clean or s.needs_nothing) for s in own):
             yield Evidence(f"{lost}; the driver reports no error of any card")
@@ -131,7 +131,8 @@ def _unexplained(events: Sequence[Event], cards: Mapping[str, str | None]) -> It
     explained = {
         event["address"]
         for event in events
-        if event["kind"] in REASONS and cards.get(event["address"] or "", GIVEN_AWAY) != GIVEN_AWAY
+        if event["kind"] in REASONS
+        and not given_away(cards.get(event["address"] or "", "vfio-pci"))
     }
     branch_ended = any(event["kind"] == "needs-older-branch" for event in events)
     for event in events:
@@ -319,7 +320,7 @@ def _messages(
 ) -> Iterator[Finding | Evidence]:
     """Messages that the catalog judges by their kind."""
     row, address = kernel_messages.meaning(event["kind"]), event["address"]
-    if row is None or (address and cards.get(address, GIVEN_AWAY) == GIVEN_AWAY):
+    if row is None or (address and given_away(cards.get(address, "vfio-pci"))):
         return
     times = f" ({event['count']} times)" if event["count"] > 1 else ""
     cause = row["says"].format(times=times, card=address or "a card")

@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 
 from gpufleet.checks.base import subjects
+from gpufleet.checks.base.registry import Finding, shortened
 from gpufleet.checks.base.sections import Sections
+from gpufleet.host_state.cards import release
+from gpufleet.model.sections.gpu import PciDevice
 
 ADDRESS = re.compile(r"\b[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]")
 # The Xid of a card that has fallen off the bus.
@@ -47,3 +50,59 @@ def _bus(observed: Sections) -> list[str]:
 
 def _cards(addresses: list[str]) -> subjects.Subjects:
     return tuple(subject for address in addresses for subject in subjects.card(address))
+
+
+def passed_on(cards: list[PciDevice], own: int, wanted: int) -> Finding:
+    """The finding of declared GPUs that are there, and passed to virtual machines."""
+    where = shortened([f"{card['address']} ({card['driver']})" for card in cards])
+    numbers = subjects.missing_gpus(own, wanted)
+    return Finding(
+        f"{len(cards)} of {wanted} declared GPUs are on the PCI bus, and held by a driver that"
+        f" passes them to virtual machines: {where}",
+        "if this host is to compute with them: give them back (driverctl unset-override, or take"
+        " their ids out of the vfio-pci line in /etc/modprobe.d and of the kernel's command line,"
+        " make the initramfs again, and reboot); if not, declare what is left: gpu_expect:"
+        f" {{count: {own}}}",
+        where,
+        about=numbers,
+        entails=(*numbers, subjects.DRIVER) if not own else numbers,
+    )
+
+
+def taken(card: PciDevice, listed: int, wanted: int | None) -> Finding:
+    """The finding of a GPU that nvidia-smi does not list, since another driver holds it."""
+    return Finding(
+        f"The GPU at {card['address']} is on the PCI bus and held by {card['driver']}, so"
+        " nvidia-smi does not list it",
+        release(str(card["driver"])),
+        about=(*subjects.card(card["address"]), "nouveau"),
+        entails=subjects.missing_gpus(listed, wanted),
+    )
+
+
+def _in_container(observed: Sections) -> bool:
+    """Whether the host's driver is that of a container, such as the GPU operator's."""
+    return bool(observed.data["driver"].get("of_container"))
+
+
+def no_smi(observed: Sections) -> str:
+    """Why nvidia-smi says nothing."""
+    if not observed.data["smi"]["asked"]:
+        return "nvidia-smi was not run"
+    if _in_container(observed):
+        return (
+            "The driver is a container's, below /run/nvidia/driver: its nvidia-smi is not run from"
+            " the host"
+        )
+    return "nvidia-smi is not installed"
+
+
+def without_smi(observed: Sections) -> str:
+    """The remedy; a second driver's packages would break a host whose driver is a container's."""
+    if _in_container(observed):
+        return (
+            "install no package of a driver here; ask nvidia-smi in the driver's container"
+            " (on the host, as root: chroot /run/nvidia/driver nvidia-smi), and declare"
+            " gpu_driver: {source: preinstalled}"
+        )
+    return "install it with the driver (Debian: apt-get install nvidia-smi)"

@@ -23,7 +23,7 @@ from gpufleet.checks.base.sections import Sections, by_name
 from gpufleet.host_state import driver_state
 from gpufleet.model.plan import Component as Kind
 from gpufleet.model.plan import Plan
-from gpufleet.model.problems import INSTALLATION_ONLY
+from gpufleet.model.problems import INSTALLATION_ONLY, Code
 from gpufleet.model.sections.cuda import JournalStatus
 from gpufleet.model.snapshot import SNAPSHOT_SCHEMA, Section, Snapshot
 from gpufleet.model.snapshot import Sections as Documented
@@ -164,6 +164,9 @@ def planned(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
             problem["remedy"],
             problem["code"],
             Verdict.INCONCLUSIVE if judged else Verdict.FAIL,
+            about=(subjects.REPOSITORIES,)
+            if problem["code"] == Code.PACKAGES_STOPPED.value
+            else (),
         )
     if twins := plan.get("twins"):
         yield Finding(

@@ -187,6 +187,7 @@ class Driver(TypedDict):
     dkms: list[DkmsModule]
     blocked: NotRequired[list[BlockedModule]]
     nouveau: Nouveau
+    of_container: NotRequired[Annotated[bool, "its programs are a container's, not the host's"]]
     persistence: Annotated[Unit, "the persistence daemon"]
     fabric: Annotated[FabricManager, "the fabric manager"]
     nvlsm: NotRequired[Annotated[SubnetManager, "the NVLink subnet manager"]]

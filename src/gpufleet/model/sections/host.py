@@ -270,6 +270,12 @@ class Packages(TypedDict):
     pins: Annotated[list[Pin], "apt's preferences that name the driver's packages"]
     unattended: UnattendedUpgrades
     sources: list[PackageSource]
+    stopped: NotRequired[
+        Annotated[
+            list[Text] | None,
+            "what stops every command of apt or dnf, in its own words; null where it is not known",
+        ]
+    ]
 
 
 class Event(TypedDict):

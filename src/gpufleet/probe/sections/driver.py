@@ -28,6 +28,7 @@ LIBRARY_LOCATIONS = (
     "/run/nvidia/driver/usr/lib64",
     "/usr/lib/wsl/lib",
 )
+CONTAINER = "/run/nvidia/driver"
 # The states of units that start at boot; a static one is started by others, such as the rules for
 # devices.
 ENABLED = ("enabled", "enabled-runtime", "static")
@@ -101,6 +102,8 @@ def section_driver(host):
             "loaded": "nouveau" in modules,
             "blacklisted": kept_out(files, command_line, "nouveau"),
         },
+        # The GPU operator's container shows its root there (NVIDIA/gpu-operator issue 2137).
+        "of_container": host.exists(CONTAINER + "/usr/bin/nvidia-smi"),
         "persistence": unit_state(host, "nvidia-persistenced.service"),
         "fabric": fabric,
         "nvlsm": subnet_manager(host),

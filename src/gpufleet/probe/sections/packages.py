@@ -6,6 +6,7 @@ import re
 
 from ..dnf import FALSE, VERSIONLOCK, is_locked, switched_off_locks, version_locks
 from ..processes import run_command
+from ..repositories import stopped
 from ..text import first_match
 from ..trust import SYSTEM_PATH
 
@@ -36,6 +37,7 @@ GONE = ("not-installed", "config-files")
 
 def section_packages(host):
     packages, manager = installed_packages(host)
+    sources = package_sources(host)
     driver = [row for row in packages if DRIVER_PACKAGE.match(row["name"].partition(":")[0])]
     return {
         "manager": manager,
@@ -52,7 +54,17 @@ def section_packages(host):
         ],
         "locking": locking(host, packages) if manager == "rpm" else None,
         "pins": driver_pins(host, driver),
-        "sources": package_sources(host),
+        "sources": [
+            dict(zip(("path", "uris", "suites", "signed_by", "format", "source_only"), row))
+            for row in sources
+            if re.search("nvidia|docker", " ".join([row[0], *row[1]]), re.IGNORECASE)
+        ],
+        "stopped": stopped(
+            host,
+            manager,
+            [(row[0], row[3]) for row in sources if row[4] != "repo"],
+            [(path, text) for path, text, _ in dnf_repositories(host)],
+        ),
         "unattended": unattended(host, manager, packages, driver),
     }
 
@@ -224,7 +236,7 @@ def stanzas(text):
 
 
 def package_sources(host):
-    """A row for each repository of NVIDIA's and Docker's that is enabled."""
+    """(path, addresses, suites, key, format, whether it has sources alone) of each enabled one."""
     found = []
     for path in ["/etc/apt/sources.list", *host.glob("/etc/apt/sources.list.d/*.list")]:
         for line in (host.text_or_none(path) or "").splitlines():
@@ -246,26 +258,21 @@ def package_sources(host):
                         fields.get("types") == "deb-src",
                     )
                 )
+    for path, text, fields in dnf_repositories(host):
+        key, name = fields.get("gpgkey"), text.partition("]")[0]
+        found.append((path, fields.get("baseurl", "").split(), [name], key, "repo", False))
+    # An address may carry a password.
+    return [
+        (row[0], [re.sub(r"//[^/@]*@", "//", uri) for uri in row[1]], *row[2:]) for row in found
+    ]
+
+
+def dnf_repositories(host):
+    """[(path, the section's text after its bracket, its fields)] of each enabled one."""
+    found = []
     for path in host.glob("/etc/yum.repos.d/*.repo"):
         for stanza in re.split(r"^\[", host.text_or_none(path) or "", flags=re.MULTILINE)[1:]:
             fields = dict(re.findall(r"^(\w+)\s*=\s*(.*)$", stanza, re.MULTILINE))
             if fields.get("enabled", "1").strip().lower() not in FALSE:
-                found.append(
-                    (
-                        path,
-                        fields.get("baseurl", "").split(),
-                        [stanza.partition("]")[0]],
-                        fields.get("gpgkey"),
-                        "repo",
-                        False,
-                    )
-                )
-    # An address may carry a password.
-    found = [
-        (row[0], [re.sub(r"//[^/@]*@", "//", uri) for uri in row[1]], *row[2:]) for row in found
-    ]
-    return [
-        dict(zip(("path", "uris", "suites", "signed_by", "format", "source_only"), row))
-        for row in found
-        if re.search("nvidia|docker", " ".join([row[0], *row[1]]), re.IGNORECASE)
-    ]
+                found.append((path, stanza, fields))
+    return found

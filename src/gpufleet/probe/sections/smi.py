@@ -7,7 +7,7 @@ import re
 from ..nvlink import query_nvlink
 from ..processes import NoAnswer, NoAnswerError, in_child, open_library, run_command
 from ..programs import nvidia_smi
-from ..smi_document import parse_smi, pci_address
+from ..smi_document import on_bus, parse_smi, pci_address
 from .driver import driver_library, judge_library
 
 
@@ -38,12 +38,15 @@ def section_smi(host):
             raise NoAnswerError("libnvidia-ml.so.1 gave no answer: %s" % error)
         if state == "ok":
             found["nvml"], known, found["nvlink"] = answer
+            known = [(on_bus(host, address), capability) for address, capability in known]
     if found["program"]:
         status, out, err = run_command([host.path(found["program"]), "-q", "-x"], host.inner_s / 2)
         if isinstance(err, NoAnswer):
             raise NoAnswerError("nvidia-smi gave %s" % err)
         found["status"] = status
         found.update(parse_smi(out))
+        for device in found["devices"]:
+            device["address"] = on_bus(host, device["address"])
         number_cards(found["devices"], known)
         # Its complaints stand on standard output, beside the document or without it.
         if status != 0:
