@@ -12,7 +12,6 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,7 @@ from typing import Any
 import yaml
 from ansible_collections.gpufleet.gpu.plugins.module_utils.python_environment import resolved_for
 
-from gpufleet import resolver
+from gpufleet import resolver, stopping
 from gpufleet.catalog import facts, lock_results, versions
 from gpufleet.catalog.records import Build
 from gpufleet.frameworks import FRAMEWORKS, FrameworkId
@@ -184,7 +183,7 @@ def attempt(each: Try, today: str, *, lock_only: bool = False) -> Row:
     """Make the lock and import its framework, if an interpreter of that Python is here."""
     interpreter = None if lock_only else find_interpreter(each.python)
     result: Row = {"date": today, "lock": None, "import": None}
-    with tempfile.TemporaryDirectory(prefix="gpufleet-lock-") as name:
+    with stopping.temporary_directory() as name:
         folder = Path(name)
         result["lock"] = make(each, folder / "lock")
         if result["lock"] == OK and interpreter:
