@@ -79,7 +79,8 @@ def guarded(command: Callable[[], int], grace_s: float) -> int:
         return command()
     mark = f"{os.getpid()}-{secrets.token_hex(4)}"
     os.environ[MARK] = ":".join(filter(None, (os.environ.get(MARK, ""), mark)))
-    os.environ.setdefault(ANSIBLE_DIRECTORY, _directories(mark, "ansible"))
+    if not os.environ.get(ANSIBLE_DIRECTORY):
+        os.environ[ANSIBLE_DIRECTORY] = _directories(mark, "ansible")
     guard = _start_guard(mark, grace_s)
     stop = partial(_stop, grace_s=grace_s)
     for number in STOPPING:

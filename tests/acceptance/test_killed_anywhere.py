@@ -51,7 +51,9 @@ WHOLE = {"gpu_stacks": [], "gpu_toolkits": [{"cuda": "11.8", "cudnn": ["8.6"]}]}
 FILES = (
     "find /usr/local /opt /etc /var/lib/gpufleet /var/cache/gpufleet /tmp /var/tmp /dev/shm"
     " /root /home -not -path '*/__pycache__*' -not -path '*/systemd-private-*'"
-    " -printf '%p %y %l\\n' 2>/dev/null | sort"
+    " -printf '%p %y %l\\n' 2>/dev/null"
+    # NVIDIA's installers of CUDA before 10.1 leave a log with the number of their process.
+    " | sed 's,/cuda_install_[0-9]*.log,/cuda_install_N.log,' | sort -u"
 )
 MOUNTS = "cut -d' ' -f2,3 /proc/mounts | sort"
 # What the system itself runs.
@@ -154,11 +156,13 @@ class Host:
             *self.fleet.on("lab1", FILES).splitlines(),
             *self.fleet.on("lab1", MOUNTS).splitlines(),
         ]
-        return sorted(
+        found = sorted(
             {f"- {line}" for line in set(before) - set(now)}
             | {f"+ {line}" for line in set(now) - set(before)}
             | {f"runs: {line}" for line in started(self.fleet)}
         )
+        print(*found, sep="\n", end="\n" * bool(found), flush=True)
+        return found
 
 
 def started(fleet: Fleet) -> list[str]:
