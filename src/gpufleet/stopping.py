@@ -2,9 +2,10 @@
 
 Each process that a command starts carries the command's mark, an environment variable. On SIGTERM,
 SIGHUP and Ctrl-C the command ends the marked processes, and then itself. A guard, a process in a
-session of its own, does it for a command that was killed, and shows the terminal's cursor again.
+session of its own, does it for a command that was killed, shows the terminal's cursor again, and
+removes the command's temporary directories, Ansible's among them: their names carry the mark.
 
-Works on Linux's /proc. Signals processes; writes to the terminal alone.
+Works on Linux's /proc. Signals processes; writes to the terminal and below the temporary directory.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ import math
 import os
 import re
 import secrets
+import shutil
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -25,6 +28,8 @@ from types import FrameType
 
 # The marks of a command and of those that started it, separated by colons.
 MARK = "GPUFLEET_RUN"
+# The directory in which Ansible makes its own temporary directories, and where a person sets it.
+ANSIBLE_DIRECTORY = "ANSIBLE_LOCAL_TEMP"
 STOPPING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 # How long interrupted processes may clean up, and how long killed ones may take to end: one that
 # waits for a dead disk never does.
@@ -74,6 +79,8 @@ def guarded(command: Callable[[], int], grace_s: float) -> int:
         return command()
     mark = f"{os.getpid()}-{secrets.token_hex(4)}"
     os.environ[MARK] = ":".join(filter(None, (os.environ.get(MARK, ""), mark)))
+    if not os.environ.get(ANSIBLE_DIRECTORY):
+        os.environ[ANSIBLE_DIRECTORY] = _directories(mark, "ansible")
     guard = _start_guard(mark, grace_s)
     stop = partial(_stop, grace_s=grace_s)
     for number in STOPPING:
@@ -86,10 +93,31 @@ def guarded(command: Callable[[], int], grace_s: float) -> int:
         if signal.getsignal(signal.SIGTERM) is _at_once:
             # Stopped: a thread may have started another process while the first ones ended.
             _end(mark, 0, lambda pid: True)
+        _remove_directories(mark)
         # What a finished command leaves behind, such as a shared ssh connection, is meant to stay.
         os.kill(guard, signal.SIGKILL)
         with suppress(ChildProcessError):
             os.waitpid(guard, 0)
+
+
+def temporary_directory() -> tempfile.TemporaryDirectory[str]:
+    """A temporary directory that is removed also where this command is killed."""
+    mark = os.environ.get(MARK, "").rpartition(":")[2]
+    return tempfile.TemporaryDirectory(prefix=f"gpufleet-{mark}-" if mark else "gpufleet-")
+
+
+def _directories(mark: str, name: str) -> str:
+    """The path of a command's temporary directory, or the pattern of the paths of all."""
+    return str(Path(tempfile.gettempdir(), f"gpufleet-{mark}-{name}"))
+
+
+def _remove_directories(mark: str) -> None:
+    """Remove what a command, and what it started, left below the temporary directory."""
+    pattern = Path(_directories(mark, "*"))
+    for path in pattern.parent.glob(pattern.name):
+        with suppress(OSError):
+            if path.lstat().st_uid == os.getuid():
+                shutil.rmtree(path)
 
 
 def end_started(
@@ -267,6 +295,7 @@ def _guard(parent: int, mark: str, since: int, grace_s: float) -> None:
     while os.getppid() == parent:
         signal.sigwait({signal.SIGUSR1})
     _end(mark, grace_s, lambda pid: True)
+    _remove_directories(mark)
     _end_shared_connections(since)
     if terminal is not None:
         _show_cursor(terminal)

@@ -94,6 +94,10 @@ class Site:
     def running(self) -> Path:
         return self.directory / "running"
 
+    @property
+    def temporary(self) -> Path:
+        return self.directory / "tmp"
+
     def start(self, verb: str, grace_s: float = GRACE_S, **more: object) -> subprocess.Popen[bytes]:
         python = str(self.directory / "bin" / "python")
         start = START.format(python=python, grace_s=grace_s)
@@ -103,8 +107,9 @@ class Site:
             env={
                 **os.environ,
                 **{"THIS_TEST": self.mark, "GPUFLEET_TEST_ROOT": str(ROOT)},
-                # A killed command leaves its temporary files.
-                "TMPDIR": str(self.directory),
+                # Not that of the run of tests.
+                stopping.ANSIBLE_DIRECTORY: "",
+                "TMPDIR": str(self.temporary),
             },
             start_new_session=True,
             **{
@@ -128,9 +133,10 @@ class Site:
             time.sleep(0.02)
 
     def await_none(self) -> float:
-        """Wait until nothing is left; the seconds that it took."""
+        """Wait until no process and no temporary file is left; the seconds that it took."""
         begin = time.monotonic()
         await_ended(f"THIS_TEST={self.mark}", LIMIT_S)
+        assert [*self.temporary.iterdir()] == []
         return time.monotonic() - begin
 
 
@@ -138,6 +144,7 @@ def site_of(directory: Path, trap: str = "") -> Site:
     env = "" if trap else "env --default-signal=INT"
     programs, running = directory / "bin", directory / "running"
     programs.mkdir()
+    (directory / "tmp").mkdir()
     # Not called ssh: a stopped command ends shared connections, of other tests too, by the real one.
     for name in ("ansible-playbook", "remote-shell", "pytest"):
         stand_in = programs / name

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import subprocess
+import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -20,6 +22,7 @@ from gpufleet.transport.connection import (
     password,
     remote_script,
     standard_input,
+    with_password,
 )
 from tests.support.machine import deadline
 
@@ -156,6 +159,8 @@ def run(connection: Connection, path: Path, fed: bytes) -> subprocess.CompletedP
         timeout=deadline(20),
         check=False,
         env={"PATH": f"{path}:/usr/bin:/bin"},
+        # As on a host: a session without a terminal.
+        start_new_session=True,
     )
 
 
@@ -193,6 +198,45 @@ def test_sudo_that_requires_a_password_where_none_is_set(sudo: Path) -> None:
     ended = run(connection, sudo, b"print(1)\n")
     assert ended.returncode == SUDO_REFUSED
     assert "a password is required" in failure_reason(connection, 77, ended.stderr.decode())[0]
+
+
+@pytest.mark.parametrize(
+    "become", [Become(None), Become(True), Become(True, "root", SECRET)], ids=repr
+)
+def test_sudo_that_requires_a_terminal_gets_one_and_python_every_byte(
+    sudo: Path, become: Become
+) -> None:
+    """With `Defaults requiretty` of sudoers."""
+    real = sudo / "real"
+    (sudo / "sudo").rename(real)
+    if become.password is None:
+        real.write_text(
+            "#!/bin/sh\nwhile :; do case $1 in -u) shift 2;; -*) shift;; *) break;; esac; done\n"
+            'exec "$@"\n'
+        )
+    refusal = "sudo: sorry, you must have a tty to run sudo"
+    (sudo / "sudo").write_text(
+        f'#!/bin/sh\n(: </dev/tty) 2>&- || {{ echo "{refusal}" >&2; exit 1; }}\nexec {real} "$@"\n'
+    )
+    (sudo / "sudo").chmod(0o755)
+    (sudo / "id").write_text("#!/bin/sh\necho 1000\n")
+    (sudo / "id").chmod(0o755)
+    # This Python is the one that opens the terminal.
+    connection = Connection("gpu01", python=sys.executable, become=become)
+    program = b"import sys; sys.stdout.buffer.write(sys.stdin.buffer.read())\n"
+    script = f"{sys.executable} -c {shlex.quote(program.decode())}"
+    document = bytes(range(256)) * 1000
+    ended = subprocess.run(
+        ["/bin/sh", "-c", remote_script(connection, script)],
+        input=with_password(connection, document),
+        capture_output=True,
+        timeout=deadline(20),
+        check=False,
+        env={"PATH": f"{sudo}:/usr/bin:/bin"},
+        start_new_session=True,
+    )
+    assert (ended.returncode, ended.stderr) == (0, b"")
+    assert ended.stdout == f"\n{READY}\n".encode() + document
 
 
 @pytest.mark.parametrize("enabled", [None, True, False])

@@ -14,7 +14,6 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +23,7 @@ import yaml
 from ansible_collections.gpufleet.gpu.plugins.module_utils.python_environment import resolved_for
 from ansible_collections.gpufleet.gpu.plugins.module_utils.python_packages import undeclared_bounds
 
-from gpufleet import resolver
+from gpufleet import resolver, stopping
 from gpufleet.catalog import facts, lock_results, versions
 from gpufleet.catalog.records import Build
 from gpufleet.errors import public_addresses
@@ -200,7 +199,7 @@ def attempt(each: Try, today: str, *, lock_only: bool = False) -> Row:
     """Make the lock and import its framework, if an interpreter of that Python is here."""
     interpreter = None if lock_only else find_interpreter(each.python)
     result: Row = {"date": today, "lock": None, "import": None}
-    with tempfile.TemporaryDirectory(prefix="gpufleet-lock-") as name:
+    with stopping.temporary_directory() as name:
         folder = Path(name)
         result["lock"] = make(each, folder / "lock")
         if result["lock"] == OK and interpreter:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpufleet import stopping
 from gpufleet.errors import ConfigurationError
 from gpufleet.paths import ROOT
 from gpufleet.provision.playbook import log
@@ -149,7 +149,7 @@ def require_browser() -> None:
 
 def run_shard(part: tuple[int, int], commit: str, rest: list[str]) -> int:
     """Run the files of a shard, and record it where it passed; returns pytest's exit status."""
-    with tempfile.TemporaryDirectory() as name:
+    with stopping.temporary_directory() as name:
         junit = Path(name, "junit.xml")
         command = [str(BIN / "pytest"), *PARALLEL, f"--junit-xml={junit}", *rest]
         status = run_command([*command, *shards.files(*part)], cwd=ROOT)

@@ -9,10 +9,10 @@ import base64
 import hashlib
 import os
 import subprocess
-import tempfile
 from contextlib import suppress
 from pathlib import Path
 
+from gpufleet import stopping
 from gpufleet.errors import ConfigurationError
 
 from .records import SIGNATURE
@@ -27,7 +27,7 @@ DEADLINE_S = 60
 
 def check_key(key: Path) -> str:
     """Try a key before anything is run; its fingerprint. Raises `ConfigurationError`."""
-    with tempfile.TemporaryDirectory(prefix="gpufleet-") as folder:
+    with stopping.temporary_directory() as folder:
         probe = Path(folder, "probe")
         probe.write_text("gpufleet\n", encoding="utf-8")
         return signer(sign(probe, key, CERTIFICATE))

@@ -6,10 +6,10 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
+from gpufleet import stopping
 from gpufleet.paths import ROOT
 
 from .needs import Lock, MirrorError
@@ -31,12 +31,12 @@ def resolve(locks: Iterable[Lock]) -> None:
     if not variables:
         return
     # In a private file: an index's address may contain a password.
-    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
-        json.dump({"stack_locks": variables}, file)
-        file.flush()
+    with stopping.temporary_directory() as folder:
+        file = Path(folder, "stacks.json")
+        file.write_text(json.dumps({"stack_locks": variables}), encoding="utf-8")
         program = Path(sys.executable).with_name("ansible-playbook")
         done = subprocess.run(
-            [str(program), "-i", "localhost,", "-e", f"@{file.name}", "playbooks/locks.yml"],
+            [str(program), "-i", "localhost,", "-e", f"@{file}", "playbooks/locks.yml"],
             cwd=ROOT,
             stdout=sys.stderr,
             check=False,

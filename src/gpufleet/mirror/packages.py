@@ -11,7 +11,6 @@ import os
 import subprocess
 import sys
 import tarfile
-import tempfile
 import tomllib
 import zipfile
 from collections.abc import Iterable, Iterator
@@ -26,6 +25,8 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.python_environment im
 )
 from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import parse_wheel_filename
+
+from gpufleet import stopping
 
 from .needs import WHEELS, File, Lock, MirrorError
 
@@ -63,7 +64,7 @@ def _pylock(requirements: str, lock: Lock, failed: str, *options: str) -> list[d
         *("--python-platform", f"{lock.arch}-manylinux_2_{GLIBC[-1]}", *options),
     ]
     environment = {**os.environ, **index_variables(lock.index_url, lock.index)}
-    with tempfile.TemporaryDirectory() as work:
+    with stopping.temporary_directory() as work:
         source, output = Path(work, "requirements.txt"), Path(work, "pylock.toml")
         source.write_text(requirements, encoding="utf-8")
         done = subprocess.run(

@@ -8,7 +8,6 @@ probe decides; its verdicts stand for the hosts that match their plans.
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -17,6 +16,7 @@ from typing import IO
 
 from rich.console import Console
 
+from gpufleet import stopping
 from gpufleet.errors import ConfigurationError, Defect, bounded
 from gpufleet.inventory import HostSelector, InventoryHost, inventory_hosts, locks_in
 from gpufleet.judge import judge
@@ -354,7 +354,7 @@ def play(
             variables.write_text(args.pop(), encoding="utf-8")
             args.append(f"@{variables}")
     command = playbook_command("site.yml", options.selector, limit, args)
-    with tempfile.TemporaryDirectory(prefix="gpufleet-") as folder:
+    with stopping.temporary_directory() as folder:
         # Ansible writes the hosts on which it failed into the file NAME.retry there.
         status = run(
             command,

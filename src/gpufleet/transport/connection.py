@@ -33,6 +33,14 @@ KEPT = (
     """ || PATH=$PATH:/usr/sbin:/sbin ldconfig -p 2>&1 | grep -q libcuda.so.1; }}; }}"""
     """ || export LD_LIBRARY_PATH="$paths"; """
 )
+# Run a command in a session with a terminal of its own, its standard files as they are: sudo with
+# `requiretty` asks for no more, and bytes that pass through a terminal would not arrive as sent.
+WITH_TERMINAL = (
+    "import fcntl, os, sys, termios; ours, theirs = os.openpty(); child = os.fork(); "
+    "child and (os.close(theirs), os._exit((lambda status: status >> 8 or status and 128 + status)"
+    "(os.waitpid(child, 0)[1]))); os.setsid(); fcntl.ioctl(theirs, termios.TIOCSCTTY, 0); "
+    "os.execvp(sys.argv[1], sys.argv[1:])"
+)
 SUDO_REFUSED = 77
 NO_PYTHON = 78
 
@@ -81,22 +89,35 @@ def remote_script(connection: Connection, run: str | None = None) -> str:
     run = run or f"{python} -I -S -"
     if become.enabled is False:
         return f"{find_python}{ready}exec {run}"
+    # sudo's messages are in the language of the login. To become root is to leave this shell.
+    terminal = f"{python} -I -S -c {shlex.quote(WITH_TERMINAL)}"
+    find_python += (
+        f'become() {{ [ -z "$tty" ] || exec {terminal} {sudo} "$@"; exec {sudo} "$@"; }}; tty=; '
+        'needs_tty() { case "$refused" in *" tty "*) tty=1;; *) false;; esac; }; '
+    )
     if become.password is not None:
         # The first sudo validates the password. The second may ask again (no timestamps, another
         # terminal), so it gets the password again; if it does not read it, the loop skips it.
         inner = shlex.quote(
             f'{ready}while IFS= read -r line; do [ "$line" = "{BEGIN}" ] && break; done; exec {run}'
         )
+        validate = 'printf "%s\\n" "$word" | (become -S -p "" -v)'
+        first = validate.replace("become", f"LC_ALL=C {sudo}")
         return (
-            f"{find_python}IFS= read -r word; "
-            f'printf "%s\\n" "$word" | {sudo} -S -p "" -v || exit {SUDO_REFUSED}; '
-            f'{{ printf "%s\\n" "$word"; cat; }} | {sudo} -S -p "" /bin/sh -c {inner}'
+            f"{find_python}IFS= read -r word; refused=$({first} 2>&1) ||"
+            f" {{ needs_tty && {validate}; }} || exit {SUDO_REFUSED}; "
+            f'{{ printf "%s\\n" "$word"; cat; }} | (become -S -p "" /bin/sh -c {inner})'
         )
+    may = (
+        f"{{ refused=$(LC_ALL=C {sudo} -n true 2>&1)"
+        " || { needs_tty && refused=$(LC_ALL=C; export LC_ALL; become -n true 2>&1); }; }"
+    )
     if become.enabled:
-        return f"{find_python}{sudo} -n true || exit {SUDO_REFUSED}; {ready}exec {sudo} -n {run}"
+        refuse = f'{{ printf "%s\\n" "$refused" >&2; exit {SUDO_REFUSED}; }}'
+        return f"{find_python}{may} || {refuse}; {ready}become -n {run}"
     return (
-        f'{find_python}if [ "$(id -u)" != 0 ] && unused=$({sudo} -n true 2>&1); '
-        f"then {ready}exec {sudo} -n {run}; else {ready}exec {run}; fi"
+        f'{find_python}if [ "$(id -u)" != 0 ] && {may}; '
+        f"then {ready}become -n {run}; else {ready}exec {run}; fi"
     )
 
 
