@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 import signal
-import threading
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -104,10 +103,13 @@ def bounded(step: str, work: Callable[[], T], otherwise: Callable[[Defect], T]) 
     The timer is one of the process, and its signal interrupts the main thread: in another thread,
     and inside of other bounded work, this is `guarded`.
     """
-    own = threading.current_thread() is threading.main_thread()
-    if not own or signal.getitimer(signal.ITIMER_VIRTUAL)[0]:
+    if signal.getitimer(signal.ITIMER_VIRTUAL)[0]:
         return guarded(step, work, otherwise)
-    before = signal.signal(signal.SIGVTALRM, _end)
+    try:
+        before = signal.signal(signal.SIGVTALRM, _end)
+    except ValueError:
+        # Python refuses it in any other thread than the main one.
+        return guarded(step, work, otherwise)
     try:
         signal.setitimer(signal.ITIMER_VIRTUAL, MOST_CPU_S, AGAIN_S)
         return guarded(step, work, otherwise)

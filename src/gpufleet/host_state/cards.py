@@ -68,7 +68,7 @@ def ended(host: Host, version: str | None) -> tuple[str, str] | None:
     None where one may run. The driver leaves such cards alone, and says so in the kernel log only.
     """
     branch = (version or "").partition(".")[0]
-    rows = [row for row in host.gpus if row.get("driver") != GIVEN_AWAY]
+    rows = [row for row in host.gpus if not given_away(row.get("driver"))]
     found = [_ends(row, branch) for row in rows] if branch.isdigit() else []
     known = [each for each in found if each]
     if not known or len(known) < len(found) or any(row.get("driver") for row in rows):
