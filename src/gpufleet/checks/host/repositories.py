@@ -33,5 +33,5 @@ def readable(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     packages = observed.data["packages"]
     yield Evidence(
         f"{packages['manager'] or 'no package manager'},"
-        f" {'read without an error' if packages.get('stopped') == [] else 'not asked'}"
+        f" {'read without an error' if packages.get('stopped') == [] else 'their entries compared'}"
     )
