@@ -230,7 +230,7 @@ def throttle(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
 
 @check("gpu.settings", reads=("smi", "driver"), severity="major", skip_reason=no_gpus_declared)
 def settings(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
-    """Settings are as declared, power limit and ECC alike; programs may compute."""
+    """Settings are as declared, GPUs of one model alike; programs may compute."""
     yield from unknown_without_cards(observed, "The settings of the GPUs")
     yield from fields("gpu.settings", observed)
     yield from unlike(plan, cards(observed))
