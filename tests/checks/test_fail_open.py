@@ -11,7 +11,7 @@ import pytest
 
 from gpufleet.judge import judge
 from tests.support.healthy_host import Document, data, document
-from tests.support.host_parts import compute_run, with_gpus
+from tests.support.host_parts import compute_run, framework, with_gpus
 
 Edit = Callable[[Document], Any]
 
@@ -280,3 +280,189 @@ def test_sums_of_another_day_that_other_hosts_have_are_compared() -> None:
     ]
     found = {row["id"]: row for row in judge.judge(plan, snapshot)["checks"]}
     assert "compared with nothing" not in found["gpu.consensus"]["cause"]
+
+
+# -- the card beside the driver --------------------------------------------------------------------
+
+
+def unowned(**fields: object) -> Edit:
+    def edit(snapshot: Document) -> None:
+        for section in ("smi", "smi_after"):
+            data(snapshot, section)["devices"][1].update(fields)
+
+    return edit
+
+
+@pytest.mark.parametrize(
+    ("fields", "cause"),
+    [
+        ({"memory_used_mib": 70000}, "has 70000 of 81559 MiB used, and no process"),
+        ({"memory_used_mib": 9000}, "has 9000 of 81559 MiB used, and no process"),
+        ({"utilization_percent": 100}, "is 100 % busy, and no process"),
+    ],
+)
+def test_what_is_used_by_nobody_is_told(fields: Document, cause: str) -> None:
+    expect(unowned(**fields), "gpu.settings", "INCONCLUSIVE", cause)
+
+
+def test_memory_with_a_user_or_used_for_a_moment_is_not_unowned() -> None:
+    def held(snapshot: Document) -> None:
+        unowned(memory_used_mib=70000)(snapshot)
+        row = {"pid": 4711, "user": "ann", "command": "python3", "nodes": ["/dev/nvidia1"]}
+        data(snapshot, "driver")["holders"] = [row]
+
+    def at_first(snapshot: Document) -> None:
+        data(snapshot, "smi")["devices"][1].update(memory_used_mib=70000, utilization_percent=100)
+
+    def in_instances(snapshot: Document) -> None:
+        unowned(memory_used_mib=70000)(snapshot)
+        element("mig_mode/current_mig", "Enabled", "Enabled")(snapshot)
+
+    def by_the_host(snapshot: Document) -> None:
+        unowned(memory_used_mib=70000)(snapshot)
+        data(snapshot, "driver")["coherent_memory"] = {"mode": "numa", "nodes": [2]}
+
+    for edit in (held, at_first, in_instances, by_the_host):
+        found = judged(edit).get("gpu.settings", ("", ""))
+        assert "no process of the host" not in found[1]
+
+
+def links(change: Callable[[Document], Any]) -> Edit:
+    """The NVLinks of the second card, in both readings."""
+
+    def edit(snapshot: Document) -> None:
+        for section in ("smi", "smi_after"):
+            change(data(snapshot, section)["nvlink"][1])
+
+    return edit
+
+
+def one_switch(row: Document) -> None:
+    for link in row["links"]:
+        link["remote_address"] = "0000:c0:00.0"
+
+
+def two_switches(row: Document) -> None:
+    for link in row["links"]:
+        link["remote_address"] = f"0000:c{link['link'] % 2}:00.0"
+
+
+@pytest.mark.parametrize("count", [2, 8])
+@pytest.mark.parametrize(
+    ("change", "cause"),
+    [
+        (one_switch, "differ in their number of NVSwitches: GPU "),
+        (two_switches, "differ in their number of NVSwitches: GPU "),
+        (lambda row: row["links"][3].update(version=5), "has NVLinks of versions 5 and 6"),
+        (lambda row: [link.update(version=5) for link in row["links"]], "versions of NVLinks"),
+    ],
+)
+def test_other_ends_of_nvlinks_are_compared(change: Edit, cause: str, count: int) -> None:
+    expect(links(change), "gpu.nvlink", "INCONCLUSIVE", cause, count)
+
+
+@pytest.mark.parametrize("kind", ["sram", "dram"])
+def test_corrected_errors_are_told_and_judged_by_their_growth(kind: str) -> None:
+    path = f"ecc_errors/volatile/{kind}_correctable"
+
+    def before(snapshot: Document) -> None:
+        for section in ("smi", "smi_after"):
+            data(snapshot, section)["devices"][1]["elements"][path] = "90000"
+
+    def growing(snapshot: Document) -> None:
+        data(snapshot, "smi_after")["devices"][1]["elements"][path] = "90000"
+
+    plan, snapshot = deepcopy(_healthy(2))
+    before(snapshot)
+    found = {row["id"]: row for row in judge.judge(plan, snapshot)["checks"]}
+    assert found["gpu.memory-errors"]["verdict"] == "PASS"
+    assert f"90000 corrected {kind.upper()} errors" in found["gpu.memory-errors"]["evidence"]
+    expect(growing, "gpu.after-load", "INCONCLUSIVE", "GPU 1 (0000:01:00.0) corrected 90000 errors")
+
+
+# -- the machine and its ports ---------------------------------------------------------------------
+
+
+def port(**fields: object) -> Edit:
+    return lambda snapshot: data(snapshot, "network")["devices"][0]["ports"][0].update(fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "cause"), [({"pkeys": []}, "no partition key"), ({"gids": []}, "no GID")]
+)
+@pytest.mark.parametrize("count", [1, 2, 8])
+def test_an_infiniband_port_that_cannot_talk_fails(
+    fields: Document, cause: str, count: int
+) -> None:
+    expect(port(**fields), "network.ports", "FAIL", f"is active and has {cause}", count)
+
+
+def machine(**fields: object) -> Edit:
+    return lambda snapshot: data(snapshot, "machine")["clock"].update(fields)
+
+
+def ended(option: str, path: str) -> Edit:
+    def edit(snapshot: Document) -> None:
+        mount = {"path": path, "type": "ext4", "options": [option, "relatime", "rw"]}
+        data(snapshot, "machine")["mounts"].append(mount)
+
+    return edit
+
+
+@pytest.mark.parametrize(
+    ("edit", "check", "cause"),
+    [
+        (
+            machine(unsynchronised=True, services=[], max_error_us=16_000_000),
+            "host.probe",
+            "not synchronised, and may be off by 16 s",
+        ),
+        (machine(unsynchronised=True, services=[]), "host.probe", "is not synchronised"),
+        (ended("emergency_ro", "/"), "host.disk", "stopped writing to / (emergency_ro)"),
+        (ended("emergency_ro", "/data"), "host.disk", "stopped writing to /data (emergency_ro)"),
+        (ended("shutdown", "/scratch2"), "host.disk", "stopped writing to /scratch2 (shutdown)"),
+    ],
+)
+def test_what_nobody_would_declare_is_told(edit: Edit, check: str, cause: str) -> None:
+    expect(edit, check, "INCONCLUSIVE", cause)
+
+
+def test_a_clock_that_an_unknown_service_sets_is_right() -> None:
+    assert judged(machine(unsynchronised=False, services=[])) == {}
+    assert judged(machine(unsynchronised=True, services=["chronyd"])) == {}
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_log_that_is_not_limited_to_this_boot_counts_as_incomplete(clean: bool) -> None:
+    def with_(key: str) -> tuple[str, str]:
+        plan, snapshot = deepcopy(_healthy(2))
+        data(snapshot, "kernel_log")[key] = False
+        if not clean:
+            for section in ("smi", "smi_after"):
+                data(snapshot, section)["devices"][1]["remap"].update(correctable=None)
+                data(snapshot, section)["devices"][1]["ecc_uncorrected_volatile"] = None
+        checks = {row["id"]: row for row in judge.judge(plan, snapshot)["checks"]}
+        return checks["kernel.log"]["verdict"], checks["kernel.log"]["evidence"]
+
+    assert with_("since_boot") == with_("complete")
+    assert "does not reach back to the boot" in with_("since_boot")[1] or not clean
+
+
+# -- frameworks ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tflops", [0.02, 1.7, 5.0])
+@pytest.mark.parametrize("count", [2, 8])
+def test_a_framework_that_is_slow_on_one_card_is_told(tflops: float, count: int) -> None:
+    def edit(snapshot: Document) -> None:
+        framework(snapshot)["matmul"][1]["tflops"] = tflops
+
+    expect(edit, "stack.matmul", "INCONCLUSIVE", f"/GPU:1 multiplies at {tflops} TFLOP/s", count)
+
+
+@pytest.mark.parametrize("mib", [300, 20000])
+def test_a_framework_that_offers_little_of_the_free_memory_is_told(mib: int) -> None:
+    def edit(snapshot: Document) -> None:
+        framework(snapshot)["small"]["local_devices"][-1]["memory_mib"] = mib
+
+    expect(edit, "stack.local-devices", "INCONCLUSIVE", f"has {mib} MiB to use on")

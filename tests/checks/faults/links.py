@@ -223,6 +223,8 @@ def links_of(
     plan["expect"].update(model=None, tflops=10)
     for entry in compute_run(snapshot)["bandwidth"]:
         entry["gib_s"] = 4000.0
+    for entry in compute_run(snapshot)["peer"]:
+        entry["gib_s"] = 200.0
     for section in ("smi", "smi_after"):
         data(snapshot, section)["nvlink"] = [
             nvlinks(at, links, number, peers=peers(at, len(active)))

@@ -27,6 +27,7 @@ from gpufleet.model.verdict import Verdict
 from .identity import cards, missing_value, unknown_without_cards
 from .smi_elements import fields, in_fabric, label, portable, virtual
 from .unlike import unlike
+from .unowned import unowned
 
 # States of a GPU whose registration with the NVLink fabric has not ended.
 UNREGISTERED = {"Not Started", "In Progress"}
@@ -234,6 +235,7 @@ def settings(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     yield from unknown_without_cards(observed, "The settings of the GPUs")
     yield from fields("gpu.settings", observed)
     yield from unlike(plan, cards(observed))
+    yield from unowned(observed)
     wanted = plan["expect"]
     for card in cards(observed):
         yield from _power(card, wanted.get("power_limit_w"))
