@@ -466,3 +466,23 @@ def test_a_framework_that_offers_little_of_the_free_memory_is_told(mib: int) -> 
         framework(snapshot)["small"]["local_devices"][-1]["memory_mib"] = mib
 
     expect(edit, "stack.local-devices", "INCONCLUSIVE", f"has {mib} MiB to use on")
+
+
+# -- the other way round ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("threshold", "verdict"), [("96 C", "PASS"), ("N/A", "INCONCLUSIVE"), ("", "INCONCLUSIVE")]
+)
+def test_a_card_prints_its_limit_in_degrees_or_its_margin(threshold: str, verdict: str) -> None:
+    """An RTX 4080 SUPER with driver 595 prints N/A as its T.Limit for ever, and its limits."""
+
+    def edit(snapshot: Document) -> None:
+        for section in ("smi", "smi_after"):
+            for each in data(snapshot, section)["devices"]:
+                each["elements"]["temperature/gpu_temp_tlimit"] = "N/A"
+                each["elements"]["temperature/gpu_temp_slow_threshold"] = threshold
+
+    found = judged(edit).get("gpu.throttle", ("PASS", ""))
+    assert found[0] == verdict
+    assert verdict == "PASS" or "margin to its temperature limit" in found[1]

@@ -223,7 +223,7 @@ def unlike_chips(
     where: str, devices: Sequence[ComputeDevice], listed: Sequence[SmiDevice]
 ) -> Iterator[Finding]:
     """What CUDA reports in which GPUs of one model differ."""
-    cards = {card["address"]: board(card) for card in listed}
+    cards: dict[str | None, Hashable] = {card["address"]: board(card) for card in listed}
     models: dict[Hashable, list[ComputeDevice]] = defaultdict(list)
     for device in devices:
         if device["name"] and not model_names.is_share(device["name"]):
@@ -242,9 +242,9 @@ def contradictions(
     where: str, devices: Sequence[ComputeDevice], listed: Sequence[SmiDevice]
 ) -> Iterator[Finding]:
     """Where CUDA and nvidia-smi say different things of the GPU at one address."""
-    cards = {card["address"]: card for card in listed if card["address"]}
+    cards: dict[str | None, SmiDevice] = {card["address"]: card for card in listed}
     for device in devices:
-        card = cards.get(device["address"])
+        card = cards.get(device["address"]) if device["address"] else None
         if card is None or card.get("broken") or _split(card, device):
             continue
         pairs = [

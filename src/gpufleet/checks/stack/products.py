@@ -170,7 +170,8 @@ def _slower_than_siblings(
 ) -> Iterator[Finding]:
     """GPUs on which one product takes far longer than on most others of their model."""
     data = observed.read_elsewhere()
-    cards = {card["address"]: card for card in (data["smi"]["devices"] if "smi" in data else [])}
+    listed = data["smi"]["devices"] if "smi" in data else []
+    cards: dict[str | None, SmiDevice] = {card["address"]: card for card in listed}
     places = {
         str(device["index"]): cards.get(device["address"])
         for run in (data["compute"]["runs"] if "compute" in data else [])
