@@ -272,6 +272,7 @@ def with_cards(plan: Document, snapshot: Document, count: int = 2) -> None:
 def with_computing(plan: Document, snapshot: Document, count: int = 2) -> None:
     """Have its toolkit and stack compute on its cards, deeply, with everything as it should be."""
     compute, numbers = data(snapshot, "compute"), range(count)
+    cards = data(snapshot, "smi")["devices"]
     run = compute["runs"][0]
     compute["deep"] = True
     done: Document = {"wrong": 0, "busy": None, "error": None}
@@ -279,7 +280,7 @@ def with_computing(plan: Document, snapshot: Document, count: int = 2) -> None:
     run["devices"] = [
         {
             "index": n,
-            "uuid": f"GPU-0000000{n}",
+            "uuid": cards[n]["uuid"],
             "address": f"0000:0{n}:00.0",
             "name": "NVIDIA H100 PCIe",
             "compute_capability": "9.0",

@@ -180,9 +180,23 @@ def card(snapshot: Document, at: int = 0) -> Document:
 
 
 def printed(snapshot: Document, *cards: dict[str, str | None]) -> None:
-    """Let nvidia-smi have said this of the cards."""
+    """Let nvidia-smi have said this of the cards, and CUDA name the same models."""
     places = [{"pci/pci_bus_id": f"00000000:0{at}:00.0", **texts} for at, texts in enumerate(cards)]
     data(snapshot, "smi").update(parse_smi(smi_text(places)))
+    as_listed(snapshot)
+
+
+def as_listed(snapshot: Document) -> None:
+    """Let CUDA show the GPUs as nvidia-smi lists them."""
+    listed = {row["address"]: row for row in data(snapshot, "smi")["devices"]}
+    for run in data(snapshot, "compute")["runs"]:
+        for device in run["devices"]:
+            if row := listed.get(device["address"]):
+                if row["name"] and "H100" not in row["name"]:
+                    device["name"] = row["name"]
+                device["uuid"] = row["uuid"] or device["uuid"]
+                if mib := row["memory_total_mib"]:
+                    device["memory_mib"] = mib - 559
 
 
 def event(snapshot: Document, kind: str, **fields: Any) -> None:

@@ -72,7 +72,8 @@ class Blas(Library):
 
 def multiply(options, report):
     n = options.size or SIZE_GPU
-    entries = new_entries(options, n=n, first_s=None, steady_s=None, tflops=None, checked=0)
+    asked = {"n": n, "checked": 0, "requested": 1 + REPEATS}
+    entries = new_entries(options, first_s=None, steady_s=None, tflops=None, **asked)
     report(cublas=entries)
     runtime, blas = Runtime(options.toolkit), Blas(options.toolkit)
     exact = ExactProduct(n)

@@ -220,7 +220,9 @@ def multiply_in_formats(options, report):
     entries = [
         entry
         for each in FORMATS
-        for entry in new_entries(options, format=each.name, checked=0, not_applicable=None)
+        for entry in new_entries(
+            options, format=each.name, checked=0, requested=REPEATS, not_applicable=None
+        )
     ]
     report(formats=entries)
     runtime, blas, cuda = Runtime(options.toolkit), Blas(options.toolkit), Driver()

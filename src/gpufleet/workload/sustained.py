@@ -96,7 +96,8 @@ class Load:
 def sustain(options, report):
     """All GPUs at once, as a real load has them, for a while; then until they are cool again."""
     n, ends = options.size or SIZE_DEEP, now() + options.deadline - REPORT_S
-    entries = new_entries(options, n=n, seconds=None, samples=[], settled_s=None, checked=0)
+    asked = {"n": n, "requested_s": options.sustained}
+    entries = new_entries(options, seconds=None, samples=[], settled_s=None, checked=0, **asked)
     runtime, blas, exact = Runtime(options.toolkit), Blas(options.toolkit), ExactProduct(n)
     addresses, loads = options.places.split(","), []
     if options.fabric:

@@ -241,6 +241,7 @@ def test_a_card_for_desktops_may_hold_its_temperature_and_keeps_its_speed(
     for device in [*data(snapshot, "smi")["devices"], *compute_run(snapshot)["devices"]]:
         device["name"] = f"NVIDIA {model}"
     for entry in compute_run(snapshot)["sustained"]:
+        entry["checked"] *= 100
         for at, sample in enumerate(entry["samples"]):
             best = 100 * sample["tflops"]
             sample.update(tflops=best if at < 60 else kept * best, throttle=["sw-thermal"])

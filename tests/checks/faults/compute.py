@@ -275,8 +275,11 @@ def fifteen_percent_slower_than_its_siblings(plan: Document, snapshot: Document)
     compute_run(snapshot)["cublas"][1]["tflops"] = 29.2
 
 
-def unknown_model(snapshot: Document) -> None:
+def unknown_model(plan: Document, snapshot: Document) -> None:
     """The second GPU is of a model of which nothing is known."""
+    plan["expect"]["model"] = None
+    for section in ("smi", "smi_after"):
+        data(snapshot, section)["devices"][1]["name"] = "NVIDIA X9000"
     compute_run(snapshot)["devices"][1]["name"] = "NVIDIA X9000"
 
 
@@ -287,7 +290,7 @@ def unknown_model(snapshot: Document) -> None:
     remedy="",
 )
 def a_gpu_with_neither_minimum_nor_sibling(plan: Document, snapshot: Document) -> None:
-    unknown_model(snapshot)
+    unknown_model(plan, snapshot)
     compute_run(snapshot)["cublas"][1]["tflops"] = 0.001
 
 
@@ -392,7 +395,9 @@ def nothing_per_second(plan: Document, snapshot: Document) -> None:
     remedy="gpu_expect: {tflops: ...}",
 )
 def a_model_that_nobody_knows(plan: Document, snapshot: Document) -> None:
-    for device in compute_run(snapshot)["devices"]:
+    plan["expect"]["model"] = None
+    devices = compute_run(snapshot)["devices"] + data(snapshot, "smi")["devices"]
+    for device in devices + data(snapshot, "smi_after")["devices"]:
         device["name"] = "NVIDIA X9000"
 
 
@@ -600,10 +605,12 @@ def a_probe_that_knows_float32_only(plan: Document, snapshot: Document) -> None:
 
 
 @harmless
-def a_card_without_bf16(plan: Document, snapshot: Document) -> None:
-    in_bf16(snapshot).update(
-        wrong=None, checked=0, not_applicable="it needs compute capability 8.0, the GPU has 7.0"
-    )
+def cards_without_bf16(plan: Document, snapshot: Document) -> None:
+    entries = [each for each in compute_run(snapshot)["formats"] if each["format"] == "bf16"]
+    for entry in entries:
+        entry.update(
+            wrong=None, checked=0, not_applicable="it needs compute capability 8.0, the GPU has 7.0"
+        )
 
 
 @fault(
@@ -717,15 +724,16 @@ def a_card_without_its_sums(plan: Document, snapshot: Document) -> None:
 
 
 @harmless
-def a_card_without_fp8(plan: Document, snapshot: Document) -> None:
-    sums_of(snapshot, 1, "fp8-e4m3").update(
-        wrong=None, sums=[], not_applicable="it needs NVRTC 12.4, this is 11.8"
-    )
+def cards_without_fp8(plan: Document, snapshot: Document) -> None:
+    for gpu in range(2):
+        sums_of(snapshot, gpu, "fp8-e4m3").update(
+            wrong=None, sums=[], not_applicable="it needs NVRTC 12.4, this is 11.8"
+        )
 
 
 @harmless
 def cards_of_which_one_computes_fewer_rounds(plan: Document, snapshot: Document) -> None:
-    del sums_of(snapshot, 1, "fp64")["sums"][2:]
+    del sums_of(snapshot, 1, "fp64")["sums"][4:]
 
 
 @fault(

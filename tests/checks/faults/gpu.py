@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpufleet.probe.smi_document import parse_smi
 from tests.support.check_faults import faults_on
 from tests.support.healthy_host import Document, data, with_cards
-from tests.support.host_parts import GT_710, WORKING, card, display_card, printed
+from tests.support.host_parts import GT_710, WORKING, card, compute_run, display_card, printed
 from tests.support.smi_text import HEALTHY, OLD, smi_text
 
 fault, harmless = faults_on(with_cards)
@@ -221,7 +221,9 @@ def another_model(plan: Document, snapshot: Document) -> None:
     remedy="install the declared GPU",
 )
 def half_of_the_memory(plan: Document, snapshot: Document) -> None:
-    card(snapshot)["memory_total_mib"] = 40960
+    for at in range(2):
+        card(snapshot, at)["memory_total_mib"] = 40960
+        compute_run(snapshot)["devices"][at]["memory_mib"] = 40400
 
 
 @fault("gpu.identity", cause="Declared GPUs are missing: GPU-ffffffff", remedy="correct gpu_expect")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.support.check_faults import faults_on
 from tests.support.healthy_host import Document, data, nvlinks, peers, with_cards
-from tests.support.host_parts import LINK, WORKING, card, compute_run, printed
+from tests.support.host_parts import LINK, WORKING, as_listed, card, compute_run, printed
 
 fault, harmless = faults_on(with_cards)
 FIRST = "GPU 0 (0000:00:00.0)"
@@ -208,7 +208,8 @@ def a_declared_narrow_slot_and_an_idle_link(plan: Document, snapshot: Document) 
 @harmless
 def slow_copies_to_the_host_of_a_virtual_machine(plan: Document, snapshot: Document) -> None:
     in_a_cloud(snapshot)
-    under_load(snapshot, generation=4, generation_max=4)
+    for at in range(2):
+        under_load(snapshot, at, generation=4, generation_max=4)
     copies(snapshot, 24.4, 5.8)
 
 
@@ -219,7 +220,11 @@ def links_of(
     plan: Document, snapshot: Document, name: str, device: str, *active: int, links: int = 18
 ) -> None:
     """The GPUs are of this model, with so many of their NVLinks active."""
-    plan["expect"].update(model=None)
+    plan["expect"].update(model=None, tflops=10)
+    for entry in compute_run(snapshot)["bandwidth"]:
+        entry["gib_s"] = 4000.0
+    for entry in compute_run(snapshot)["peer"]:
+        entry["gib_s"] = 200.0
     for section in ("smi", "smi_after"):
         data(snapshot, section)["nvlink"] = [
             nvlinks(at, links, number, peers=peers(at, len(active)))
@@ -229,6 +234,7 @@ def links_of(
             each["name"] = name
     for at in range(len(active)):
         data(snapshot, "gpus")["pci"][at]["device"] = device
+    as_listed(snapshot)
 
 
 @fault(

@@ -14,6 +14,12 @@ def out_of_memory_beside_a_job(snapshot: Document) -> str:
     return "InternalError: failed to allocate: CUDA_ERROR_OUT_OF_MEMORY: out of memory"
 
 
+def of_capability(snapshot: Document, capability: str) -> None:
+    """All GPUs have another compute capability."""
+    for device in compute_run(snapshot)["devices"]:
+        device["compute_capability"] = capability
+
+
 @fault("stack.hello", cause="evaluates 'Hello, TensorFlow!' to 'Hallo'", remedy=PROVISION)
 def another_greeting(plan: Document, snapshot: Document) -> None:
     framework(snapshot)["small"]["hello"]["value"] = "Hallo"
@@ -70,7 +76,7 @@ def placed_nowhere(plan: Document, snapshot: Document) -> None:
     remedy="resolve",
 )
 def a_gpu_too_old_for_the_build(plan: Document, snapshot: Document) -> None:
-    compute_run(snapshot)["devices"][0]["compute_capability"] = "3.0"
+    of_capability(snapshot, "3.0")
 
 
 @fault("stack.capability", cause="ignores a GPU: Ignoring visible gpu device", remedy="resolve")
@@ -92,7 +98,7 @@ def a_gpu_that_no_code_reaches(plan: Document, snapshot: Document) -> None:
         "native": ["3.5", "9.0"],
         "ptx": ["9.0"],
     }
-    compute_run(snapshot)["devices"][0]["compute_capability"] = "8.8"
+    of_capability(snapshot, "8.8")
 
 
 @fault("stack.matmul", cause="on /GPU:0 has no measured throughput", remedy="gpu.throughput")

@@ -37,9 +37,12 @@ from .toolkits import (
     runs,
     runs_with,
 )
+from .work_done import Applicable
 
 FORMATS = ("fp32", "fp64", "fp16", "int8", "tf32", "bf16", "fp8-e4m3", "fp8-e5m2")
 WHERE = "Random products in "
+# The workload computes so many sums, however slow the GPU is: after 1, 2, 4 and 8 rounds.
+LEAST_SUMS = 4
 # An NVRTC whose release is not known to lack the instructions, and that refuses them.
 NOT_COMPILED = re.compile(r"nvrtcCompileProgram returned \d+ NVRTC_ERROR_COMPILATION")
 
@@ -64,12 +67,15 @@ def _in_run(
     plan: Plan, observed: Sections, tested: ToolkitRun, entries: Sequence[ConsensusResult]
 ) -> Iterator[Finding | Evidence]:
     by_format: dict[str, list[Finding | Evidence]] = {name: [] for name in FORMATS}
+    applicable = Applicable(tested.run, entries)
     for name, found in by_format.items():
         tried = []
         for entry in entries:
             if entry["format"] == name:
                 on = f"{WHERE}{name} on GPU {entry['gpu']}"
                 result, about = _excused(plan, on, tested.run, entry)
+                if missing := applicable.missing(on, entry):
+                    about = [missing]
                 tried.append(result)
                 found.extend(about)
         found.extend(gpu_results(plan, observed, WHERE + name, tried, run=tested.run, unit="sums"))
@@ -93,6 +99,39 @@ def _in_run(
             )
     for group, members in groups.items():
         yield from _agreement(plan, group, members)
+    yield from _apart(plan, groups)
+
+
+def _apart(plan: Plan, groups: Mapping[Group, Sequence[ConsensusResult]]) -> Iterator[Finding]:
+    """GPUs whose sums could be compared with those of their siblings, had all the same seed."""
+    alike: dict[tuple[str, str], list[Group]] = defaultdict(list)
+    for group in groups:
+        alike[group.format, group.capability].append(group)
+    elsewhere = {
+        Group(row["format"], row["capability"], row["seed"])
+        for row in plan.get("sums") or []
+        if row["gpus"] > len(groups.get(Group(row["format"], row["capability"], row["seed"]), ()))
+    }
+    alone: dict[tuple[int, str], list[str]] = defaultdict(list)
+    for (name, capability), found in alike.items():
+        for group in found if len(found) > 1 else ():
+            if len(groups[group]) == 1 and group not in elsewhere:
+                alone[groups[group][0]["gpu"], capability].append(name)
+    for (gpu, capability), formats in alone.items():
+        yield Finding(
+            f"{WHERE}{', '.join(formats)} on GPU {gpu} are compared with nothing: the other GPUs of"
+            f" compute capability {capability} computed other products (another seed)",
+            "./gpufleet verify again: all GPUs compute the products of one day",
+            verdict=Verdict.INCONCLUSIVE,
+        )
+    for entry in (each for members in groups.values() for each in members):
+        if len(entry["sums"]) < LEAST_SUMS:
+            yield Finding(
+                f"{WHERE}{entry['format']} on GPU {entry['gpu']}: {len(entry['sums'])} sums were"
+                f" computed, asked for are {LEAST_SUMS} at least",
+                "./gpufleet verify again; if it stays so, see kernel.log for this GPU",
+                verdict=Verdict.INCONCLUSIVE,
+            )
 
 
 def _together(

@@ -23,6 +23,7 @@ from .toolkits import (
     runs,
     runs_with,
 )
+from .work_done import Applicable, too_few
 
 # What every probe must report, be it that a GPU or its cuBLAS does not have it.
 FORMATS = ("fp64", "fp16", "int8", "tf32", "bf16", "fp8-e4m3", "fp8-e5m2")
@@ -40,6 +41,7 @@ def formats(plan: Plan, observed: Sections, tested: ToolkitRun) -> Iterator[Find
         finding = not_reported(toolkit, run, "A product in each format", Verdict.INCONCLUSIVE)
         yield replace(finding, about=(subjects.stopped(toolkit["path"]),))
         return
+    applicable = Applicable(run, entries)
     for name in FORMATS:
         where = f"{name} by cuBLAS of CUDA {toolkit['short']}"
         tried = []
@@ -47,7 +49,8 @@ def formats(plan: Plan, observed: Sections, tested: ToolkitRun) -> Iterator[Find
             if entry["format"] == name:
                 result, about = _in_format(where, entry)
                 tried.append(result)
-                yield about
+                yield applicable.missing(f"{where} on GPU {entry['gpu']}", entry) or about
+                yield from too_few(where, entry)
         yield from gpu_results(plan, observed, where, tried, run=run, unit="numbers")
 
 

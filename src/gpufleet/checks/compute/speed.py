@@ -18,7 +18,6 @@ from gpufleet.checks.base.registry import (
     Finding,
     check,
     is_hung,
-    required,
     shortened,
     visible_gpus,
 )
@@ -41,22 +40,29 @@ from .clocks import low_clocks, sm_clock
 from .filled import filled
 from .peer_rates import least_peer, wired
 from .toolkits import about_runs, checked_products, gpu_results, no_gpus, on_cards, run_error, runs
+from .work_done import (
+    CLOCKS,
+    FORCED,
+    LEAST_KEPT,
+    POWER,
+    THERMAL,
+    load_not_done,
+    mostly,
+    speeds_of,
+    uneven_load,
+)
 
 T = TypeVar("T")
 
-# Throttle reasons by which the hardware itself slows a GPU down.
-FORCED = {"hw-slowdown", "hw-thermal", "hw-power-brake"}
-# The remedy against each; hw-slowdown alone is of either.
+# The remedy against each reason of the hardware; hw-slowdown alone is of either.
 AGAINST = {"hw-thermal": "cool", "hw-power-brake": "brake"}
-# The driver slows a GPU down because it, or its memory, is hot: in more than this share of the
-# samples its cooling does not do. A card for desktops may, as long as it keeps its speed.
-THERMAL, OFTEN = "sw-thermal", 0.1
-# A GPU that keeps less than this share of its best throughput cannot sustain load; one that keeps
-# less than the usual share needs a reason: its power limit or its clocks' settings, in more than
-# this share of the slow samples.
-LEAST_KEPT, USUALLY_KEPT, MOSTLY = 0.6, 0.8, 0.5
+# A GPU that is slowed down by heat in more than this share of the samples: its cooling does not do.
+# A card for desktops may, as long as it keeps its speed.
+OFTEN = 0.1
+# A GPU that keeps less than this share of its best throughput needs a reason: its power limit or
+# its clocks' settings, in most of the slow samples.
+USUALLY_KEPT = 0.8
 DECLARE = "set gpu_expect: {tflops: ...} to have the throughput judged"
-POWER, CLOCKS = "sw-power-cap", "application-clocks"
 
 
 @check("gpu.throughput", reads=("compute",), repair=HARDWARE, severity="major", skip_reason=no_gpus)
@@ -198,7 +204,10 @@ def sustained(
         measured(observed, entry["gpu"], _devices(run).get(entry["gpu"]), kept_tflops(entry))
         for entry in sound
     ]
+    quick = {each["gpu"]: each["tflops"] or 0 for each in run["cublas"] if not each["error"]}
     for entry, each in zip(sound, rates, strict=True):
+        yield from load_not_done(entry)
+        yield from uneven_load(entry, each, quick.get(entry["gpu"], 0))
         for item in _under_load(plan, entry, each, rates):
             if isinstance(item, Finding) and item.about == subjects.slow(each.address):
                 yield replace(item, about=subjects.sustained(each.address))
@@ -210,13 +219,9 @@ def sustained(
     yield from unjudged(rates, known, "keeps", "TFLOP/s under load", DECLARE)
 
 
-def _speeds(entry: SustainedResult) -> list[float]:
-    return [required(sample["tflops"], "a sample's tflops") for sample in entry["samples"]]
-
-
 def kept_tflops(entry: SustainedResult) -> float:
     """The throughput at the end: the median of the last quarter."""
-    speeds = _speeds(entry)
+    speeds = speeds_of(entry)
     last = sorted(speeds[-max(1, len(speeds) // 4) :])
     return last[len(last) // 2] if last else 0
 
@@ -231,21 +236,16 @@ def _fall_explained(samples: Sequence[Sample], speeds: Sequence[float]) -> bool:
     reasons = {POWER}
     # Clocks that are set explain a fall only where they limit the slow samples alone, and are
     # lower than before: the same limit was on while the GPU was fast.
-    if not _mostly({CLOCKS}, fast) and sm_clock(slow) < sm_clock(fast):
+    if not mostly({CLOCKS}, fast) and sm_clock(slow) < sm_clock(fast):
         reasons.add(CLOCKS)
-    return _mostly(reasons, slow)
-
-
-def _mostly(reasons: set[str], samples: Sequence[Sample]) -> bool:
-    """Whether most of the samples report one of these reasons."""
-    return sum(bool(reasons & {*(s["throttle"] or [])}) for s in samples) > MOSTLY * len(samples)
+    return mostly(reasons, slow)
 
 
 def _under_load(
     plan: Plan, entry: SustainedResult, each: Measured, rates: Sequence[Measured]
 ) -> Iterator[Finding | Evidence]:
     gpu, samples, slow = f"GPU {entry['gpu']}", entry["samples"], subjects.slow(each.address)
-    speeds, kept, settled = _speeds(entry), each.rate, entry["settled_s"]
+    speeds, kept, settled = speeds_of(entry), each.rate, entry["settled_s"]
     hottest = max(
         (s["temperature_c"] for s in samples if s["temperature_c"] is not None), default=None
     )
@@ -267,7 +267,7 @@ def _under_load(
             ),
             about=subjects.throttled(each.address),
             # A few samples do not explain a GPU that is slow from the start.
-            entails=slow if _mostly(FORCED, samples) else (),
+            entails=slow if mostly(FORCED, samples) else (),
         )
     elif slowed > max(1, OFTEN * len(samples)) and (
         kept < USUALLY_KEPT * max(speeds) or not model_names.is_desktop(each.name or "")
@@ -277,7 +277,7 @@ def _under_load(
             f" at {hottest} degrees, to {kept} of {max(speeds)} TFLOP/s",
             smi.remedy("cool"),
             about=subjects.throttled(each.address),
-            entails=slow if _mostly({THERMAL}, samples) else (),
+            entails=slow if mostly({THERMAL}, samples) else (),
         )
     elif kept < USUALLY_KEPT * max(speeds):
         fell = f"{gpu} fell from {max(speeds)} to {kept} TFLOP/s under load, at {hottest} degrees"

@@ -28,6 +28,7 @@ from gpufleet.checks.base.remedies import Component, command, otherwise, provisi
 from gpufleet.checks.base.remedies import cudnn as component_of_cudnn
 from gpufleet.checks.base.remedies import toolkit as component_of
 from gpufleet.checks.base.sections import Sections
+from gpufleet.checks.gpu.unlike import contradictions, unlike_chips
 from gpufleet.model.plan import Plan, PlannedCudnn, PlannedStack, PlannedToolkit
 from gpufleet.model.sections.compute import (
     ComputeDevice,
@@ -39,6 +40,8 @@ from gpufleet.model.sections.compute import (
 )
 from gpufleet.model.text import brief
 from gpufleet.model.verdict import Verdict
+
+from .work_done import too_few
 
 DEVICE_FAULT = (
     "take the device out of service: wrong numbers from exact operands are a hardware or library"
@@ -255,6 +258,10 @@ def device_query(
     )
     for device in devices:
         yield from _figures(where, device, bus, gone)
+    data = observed.read_elsewhere()
+    listed = data["smi"]["devices"] if "smi" in data else []
+    yield from unlike_chips(where, devices, listed)
+    yield from contradictions(where, devices, listed)
     yield Evidence(
         f"{where}: "
         + ", ".join(
@@ -350,6 +357,8 @@ def cublas(plan: Plan, observed: Sections, tested: ToolkitRun) -> Iterator[Findi
     where = f"cuBLAS of CUDA {toolkit['short']}"
     yield from gpu_results(plan, observed, where, run["cublas"], run=run, unit="rows")
     yield from checked_products(where, run["cublas"])
+    for entry in run["cublas"]:
+        yield from too_few(where, entry)
     yield Evidence(
         f"{where}: "
         + ", ".join(

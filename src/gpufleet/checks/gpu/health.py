@@ -27,6 +27,7 @@ from gpufleet.model.verdict import Verdict
 from .identity import cards, missing_value, unknown_without_cards
 from .smi_elements import fields, in_fabric, label, portable, virtual
 from .unlike import unlike
+from .unowned import unowned
 
 # States of a GPU whose registration with the NVLink fabric has not ended.
 UNREGISTERED = {"Not Started", "In Progress"}
@@ -230,10 +231,11 @@ def throttle(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
 
 @check("gpu.settings", reads=("smi", "driver"), severity="major", skip_reason=no_gpus_declared)
 def settings(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
-    """Settings are as declared, power limit and ECC alike; programs may compute."""
+    """Settings are as declared, GPUs of one model alike; programs may compute."""
     yield from unknown_without_cards(observed, "The settings of the GPUs")
     yield from fields("gpu.settings", observed)
     yield from unlike(plan, cards(observed))
+    yield from unowned(observed)
     wanted = plan["expect"]
     for card in cards(observed):
         yield from _power(card, wanted.get("power_limit_w"))

@@ -33,6 +33,7 @@ from gpufleet.model.verdict import Verdict
 from .card_state import unsupported_cards
 from .lost import GPU_IS_LOST, fallen_off, named_in, no_smi, passed_on, taken, unlisted, without_smi
 from .smi_elements import READ_AGAIN, card_faults, fields, label, unjudged_errors
+from .unlike import MEMORY_TOLERANCE
 
 
 def _count_not_set(plan: Plan) -> str | None:
@@ -179,8 +180,6 @@ def mig(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
 
 # What every working GPU reports.
 IDENTITY = ("name", "uuid", "memory_total_mib", "memory_used_mib", "temperature_c")
-# By how much a GPU's memory may differ: ECC and drivers reserve a part of it.
-MEMORY_TOLERANCE = 0.07
 
 
 def cards(observed: Sections) -> list[SmiDevice]:

@@ -79,7 +79,7 @@ def log(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
             verdict=Verdict.INCONCLUSIVE,
             about=("kernel-log",),
         )
-    elif not kernel_log["complete"]:
+    elif not (kernel_log["complete"] and kernel_log["since_boot"]):
         lost = (
             f"The kernel log ({kernel_log['source']}) does not reach back to the boot: its"
             " first messages are lost"

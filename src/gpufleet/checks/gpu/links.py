@@ -6,11 +6,12 @@ that is judged. Without a declaration, card and slot decide what a PCIe link can
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from gpufleet.catalog import fabric
+from gpufleet.catalog import fabric, model_names
 from gpufleet.checks.base.holders import used_by_others
 from gpufleet.checks.base.registry import HARDWARE, Evidence, Finding, check, no_gpus_declared
 from gpufleet.checks.base.sections import Sections
@@ -22,7 +23,8 @@ from gpufleet.model.verdict import Verdict
 
 from .confidential import BECAUSE, is_confidential
 from .identity import cards, missing_value, unknown_without_cards
-from .smi_elements import fields, label
+from .smi_elements import fields, label, virtual
+from .unlike import SEAT, Trait, board, compared
 
 # From this utilization on a GPU's link must have its full speed, in percent.
 LOADED = 50
@@ -153,6 +155,30 @@ def _guest(card: SmiDevice) -> bool:
     return mode.lower() in {"pass-through", "vgpu"}
 
 
+def _compared(card: SmiDevice) -> bool:
+    """Whether a GPU is one of its model: no share of one, and read as a whole."""
+    return bool(card["name"]) and not virtual(card) and not card.get("broken")
+
+
+def _limits(links: Sequence[Link], *, lanes: bool, speed: bool) -> Iterator[Trait[Link]]:
+    """What the links of GPUs of one model can be; one that its slot limits may be able to more."""
+    widest = max((link.read["width_max"] or 0 for link in links), default=0)
+    fastest = max((link.read["generation_max"] or 0 for link in links), default=0)
+
+    def most_lanes(link: Link) -> int | None:
+        most, slot = link.read["width_max"], link.slot_width
+        return widest if most and slot and slot <= most else most
+
+    def newest(link: Link) -> int | None:
+        most, slot = link.read["generation_max"], link.slot_generation
+        return fastest if most and slot and slot <= most else most
+
+    if lanes:
+        yield Trait("most PCIe lanes", most_lanes, remedy=SEAT)
+    if speed:
+        yield Trait("fastest PCIe generation", newest, remedy=SEAT)
+
+
 @check("gpu.pcie", reads=("smi", "gpus"), repair=HARDWARE, skip_reason=no_gpus_declared)
 def pcie(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """Each GPU's PCIe link is as declared, or as wide and fast as card and slot allow."""
@@ -169,6 +195,16 @@ def pcie(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
         if link.loaded and None not in link.loaded.values()
     }
     yield from fields("gpu.pcie", observed, loaded)
+    boards: dict[Hashable, list[Link]] = defaultdict(list)
+    for link in links:
+        # Cards for desktops are used in slots of any kind, behind risers that no port shows.
+        if _compared(link.card) and not model_names.is_desktop(link.card["name"] or ""):
+            boards[board(link.card)].append(link)
+    for own in boards.values():
+        limits = list(_limits(own, lanes=not wanted_width, speed=not wanted))
+        yield from compared(
+            limits, own, lambda link: label(link.card), lambda link: link.card["address"]
+        )
     for link in links:
         card, read = link.card, link.read
         yield from _width(link, wanted_width)

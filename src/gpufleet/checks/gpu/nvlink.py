@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpufleet.catalog import fabric, model_names
@@ -14,7 +15,13 @@ from gpufleet.model.sections.gpu import GpuNvlinks, SmiDevice
 from gpufleet.model.verdict import Verdict
 
 from .identity import cards, unknown_without_cards
-from .smi_elements import label
+from .smi_elements import label, virtual
+from .unlike import Trait, board, compared
+
+_BOARD = (
+    "see kernel.log for Xid 74 and SXids, and driver.fabric; drain the host and reboot it; if it"
+    " stays so, have the board serviced"
+)
 
 
 @check("gpu.nvlink", reads=("smi", "gpus"), repair=HARDWARE, skip_reason=no_gpus_declared)
@@ -28,6 +35,7 @@ def nvlink(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
         if row := by_address.get(card["address"]):
             model = _model(card, ids)
             most[model] = max(most.get(model, 0), _active(row))
+    yield from _other_ends(listed, by_address)
     for card in listed:
         row, model = by_address.get(card["address"]), _model(card, ids)
         known, declared = fabric.nvlinks(*model), plan["expect"].get("nvlinks")
@@ -52,6 +60,48 @@ def nvlink(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
         yield Evidence(
             f"{label(card)}: {_active(row)} of {len(row['links'])} NVLinks are active"
             f"{f', error counters: {counters}' if counters else ''}"
+        )
+
+
+def _versions(row: GpuNvlinks) -> str | None:
+    """The versions of a GPU's active links, as NVML numbers them."""
+    found = {link["version"] for link in row["links"] or [] if link["active"] and link["version"]}
+    return " and ".join(map(str, sorted(found))) or None
+
+
+def _switches(row: GpuNvlinks) -> int | None:
+    """To how many NVSwitches its links lead; None where one's address was not read."""
+    links = [link for link in row["links"] or [] if link["active"] and link["remote"] == "switch"]
+    found = {link["remote_address"] for link in links}
+    return None if None in found or not found else len(found)
+
+
+_ENDS: tuple[Trait[tuple[SmiDevice, GpuNvlinks]], ...] = (
+    Trait("versions of NVLinks", lambda pair: _versions(pair[1]), remedy=_BOARD),
+    Trait("number of NVSwitches", lambda pair: _switches(pair[1]), remedy=_BOARD),
+)
+
+
+def _other_ends(
+    listed: Sequence[SmiDevice], by_address: Mapping[str | None, GpuNvlinks]
+) -> Iterator[Finding]:
+    """What the NVLinks of GPUs of one model lead to, where as many are active."""
+    models: dict[Hashable, list[tuple[SmiDevice, GpuNvlinks]]] = defaultdict(list)
+    for card in listed:
+        row = by_address.get(card["address"])
+        if row is None or row["mig"] or virtual(card) or not card["name"]:
+            continue
+        models[board(card), _active(row)].append((card, row))
+        if " and " in (versions := _versions(row) or ""):
+            yield Finding(
+                f"{label(card)} has NVLinks of versions {versions}: those of one GPU are alike",
+                _BOARD,
+                verdict=Verdict.INCONCLUSIVE,
+                about=subjects.card(card["address"], "nvlink"),
+            )
+    for own in models.values():
+        yield from compared(
+            _ENDS, own, lambda pair: label(pair[0]), lambda pair: pair[0]["address"]
         )
 
 

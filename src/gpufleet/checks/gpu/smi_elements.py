@@ -311,7 +311,14 @@ def _needed(rule: Rule, reader: _Reader) -> bool:
         and not ("but" in needs and reader.is_model(needs["but"]))
         and not (needs.get("desktop") and portable(reader.card))
         and ("from" not in needs or smi.is_since(reader.driver, needs["from"]))
+        and not ("unless" in needs and _has_number(reader, needs["unless"]))
     )
+
+
+def _has_number(reader: _Reader, path: str) -> bool:
+    """Whether another element says the same, and the card prints the temperature it is about."""
+    texts = (reader.text(path), reader.text("temperature/gpu_temp"))
+    return all(NUMBER.match(text or "") for text in texts)
 
 
 def _word(rule: Rule, reader: _Reader, text: str) -> Iterator[Finding]:

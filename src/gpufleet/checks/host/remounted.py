@@ -18,6 +18,8 @@ from gpufleet.model.verdict import Verdict
 # alone may be that of a memory stick.
 REMOUNTED = "Remounting filesystem read-only"
 FILE_SYSTEM = re.compile(r"(EXT[234]-fs|XFS|BTRFS|F2FS-fs|JFS)\b")
+# What the kernel adds to the options of a file system that it ended (ext4, XFS, F2FS).
+ENDED = {"emergency_ro", "shutdown"}
 # The types that the kernel remounts: a share is read-only for its own reasons.
 LOCAL = {"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "jfs"}
 
@@ -28,6 +30,7 @@ def remounted(observed: Sections, known: Collection[str]) -> Iterator[Finding]:
     Only those that gpufleet needs fail: of the others nothing says which one the message means.
     """
     every = observed.read_elsewhere()
+    yield from _ended(every["machine"]["mounts"] if "machine" in every else None)
     if "kernel_log" not in every or ("kernel" in every and every["kernel"].get("container")):
         return
     errors = [event for event in every["kernel_log"]["events"] if event["kind"] == "io-error"]
@@ -51,6 +54,23 @@ def remounted(observed: Sections, known: Collection[str]) -> Iterator[Finding]:
             " it fails (smartctl -x), repair the file system and mount it again",
             text,
             verdict=verdict,
+        )
+
+
+def _ended(mounts: Sequence[Mount] | None) -> Iterator[Finding]:
+    """File systems that the kernel has ended after an error, though they may be called `rw`."""
+    ended = [
+        f"{quoted(row['path'])} ({option})"
+        for row in mounts or []
+        for option in row["options"]
+        if option in ENDED
+    ]
+    if ended:
+        yield Finding(
+            f"The kernel has stopped writing to {shortened(ended)} after an error",
+            "on the host: see the kernel log (dmesg -T); back up what is on the disk, replace it if"
+            " it fails (smartctl -x), repair the file system and mount it again",
+            verdict=Verdict.INCONCLUSIVE,
         )
 
 

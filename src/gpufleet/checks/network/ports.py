@@ -59,6 +59,7 @@ def carrying(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     for group in found.groups:
         row = declared_row(plan, group)
         yield from _states(group, wanted=row is not None)
+        yield from _without_address(group)
         yield from lost_legs(group, found)
         yield from without_adapter(group, found.network, observed)
         yield from _rates(group, row)
@@ -184,6 +185,23 @@ def _states(group: list[Port], *, wanted: bool) -> Iterator[Finding | Evidence]:
     idle = [port for port in down if port.name in spare and not port.was_up]
     if idle:
         yield Evidence(f"never cabled on any card, not judged: {named(idle, 12)}")
+
+
+def _without_address(group: list[Port]) -> Iterator[Finding]:
+    """Active InfiniBand ports that can address nobody: without a partition, or without a GID.
+
+    The subnet manager gives an active port both: IBA specification, volume 1, chapters 4 and 14.
+    """
+    ports = [port for port in group if port.port and port.active and port.layer == INFINIBAND]
+    for key, what in (("pkeys", "partition key"), ("gids", "GID")):
+        bare = [port for port in ports if port.port and port.port[key] == []]  # type: ignore[literal-required]
+        if bare:
+            yield Finding(
+                f"{have(bare, 'is', 'are')} active and {'has' if len(bare) == 1 else 'have'} no"
+                f" {what}: nothing can be sent",
+                "see what the subnet manager logs of this port, and in which partition it puts it"
+                " (on the host: smpquery pkeys, show_gids); then restart the port's driver",
+            )
 
 
 def lost_links(group: list[Port], *, wanted: bool) -> dict[str, str]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 
 from gpufleet.catalog import facts
 from gpufleet.checks.base import subjects
-from gpufleet.checks.base.holders import addresses, busy_finding
+from gpufleet.checks.base.holders import addresses, busy_finding, used_by_others
 from gpufleet.checks.base.items import for_each
 from gpufleet.checks.base.registry import Evidence, Finding, check, no_stacks
 from gpufleet.checks.base.remedies import Component, otherwise, provision, see
@@ -18,8 +19,10 @@ from gpufleet.frameworks import framework_of
 from gpufleet.host_state import processor
 from gpufleet.host_state.host import Host
 from gpufleet.model.plan import Plan
+from gpufleet.model.sections.gpu import SmiDevice
 from gpufleet.model.sections.stacks import Framework, Product, TowerSum
 from gpufleet.model.text import brief
+from gpufleet.model.verdict import Verdict
 
 from .framework_runs import (
     LISTED,
@@ -112,6 +115,7 @@ def matmul(plan: Plan, observed: Sections, run: Ran[list[Product]]) -> Iterator[
         and not ended_in(stack, framework)
     ):
         yield stopped_before(plan, stack, framework)
+    yield from _slower_than_siblings(stack["name"], results, observed)
     yield from _without_numpy(
         products(plan, observed, stack["name"], results), stack["name"], framework
     )
@@ -190,6 +194,43 @@ def products(
                 if isinstance(finding, Finding)
                 else finding
             )
+
+
+# A product of a moment is no measurement: one that takes more than twice as long as those of the
+# siblings is no matter of chance. The same on GPUs in gpu.throughput, which measures.
+LEAST_SHARE = 0.4
+
+
+def _slower_than_siblings(
+    name: str, entries: list[Product], observed: Sections
+) -> Iterator[Finding]:
+    """GPUs on which one product takes far longer than on most others of their model."""
+    data = observed.read_elsewhere()
+    listed = data["smi"]["devices"] if "smi" in data else []
+    cards: dict[str | None, SmiDevice] = {card["address"]: card for card in listed}
+    places = {
+        str(device["index"]): cards.get(device["address"])
+        for run in (data["compute"]["runs"] if "compute" in data else [])
+        for device in run["devices"]
+    }
+    models: dict[object, list[tuple[Product, float, SmiDevice]]] = defaultdict(list)
+    for entry in entries:
+        card = places.get(gpu_number(entry))
+        if card and not entry["error"] and (rate := entry["tflops"]):
+            conditions = (card["name"], card["power_limit_w"], entry["n"], entry.get("precision"))
+            models[conditions].append((entry, rate, card))
+    for own in models.values():
+        usual = sorted(rate for _, rate, _ in own)[len(own) // 2]
+        for entry, rate, card in own:
+            if rate < LEAST_SHARE * usual and used_by_others(card, observed) is None:
+                yield Finding(
+                    f"{_where(name, entry)} multiplies at {rate} TFLOP/s, GPUs of the same model"
+                    f" and settings in this host reach {usual}",
+                    "see gpu.throughput, gpu.throttle and gpu.pcie; then ./gpufleet verify again",
+                    brief(entry),
+                    Verdict.INCONCLUSIVE,
+                    about=subjects.slow(card["address"]),
+                )
 
 
 def _planned(plan: Plan, name: str) -> list[Component]:

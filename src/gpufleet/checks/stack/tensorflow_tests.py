@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from gpufleet.catalog.gpus import Gpu, runs_code_for
@@ -27,7 +27,7 @@ from gpufleet.checks.base.sections import Sections
 from gpufleet.frameworks import FRAMEWORKS, framework_id, framework_of, reporting, titles
 from gpufleet.model.plan import ComputeCapability, Plan, PlannedStack
 from gpufleet.model.sections.stacks import Framework, Hello, LocalDevice, SmallChecks
-from gpufleet.model.text import brief
+from gpufleet.model.text import brief, is_number
 from gpufleet.model.verdict import Verdict
 
 from .framework_runs import Ran, named, runs, title
@@ -129,9 +129,36 @@ def local_devices(
         for device in gpus
         if required(device["memory_mib"], "a device's memory") <= 0
     )
+    yield from _little_memory(observed, stack["name"], gpus)
     yield Evidence(
         f"{stack['name']}: " + ", ".join(f"{device['name']} {device['type']}" for device in result)
     )
+
+
+# TensorFlow takes the free memory of a GPU but for a small part.
+LEAST_OFFERED = 0.5
+
+
+def _little_memory(observed: Sections, name: str, gpus: Sequence[LocalDevice]) -> Iterator[Finding]:
+    """GPUs of which TensorFlow offers far less memory than CUDA reports as free."""
+    data = observed.read_elsewhere()
+    free = {
+        device["index"]: device["free_mib"] or 0
+        for run in (data["compute"]["runs"] if "compute" in data else [])
+        for device in run["devices"]
+    }
+    for device in gpus:
+        number = device["name"].rpartition(":")[2]
+        there = free.get(int(number), 0) if is_number(number) else 0
+        if 0 < (device["memory_mib"] or 0) < LEAST_OFFERED * there:
+            yield Finding(
+                f"{name} has {device['memory_mib']} MiB to use on {device['name']}, CUDA reports"
+                f" {there} MiB as free",
+                "see which processes use the GPU's memory (nvidia-smi), and whether"
+                " TF_GPU_ALLOCATOR or a memory limit is set; then ./gpufleet verify again",
+                brief(device),
+                Verdict.INCONCLUSIVE,
+            )
 
 
 @check("stack.gpu-device-name", reads=("stacks",), skip_reason=no_tests)

@@ -80,6 +80,7 @@ class CublasResult(GpuResult):
     steady_s: float | None
     tflops: float | None
     checked: NotRequired[Annotated[int, "how many products were checked, each element of them"]]
+    requested: NotRequired[Annotated[int, "how many products had to be checked at least"]]
 
 
 class FormatResult(GpuResult):
@@ -87,6 +88,7 @@ class FormatResult(GpuResult):
 
     format: Annotated[Text, "such as bf16"]
     checked: Annotated[int, "how many products"]
+    requested: NotRequired[Annotated[int, "how many had to be checked at least"]]
     not_applicable: Annotated[
         str | None, "why the GPU or this cuBLAS has no such products; null where both have"
     ]
@@ -183,6 +185,7 @@ class SustainedResult(GpuResult):
 
     n: int | None
     seconds: float | None
+    requested_s: NotRequired[Annotated[float, "how long the load had to be"]]
     settled_s: Annotated[
         float | None,
         "time to cool down; null where the GPU stayed hot, or its temperature was not read",

@@ -46,7 +46,7 @@ OTHERS = re.compile(
 )
 OPTIONS = re.compile(
     r"(noexec|nosuid|nodev|noatime|relatime|strictatime|sync|hard|soft|(local|no)?flock|nolock"
-    r"|dax|prjquota|(vers|proto|nconnect|rsize|wsize|sec|timeo|retrans|lookupcache)=.*)$"
+    r"|dax|prjquota|emergency_ro|shutdown|(vers|proto|nconnect|rsize|wsize|sec|timeo|retrans|lookupcache)=.*)$"
 )
 # Storage, networks, NVSwitches and accelerators, by the class of the PCI bus.
 LINKED = re.compile("0x(01|02|0680|0b40|12)")
