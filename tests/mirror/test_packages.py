@@ -161,6 +161,30 @@ def test_a_lock_that_cannot_be_resolved_tells_no_login(stack: Desk, site: Site) 
     assert "secret" not in done.out + done.err
 
 
+# Parts of addresses that are secrets, each as the index's address has it, and what may be shown.
+SECRET_ADDRESSES = {
+    "query": "http://127.0.0.1:1/simple?token=hidden1",
+    "login and query": "http://hidden2:hidden3@127.0.0.1:1/simple?token=hidden1&x=hidden4",
+    "signature": "http://127.0.0.1:1/simple/?sv=1&sig=hidden1%2Bhidden2%3D",
+    "a token as the login": "http://hidden1@127.0.0.1:1/simple",
+    "a question mark in the query": "http://127.0.0.1:1/simple?a=hidden1?b=hidden2",
+}
+
+
+@pytest.mark.parametrize("address", SECRET_ADDRESSES.values(), ids=SECRET_ADDRESSES)
+@pytest.mark.parametrize("lock", ["there", "to be resolved"])
+def test_an_index_that_does_not_answer_tells_no_secret_of_its_address(
+    stack: Desk, lock: str, address: str
+) -> None:
+    if lock != "there":
+        (stack.inventory.parent / "stacks" / LOCK).unlink()
+    stack.variables["gpu_pip_index_url"] = address
+    done = stack("fetch", "--json")
+    assert done.status == 1
+    assert "127.0.0.1:1" in done.out + done.err
+    assert "hidden" not in done.out + done.err
+
+
 def test_a_lock_is_resolved_where_there_is_none(stack: Desk, site: Site) -> None:
     wheel(site.root / "simple" / "tensorflow", "tensorflow", "2.13.1")
     wheel(site.root / "simple" / "pip", "pip", "26.3")

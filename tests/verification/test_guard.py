@@ -5,13 +5,17 @@ from __future__ import annotations
 import copy
 import io
 import json
+import re
+import signal
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from gpufleet.errors import ConfigurationError, Defect, guarded
+from gpufleet import errors
+from gpufleet.errors import ConfigurationError, Defect, bounded, guarded
 from gpufleet.inventory import Connection, InventoryHost
 from gpufleet.judge import judge
 from gpufleet.provision import provision
@@ -110,6 +114,121 @@ def test_a_defect_in_one_check_costs_that_check(
     assert found["toolkit.present"]["verdict"] == "INCONCLUSIVE"
     assert "OverflowError" in found["toolkit.present"]["evidence"]
     assert found["toolkit.files"]["verdict"] == "PASS"
+
+
+def endless(*_: Any) -> Any:
+    """Work that never ends, and that keeps what is raised in it from passing where it can."""
+    while True:
+        try:
+            sum(range(1000))
+        except Exception:
+            continue
+
+
+def endless_text(*_: Any) -> Any:
+    while True:
+        re.search("(a|a)*b", "a" * 18)
+
+
+def with_check(monkeypatch: pytest.MonkeyPatch, name: str, function: Any) -> None:
+    """A check that does something else on the host `b`."""
+    known = judge.CHECKS[name]
+
+    def strange(plan: Any, observed: Any) -> Any:
+        if plan["host"] == "b":
+            function()
+        yield from known.function(plan, observed)
+
+    monkeypatch.setitem(judge.CHECKS, name, type(known)(**{**vars(known), "function": strange}))
+
+
+@pytest.mark.parametrize("function", [endless, endless_text])
+@pytest.mark.parametrize("name", ["toolkit.present", "linker.cache"])
+def test_a_host_whose_judgement_does_not_end_costs_no_other_its_verdict(
+    probed: dict[str, Outcome], name: str, function: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = results(verify(HOSTS, ProbeOptions()))
+    monkeypatch.setattr(errors, "MOST_CPU_S", 0.3)
+    with_check(monkeypatch, name, function)
+    found = results(verify(HOSTS, ProbeOptions()))
+    assert found["a"] == whole["a"]
+    assert found["c"] == whole["c"]
+    assert found["b"]["verdict"] == "INCONCLUSIVE"
+    [check] = found["b"]["checks"]
+    assert check["id"] == "host.probe"
+    assert check["cause"] == (
+        "gpufleet stopped working on this host after 0.3 s of processor time, while it judged"
+        f" {name}"
+    )
+    assert "examine the host" in check["remedy"]
+    assert "test_guard.py" in check["evidence"]
+
+
+def test_a_plan_that_does_not_end_costs_that_host(
+    probed: dict[str, Outcome], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def planner(host: InventoryHost, snapshot: Any, resolve: Any) -> Any:
+        return endless() if host.name == "b" and snapshot else plan_of(host, snapshot, resolve)
+
+    verify(HOSTS, ProbeOptions())
+    monkeypatch.setattr(errors, "MOST_CPU_S", 0.3)
+    found = results(verify(HOSTS, ProbeOptions(), planner=planner))
+    assert [found[name]["verdict"] == "INCONCLUSIVE" for name in "abc"] == [False, True, False]
+    assert "while it planned this host" in found["b"]["checks"][0]["cause"]
+
+
+def test_a_comparison_that_does_not_end_costs_that_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = three()
+    monkeypatch.setattr(errors, "MOST_CPU_S", 0.1)
+    why = provision.differences.why
+    monkeypatch.setattr(
+        provision.differences,
+        "why",
+        lambda plan, *rest, **more: endless() if plan["host"] == "b" else why(plan, *rest, **more),
+    )
+    provision.reasons_of(HOSTS, session)
+    assert [host.not_compared for host in session.hosts] == [False, True, False]
+    assert "while it compared this host with its plan" in str(session.hosts[1].result)
+
+
+def test_bounded_work_ends_where_something_keeps_the_first_exception(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def keeps() -> None:
+        try:
+            endless()
+        except BaseException:
+            endless()
+
+    monkeypatch.setattr(errors, "MOST_CPU_S", 0.05)
+    monkeypatch.setattr(errors, "AGAIN_S", 0.05)
+    found: list[Defect] = []
+    bounded("tried", keeps, found.append)
+    assert [(defect.step, defect.ended_after_s) for defect in found] == [("tried", 0.05)]
+
+
+def test_bounded_work_inside_of_other_bounded_work_has_its_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(errors, "MOST_CPU_S", 0.05)
+    found: list[Defect] = []
+    bounded("worked", lambda: bounded("judged", endless, found.append), found.append)
+    assert [defect.step for defect in found] == ["judged"]
+
+
+def test_bounded_work_leaves_no_timer_and_no_handler() -> None:
+    before = signal.getsignal(signal.SIGVTALRM)
+    assert bounded("worked", lambda: 1, lambda defect: 2) == 1
+    with pytest.raises(ConfigurationError):
+        bounded("failed", lambda: (_ for _ in ()).throw(ConfigurationError("no")), lambda _: None)
+    assert signal.getitimer(signal.ITIMER_VIRTUAL) == (0, 0)
+    assert signal.getsignal(signal.SIGVTALRM) == before
+
+
+def test_in_another_thread_work_is_guarded() -> None:
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(bounded, "worked", lambda: 1 // 0, lambda defect: defect)
+        assert "ZeroDivisionError" in done.result().error
 
 
 def test_what_is_expected_passes_the_guard() -> None:

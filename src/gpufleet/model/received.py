@@ -55,8 +55,10 @@ MOST_SECTIONS = 64
 # rows are compared with each other, so a thousand times as many take a million times as long.
 MOST_ROWS = {
     **dict.fromkeys(("gpus", "smi", "smi_after", "compute", "network", "machine"), 512),
-    **dict.fromkeys(("stacks", "containers"), 5000),
+    **dict.fromkeys(("stacks", "containers", "kernel_log", "kernel_log_after"), 5000),
 }
+# A probe sends 600 elements of a card (`LARGEST` in probe/smi_elements.py), and rules search them.
+MOST_ELEMENTS = 5000
 LEAST_INTEGER, MOST_INTEGER = -(1 << 63), (1 << 64) - 1
 
 REMEDY = (
@@ -151,6 +153,8 @@ def _check_container(
         raise UnfitError(f"{place(location)} is nested deeper than {MOST_DEPTH} levels")
     named = isinstance(value, dict)
     most = MOST_ITEMS if named else most_items
+    if named and location[1] == ELEMENTS:
+        most = MOST_ELEMENTS
     if len(value) > most:
         raise UnfitError(f"{place(location)} has {len(value)} entries: more than {most}")
     for key, item in value.items() if named else enumerate(value):
