@@ -40,9 +40,12 @@ _WAYS = [
 ]
 # What names no change of the entry: a person's work, or that nothing serves.
 _NO_WAY = re.compile(
-    r"put a lock of your own into .*|no known .*|.*; no known \w+ release was built for this GPU"
+    r"put a lock of your own into .*|run a vendor's build in a container|no known .*|.*; no known \w+ release was built for this GPU"
+    r"(?:; run a vendor's build in a container)?"
     r"|the (?:newest|first) CUDA for it is [\d.]+; no known .*"
 )
+# Releases of other frameworks, without what the entry declares of CUDA.
+_OTHERS = re.compile(r".*; use (?P<others>\w+ [\w.]+(?: or \w+ [\w.]+)*), with code for it")
 _BESIDE = re.compile(r"; gpu_toolkits can install toolkit [\d.]+ beside it$")
 
 
@@ -50,6 +53,12 @@ def ways(problem: Row, entry: Row) -> Iterator[tuple[str, Row]]:
     """Each way of a problem's remedy, and the entry that it leads to."""
     text = _BESIDE.sub("", problem["remedy"])
     for way in re.split(r", or |; or declare another release: |; (?=with cuDNN)", text):
+        if others := _OTHERS.fullmatch(way):
+            for other in others["others"].split(" or "):
+                framework, release = other.lower().split()
+                kept = {"python": entry["python"]} if "python" in entry else {}
+                yield way, {framework: release, **kept}
+            continue
         if _NO_WAY.fullmatch(way):
             continue
         found = next((match for each in _WAYS if (match := re.fullmatch(each, way))), None)

@@ -145,20 +145,29 @@ def newer_wheels(context: ResolveContext, spec: StackSpec, code: Code) -> str:
         f"{build.title} {build.version}"
         for framework in FRAMEWORKS
         if framework != spec.framework
-        and (build := _newest_for(context, cast(FrameworkId, framework)))
+        and (build := _newest_for(context, spec, code, cast(FrameworkId, framework)))
     ]
-    ways = [f"use {' or '.join(others)}, which has code for it"] if others else []
+    ways = [f"use {' or '.join(others)}, with code for it"] if others else []
     return "; ".join([text, ", or ".join([*ways, "run a vendor's build in a container"])])
 
 
-def _newest_for(context: ResolveContext, framework: FrameworkId) -> Build | None:
-    """The newest release of a framework with machine code for each of the host's GPUs."""
+def _newest_for(
+    context: ResolveContext, spec: StackSpec, code: Code, framework: FrameworkId
+) -> Build | None:
+    """The newest release of a framework with machine code for each of the host's GPUs, if the host
+    accepts it in the place of a stack."""
     fitting = (
         each
         for each in reversed(facts.releases(framework, context.arch))
         if all(gpus.has_code_in_build(card, each) for card in context.gpus)
+        and (spec.python is None or spec.python_version in each.pythons)
     )
-    return next(fitting, None)
+    newest = next(fitting, None)
+    other = replace(spec, cuda=None, cudnn=None, index=None)
+    accepted = newest and alternatives.accepted(
+        context, other, code, framework=framework, release=newest.version
+    )
+    return newest if accepted else None
 
 
 def _other_toolkit(context: ResolveContext, card: gpus.Gpu, chosen: Chosen, *, newest: bool) -> str:
