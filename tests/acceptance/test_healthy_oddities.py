@@ -83,7 +83,7 @@ BASH = {
     ),
     "umask 077": Oddity(UMASK.format("077"), 'test "$(umask)" = 0077', login=True),
     "the shell prints": Oddity(
-        "printf '%s\\n' 'echo Welcome to this host; seq 30' 'echo {\\\"schema\\\": 1}' 'cd /'"
+        "printf '%s\\n' 'echo Welcome to this host; seq 30' 'cd /'"
         " 'alias ls=\"ls --color=always\"' 'set -o noclobber' 'export GREP_OPTIONS=-v CDPATH=/'"
         " 'readonly TMOUT=600' \"$(cat /home/deploy/.bashrc)\" >/home/deploy/.bashrc.new;"
         " cat /home/deploy/.bashrc.new >/home/deploy/.bashrc; rm /home/deploy/.bashrc.new",
@@ -183,7 +183,7 @@ FISH = {
         "mountpoint -q /opt",
     ),
     "fish": Oddity(
-        PACKAGES.format("fish")
+        PACKAGES.format("fish perl libxml2")
         + "usermod --shell /usr/bin/fish deploy; install -d -o deploy ~deploy/.config/fish;"
         " printf '%s\\n' 'echo Welcome to fish' 'set -x HOUSE fish' >~deploy/.config/fish/config.fish;"
         " chown -R deploy: ~deploy/.config",
