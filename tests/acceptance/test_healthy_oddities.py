@@ -131,11 +131,11 @@ BASH = {
     "no sftp": Oddity(
         "sed -i '/^Subsystem/d' /etc/ssh/sshd_config", "! sshd -T | grep -q '^subsystem'"
     ),
-    "variables that steer Python": Oddity(
-        "mkdir /srv/broken; echo 'raise SystemExit(9)' | tee /srv/broken/json.py"
-        " >/srv/broken/subprocess.py; printf '%s\\n' PYTHONPATH=/srv/broken PYTHONOPTIMIZE=2"
-        " PYTHONIOENCODING=latin-1 LD_BIND_NOW=1 POSIXLY_CORRECT=1 >>/etc/environment",
-        'test "$PYTHONPATH" = /srv/broken',
+    # Not PYTHONPATH: that is a fault, since its modules override those of every stack.
+    "variables that change programs": Oddity(
+        "printf '%s\\n' PYTHONOPTIMIZE=2 PYTHONIOENCODING=latin-1 LD_BIND_NOW=1 POSIXLY_CORRECT=1"
+        " >>/etc/environment",
+        'test "$PYTHONOPTIMIZE" = 2',
         login=True,
     ),
 }
