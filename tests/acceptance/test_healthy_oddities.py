@@ -83,7 +83,7 @@ BASH = {
     ),
     "umask 077": Oddity(UMASK.format("077"), 'test "$(umask)" = 0077', login=True),
     "the shell prints": Oddity(
-        "printf '%s\\n' 'echo Welcome to this host; seq 30' 'echo {\\\"schema\\\": 1}' 'cd /'"
+        "printf '%s\\n' 'echo Welcome to this host; seq 30' 'cd /'"
         " 'alias ls=\"ls --color=always\"' 'set -o noclobber' 'export GREP_OPTIONS=-v CDPATH=/'"
         " 'readonly TMOUT=600' \"$(cat /home/deploy/.bashrc)\" >/home/deploy/.bashrc.new;"
         " cat /home/deploy/.bashrc.new >/home/deploy/.bashrc; rm /home/deploy/.bashrc.new",
@@ -131,11 +131,11 @@ BASH = {
     "no sftp": Oddity(
         "sed -i '/^Subsystem/d' /etc/ssh/sshd_config", "! sshd -T | grep -q '^subsystem'"
     ),
-    "variables that steer Python": Oddity(
-        "mkdir /srv/broken; echo 'raise SystemExit(9)' | tee /srv/broken/json.py"
-        " >/srv/broken/subprocess.py; printf '%s\\n' PYTHONPATH=/srv/broken PYTHONOPTIMIZE=2"
-        " PYTHONIOENCODING=latin-1 LD_BIND_NOW=1 POSIXLY_CORRECT=1 >>/etc/environment",
-        'test "$PYTHONPATH" = /srv/broken',
+    # Not PYTHONPATH: that is a fault, since its modules override those of every stack.
+    "variables that change programs": Oddity(
+        "printf '%s\\n' PYTHONOPTIMIZE=2 PYTHONIOENCODING=latin-1 LD_BIND_NOW=1 POSIXLY_CORRECT=1"
+        " >>/etc/environment",
+        'test "$PYTHONOPTIMIZE" = 2',
         login=True,
     ),
 }
@@ -183,7 +183,7 @@ FISH = {
         "mountpoint -q /opt",
     ),
     "fish": Oddity(
-        PACKAGES.format("fish")
+        PACKAGES.format("fish perl libxml2")
         + "usermod --shell /usr/bin/fish deploy; install -d -o deploy ~deploy/.config/fish;"
         " printf '%s\\n' 'echo Welcome to fish' 'set -x HOUSE fish' >~deploy/.config/fish/config.fish;"
         " chown -R deploy: ~deploy/.config",
