@@ -179,7 +179,8 @@ def compared(
 ) -> Iterator[Finding]:
     """The traits in which GPUs of one model differ; `where`: who reports them."""
     for trait in what:
-        found = _differing(members, trait.value, trait.tolerance)
+        # A fact of 0 was not read: others judge that.
+        found = _differing(members, lambda each: trait.value(each) or None, trait.tolerance)  # noqa: B023
         if found is None or not (found.most or trait.alone):
             continue
         yield Finding(
