@@ -72,6 +72,7 @@ INVENTORY = {
 }
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("wrong", ["", "gpu_pip_index_url", "gpu_artifacts_source", "gpu_toolkits"])
 @pytest.mark.parametrize(
     "verb",
