@@ -11,6 +11,7 @@ from gpufleet.commission.identity import (
     CARDS,
     DRIVER,
     KERNEL,
+    LATER,
     MACHINE,
     PLAN,
     PORTS,
@@ -21,7 +22,9 @@ from gpufleet.commission.stages import (
     RESUMED,
     SIBLINGS,
     STAGES,
+    VERIFY,
     before_provisioning,
+    changed_inputs,
     duration,
     seconds_of,
     still_valid,
@@ -142,3 +145,11 @@ def test_what_is_no_time_is_refused(text: str) -> None:
 )
 def test_times_are_written_for_people(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+@pytest.mark.parametrize("part", LATER)
+def test_a_part_that_is_read_since_a_release_voids_no_earlier_stage(part: str) -> None:
+    known = {name: "x" for name in VERIFY.inputs if name != part}
+    now = {**known, part: "y"}
+    assert changed_inputs(VERIFY, known, now) == []
+    assert changed_inputs(VERIFY, {**known, part: "z"}, now) == [part]

@@ -95,6 +95,7 @@ def test_a_host_without_gpus_is_not_judged_by_its_contents(
         "host.booted",
         "host.temporary",
         "host.nvme",
+        "host.repositories",
         "install.complete",
         "install.owned",
         "install.contents",

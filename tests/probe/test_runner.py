@@ -66,6 +66,7 @@ def test_cards_and_driver_from_planted_kernel_trees(root: Path) -> None:
     }
     absent = {"unit": None, "enabled": None, "active": None}
     assert found["driver"] == {
+        "of_container": False,
         "loaded": "550.163.01",
         "library": "535.261.03",
         "library_path": None,

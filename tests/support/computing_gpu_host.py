@@ -11,7 +11,7 @@ from gpufleet.probe.constants import FRAMEWORK_MARK
 from gpufleet.probe.host import Host
 from gpufleet.probe.workload_run import run_framework
 from tests.support.healthy_host import data, document
-from tests.support.host_parts import with_gpus
+from tests.support.host_parts import as_listed, with_gpus
 from tests.support.toolkit_run import run
 
 INTERPRETER = """\
@@ -42,10 +42,15 @@ class Computing:
         if self.holders:
             data(self.snapshot, "smi")["devices"][0]["memory_free_mib"] = 300
         result = run(self.libraries, **self.reported)
-        # The CPU, which computes here, is as fast as the machine's other work lets it be.
+        # The CPU, which computes here, is no GPU of the listed model.
         for entry in result["cublas"]:
-            entry["tflops"] = entry["tflops"] and 0.5
+            entry["tflops"] = entry["tflops"] and 34.4
+        for device in result["devices"]:
+            # The stand-in of nvidia-smi lists other cards than the stand-in of CUDA.
+            if device["name"] == "Stand-in GPU":
+                device["name"] = data(self.snapshot, "smi")["devices"][0]["name"]
         data(self.snapshot, "compute").update(deep=False, runs=[result])
+        as_listed(self.snapshot)
         stack = data(self.snapshot, "stacks")["stacks"][0]
         stack["framework"] = self._of_the_interpreter(stack["venv"])
         return {row["id"]: row for row in judge.judge(self.plan, self.snapshot)["checks"]}

@@ -25,6 +25,9 @@ DISKS = "disks"
 CARDS, DRIVER, INSTALLED, BURN_IN = "cards", "driver", "installed", "burn-in"
 KERNEL = "kernel"
 STATE = "state"
+PROCESSORS, UUIDS = "processors", "uuids"
+# Parts of the identity that records of earlier releases lack: a stage is compared by what it has.
+LATER = (PROCESSORS, UUIDS)
 NAMES = {
     STATE: "its state, set by a person,",
     PLAN: "its declaration",
@@ -34,6 +37,8 @@ NAMES = {
     PORTS: "its network adapters",
     DISKS: "its disks",
     CARDS: "its GPUs",
+    UUIDS: "the UUIDs of its GPUs",
+    PROCESSORS: "its processors, the size of its memory or its BIOS",
     KERNEL: "its kernel",
     DRIVER: "its driver",
     INSTALLED: "what is installed",
@@ -117,6 +122,13 @@ def _read(data: SectionData) -> Iterator[tuple[str, object]]:
         yield DRIVER, data["driver"]["loaded"] or data["driver"]["library"]
     if cards := gpus(data):
         yield CARDS, sorted(_proven(part) for part in cards)
+        yield UUIDS, sorted(part["id"] or "" for part in cards)
+    if machine := data.get("machine"):
+        cpus = machine["cpus"]
+        # The kernel's own part of the memory differs between its releases.
+        sizes = [round(node["mib"] / 4096) for node in machine["numa"] if node["mib"]]
+        version = machine["firmware"].get("bios_version")
+        yield PROCESSORS, [sorted(cpus["models"].items()), cpus["packages"], sizes, version]
 
 
 def _proven(part: Part) -> list[str]:

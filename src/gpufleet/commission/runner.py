@@ -19,14 +19,13 @@ from gpufleet.checks.base.holders import holders
 from gpufleet.checks.base.sections import Sections
 from gpufleet.errors import bounded
 from gpufleet.inventory import InventoryHost
-from gpufleet.judge import judge
 from gpufleet.model.clock import utc_now
 from gpufleet.model.commission import CommissionedHost, HostState, StageRecord
 from gpufleet.model.verdict import SYMBOLS, Verdict
 from gpufleet.nightly import host_states
 from gpufleet.nightly.history import History
 from gpufleet.rollout.schedulers import SchedulerError
-from gpufleet.verification.judging import plan_of
+from gpufleet.verification.judging import plan_of, result_of
 from gpufleet.verification.session import HostRun
 
 from .ages import too_old
@@ -465,7 +464,8 @@ def preflight(each: Candidate) -> Attempt:
         ports = ports_are_set_up(each.seen)
         plan = before_provisioning(each.seen.plan, ports=ports)
         found = attempt_of(
-            PREFLIGHT, HostRun(each.name, snapshot, plan, judge.judge(plan, snapshot))
+            PREFLIGHT,
+            HostRun(each.name, snapshot, plan, result_of(plan, snapshot, each.seen.result)),
         )
         if not ports:
             found.decision.reasons = [

@@ -21,12 +21,15 @@ from .identity import (
     DRIVER,
     INSTALLED,
     KERNEL,
+    LATER,
     MACHINE,
     MEMORY,
     PLAN,
     PORTS,
+    PROCESSORS,
     SLOTS,
     STATE,
+    UUIDS,
 )
 
 # The input of the collectives that no identity has: the siblings that were requested.
@@ -51,7 +54,7 @@ OF_PORTS = ("network.adapters", "network.ports")
 COMPUTED = ("gpu.visible", "gpu.formats", "gpu.throughput")
 LOADED = ("gpu.sustained", "gpu.bandwidth", "gpu.after-load", "kernel.after-load")
 # The parts of a host that show before anything is installed; its ports may need their drivers.
-BARE = (STATE, PLAN, MACHINE, MEMORY, SLOTS, DISKS)
+BARE = (STATE, PLAN, MACHINE, PROCESSORS, MEMORY, SLOTS, DISKS)
 INSTALLED_HOST = (*BARE, PORTS, KERNEL, DRIVER, INSTALLED)
 
 # The seconds of a deep verification's load and of all that comes with it.
@@ -105,34 +108,34 @@ PROVISION = Stage(
 VERIFY = Stage(
     "verify",
     "all checks, each GPU computes",
-    (*INSTALLED_HOST, CARDS),
+    (*INSTALLED_HOST, CARDS, UUIDS),
     lambda burn_in_s: VERIFY_S,
     required=COMPUTED,
 )
 DEEP = Stage(
     "deep",
     "minutes of load, memory, copies between GPUs, contents of files",
-    (*INSTALLED_HOST, CARDS),
+    (*INSTALLED_HOST, CARDS, UUIDS),
     lambda burn_in_s: DEEP_S,
     required=(*COMPUTED, *LOADED),
 )
 BURN = Stage(
     "burn-in",
     "all GPUs, in all formats, all links and a disk at once",
-    (*INSTALLED_HOST, CARDS, BURN_IN),
+    (*INSTALLED_HOST, CARDS, UUIDS, BURN_IN),
     lambda burn_in_s: burn_in_s + DEEP_S,
     required=(*COMPUTED, *LOADED),
 )
 COLLECTIVES = Stage(
     "collectives",
     "NCCL's collectives with the other hosts",
-    (*INSTALLED_HOST, CARDS, SIBLINGS),
+    (*INSTALLED_HOST, CARDS, UUIDS, SIBLINGS),
     lambda burn_in_s: 3 * MINUTE,
 )
 COOL_DOWN = Stage(
     "cool-down",
     "all checks once more; the baseline of the history",
-    (*INSTALLED_HOST, CARDS),
+    (*INSTALLED_HOST, CARDS, UUIDS),
     lambda burn_in_s: VERIFY_S,
     required=COMPUTED,
 )
@@ -237,5 +240,7 @@ def changed_inputs(stage: Stage, inputs: dict[str, str], identity: dict[str, str
     return [
         name
         for name in stage.inputs
-        if name not in {BURN_IN, SIBLINGS} and inputs.get(name) != identity.get(name)
+        if name not in {BURN_IN, SIBLINGS}
+        and not (name in LATER and name not in inputs)
+        and inputs.get(name) != identity.get(name)
     ]
