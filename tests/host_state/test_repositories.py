@@ -81,3 +81,21 @@ def test_what_stops_the_package_manager_is_refused(given: dict[str, Any], says: 
     found = causes(**given)
     assert len(found) == bool(says), found
     assert not says or says in found[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "stops"),
+    [
+        (
+            "{0}/gpufleet-nvidia.sources: Signed-By names {1}/gpufleet-nvidia.asc, which is not",
+            False,
+        ),
+        ("Malformed entry 1 in list file {0}/gpufleet-containers.list (Component)", False),
+        ("{0}/docker.sources: Signed-By names {1}/docker.asc, which is not there", True),
+        ("{0}/gpufleet-nvidia.sources: Signed-By names {1}/other.asc, which is not there", True),
+        ("The list of sources could not be read.", True),
+    ],
+)
+def test_what_a_run_writes_again_before_it_calls_apt_stops_nothing(text: str, stops: bool) -> None:
+    said = text.format("/etc/apt/sources.list.d", "/etc/apt/keyrings")
+    assert bool(causes([], [said])) is stops

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from gpufleet.catalog import facts, versions
@@ -14,6 +15,8 @@ from .host import Host, mappings
 
 # apt's last line wherever it cannot read a source.
 SUMMARY = "could not be read"
+# Files that a message names.
+_FILES = re.compile(r"/etc/(?:apt|yum\.repos\.d)/(?:[\w.-]+/)*([\w.-]+\.\w+)")
 SHOWN = 400  # characters of what apt or dnf says
 
 
@@ -23,7 +26,7 @@ def stopping(plan: Plan, host: Host) -> Iterator[Fault]:
     tool = "dnf" if packages.get("manager") == "rpm" else "apt-get"
     again = f"then {tool} {'makecache' if tool == 'dnf' else 'update'} shows whether it works"
     reasons: dict[str, str] = {}
-    said = texts(packages.get("stopped"))
+    said = [text for text in texts(packages.get("stopped")) if not _of_ours(text)]
     # Where apt itself read its sources they have no conflict.
     conflicts = {} if packages.get("stopped") == [] else repository_conflicts(host)
     for repository, rows in conflicts.items():
@@ -57,6 +60,12 @@ def unknown(host: Host) -> bool:
     """Whether the probe asked apt, and had no answer."""
     packages = part(host, "packages")
     return "stopped" in packages and packages["stopped"] is None
+
+
+def _of_ours(text: str) -> bool:
+    """Whether files of gpufleet alone are named: the roles write these before they call apt."""
+    named = _FILES.findall(text)
+    return bool(named) and all(name.startswith("gpufleet-") for name in named)
 
 
 def _refused_key(host: Host, uri: str) -> bool:
