@@ -148,11 +148,11 @@ def test_the_playbooks_roles_and_plugins_are_found(installed: Installed, tmp_pat
     )
     assert done.returncode == 0, done.stderr
     assert "gpufleet.gpu.gpu_plan : Probe the host and resolve its plan" in done.stdout
-    done = installed("verify", "-i", "hosts.yml", "--json", "-k", "host.probe", cwd=tmp_path)
+    done = installed("verify", "-i", "hosts.yml", "--json", "-k", "host.disk", cwd=tmp_path)
     verdicts = {
         check["id"]: check["verdict"]
         for check in json.loads(done.stdout)["hosts"]["here"]["checks"]
     }
-    assert verdicts["host.probe"] == "PASS", done.stderr
+    assert verdicts["host.disk"] == "PASS", done.stderr
     assert "1 passed" in done.stderr
     assert (tmp_path / "reports" / "latest" / "report.html").exists()

@@ -16,11 +16,11 @@ def defects(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     found: list[str] = []
     noted = errors._defect
 
-    def note(step: str, error: Exception) -> errors.Defect:
+    def note(step: str, error: str, raised: BaseException, *more: float) -> errors.Defect:
         # A check says so that a value which it needs is missing, or is null: it is INCONCLUSIVE.
-        if not (re.match(r"judged \w+\.", step) and isinstance(error, KeyError | ValueError)):
-            found.append(f"{step}: " + "".join(traceback.format_exception(error)[-4:]))
-        return noted(step, error)
+        if not (re.match(r"judged \w+\.", step) and isinstance(raised, KeyError | ValueError)):
+            found.append(f"{step}: " + "".join(traceback.format_exception(raised)[-4:]))
+        return noted(step, error, raised, *more)
 
     monkeypatch.setattr(errors, "_defect", note)
     return found
