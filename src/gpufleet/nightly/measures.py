@@ -297,7 +297,8 @@ def _products(data: SectionData, plan: Plan, names: Mapping[float | str, str]) -
         if not framework:
             continue
         if framework["state"] == "ok":
-            took = (framework.get("seconds") or {}).get("import")
+            seconds = framework.get("seconds")
+            took = seconds.get("import") if isinstance(seconds, dict) else None
             yield f"{where}.import_s", took if isinstance(took, int | float) else None
         addresses = dict(_addresses(framework))
         for product in framework["matmul"]:
