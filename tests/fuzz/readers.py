@@ -90,7 +90,8 @@ def reported(history: History, session: Session | None = None) -> str:
     texts = [
         json.dumps([found, past, message.document], ensure_ascii=False),
         notifications.as_text(message),
-        notifications.as_slack(message)["text"],
+        # A space of no width keeps a chat from obeying a host's text.
+        notifications.as_slack(message)["text"].replace("\u200b", ""),
     ]
     if session:
         texts.append(report.render_page(session, found, past))
