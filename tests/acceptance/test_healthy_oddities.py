@@ -1,6 +1,6 @@
 """Healthy hosts that are unlike most: none is called broken, and each is provisioned in one run.
 
-Three hosts with many oddities each. Every oddity is looked at once the host is provisioned, so that
+Three hosts with many oddities each. Every oddity is verified after the host is provisioned, so that
 it was there all the time. Hosts that hang or lie are those of `test_odd_hosts.py`.
 """
 

@@ -45,7 +45,19 @@ REPEATED = (
     *("/home/", "server a", "pid='", "name=", "-----BEGIN ", "-----END ", "GPU-", "0000:", "10 "),
     *("-1 ", "°C", "sm_", "a\n", "(a", "[a", "{}", "<a>", "http://a?", "//a@", "Basic ", "RECORD"),
 )
-BEGUN = ("a", "serial", "token", "to 0x1", "link 1(", "GPU ", "-i", "@", "server", "bearer", "//")
+BEGINNINGS = (
+    "a",
+    "serial",
+    "token",
+    "to 0x1",
+    "link 1(",
+    "GPU ",
+    "-i",
+    "@",
+    "server",
+    "bearer",
+    "//",
+)
 USUAL = ("a", "0", " ", "-", ".", "token", "link 1(", "a@")
 Use = tuple[re.Pattern[str], str]
 
@@ -53,7 +65,7 @@ Use = tuple[re.Pattern[str], str]
 def kinds() -> Iterator[str]:
     for text in REPEATED:
         yield (text * LENGTH)[:LENGTH]
-    for text in BEGUN:
+    for text in BEGINNINGS:
         for rest in (" ", "a", "= "):
             yield (text + rest * LENGTH)[:LENGTH]
             yield (rest * LENGTH)[: LENGTH - len(text)] + text

@@ -32,7 +32,7 @@ MOSTLY = 0.5
 # A load is done if it took this share of its time, and checked this share of the products that its
 # rate gives: comparing them takes time as well.
 DONE_TIME, DONE_PRODUCTS = 0.9, 0.25
-# Of an even load a moment may be slow, not so many of them.
+# How many samples of an even load may be slow by chance; more are a fault of the card.
 FEW_SAMPLES = 5
 
 

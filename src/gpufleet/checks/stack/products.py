@@ -84,13 +84,13 @@ def _does_not_run(plan: Plan, observed: Sections, run: NotRun) -> Finding:
 def _instructions(observed: Sections, run: NotRun) -> Finding | None:
     """The finding of a framework that used an instruction which the processor does not have."""
     error = (run.framework and run.framework["error"]) or ""
-    told = NO_INSTRUCTION.search(error)
-    if not told:
+    found = NO_INSTRUCTION.search(error)
+    if not found:
         return None
     host, stack = Host(observed.snapshot), run.stack
     framework, version = framework_of(stack).id, stack["version"]
     names = processor.lacking(host, framework, version)
-    which = processor.shown(names) or next(filter(None, told.groups()), "")
+    which = processor.shown(names) or next(filter(None, found.groups()), "")
     lack = f"{which}, which the wheel was built for" if which else "an instruction of a package"
     needs = processor.shown(facts.cpu_features(framework, version))
     if not which and needs and host.cpu_features is None:
