@@ -283,7 +283,7 @@ def test_the_timer_fires_and_everyone_hears_of_the_first_night(night: Nightly) -
     night.fleet.on("lab1", f"test -s {HOME}/reports/latest/report.html")
     night.fleet.on("lab1", f"test -s {HOME}/reports/latest/junit.xml")
     [mail] = night.mails()
-    assert mail.subject == "gpufleet: first night (1 of 1 healthy)"
+    assert mail.subject == "gpufleet: first night; 1 of 1 healthy"
     assert "Full report: https://gpu.example.org/reports/20" in mail.text
     assert "using TLS" in mail.received
     [hook] = night.hooks()
@@ -297,9 +297,11 @@ def test_what_breaks_is_reported_once_with_cause_and_remedy(night: Nightly) -> N
     night.fleet.on("lab2", f"rm {TOOLKIT}/lib64/libcudnn.so.8")
     night.run(1)
     mail = night.mails()[1]
-    assert mail.subject == "gpufleet: 1 host worse (0 of 1 healthy)"
+    assert mail.subject == "gpufleet: lab2 fails cudnn.files; 0 of 1 healthy"
     assert "lab2: cudnn.files fails" in mail.text and "libcudnn.so.8 (missing)" in mail.text
-    assert "./gpufleet provision --limit lab2" in mail.text
+    # As whoever ran the playbook calls it.
+    assert re.search(r"\./gpufleet provision -i \S+ --limit lab2", mail.text)
+    assert "lab2: cudnn.files fails" in night.fleet.on("lab1", "journalctl -u gpufleet-nightly")
     assert {row["check"] for row in night.hooks()[1]["changes"]} >= {"cudnn.files"}
     until(lambda: bool(night.ask('gpufleet_check_failed{host="lab2",check="cudnn.files"} == 1')))
     until(lambda: bool(night.ask('ALERTS{alertname="GpufleetHostFailing",alertstate="firing"}')))
@@ -321,7 +323,7 @@ def test_a_killed_run_leaves_history_whole_and_the_next_one_tells(night: Nightly
     assert night.fleet.on("lab1", "pgrep -u gpufleet || :") == ""
     night.run(0)
     assert night.nights() == before + 1
-    assert night.mails()[2].subject == "gpufleet: 1 host better (1 of 1 healthy)"
+    assert night.mails()[2].subject == "gpufleet: lab2 better; 1 of 1 healthy"
 
 
 def test_a_nightly_that_does_not_run_is_noticed(night: Nightly) -> None:

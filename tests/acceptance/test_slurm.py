@@ -51,7 +51,7 @@ class Nights(RunHistory):
         )
         done: list[str] = []
         settings = {"hook": "slurm", "selector": selector, "most_percent": 50}
-        assert after_night(self, settings, done.append) == []
+        assert after_night(self, settings, done.append).failed == []
         return done
 
 

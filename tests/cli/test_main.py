@@ -299,6 +299,39 @@ def test_in_a_checkout_the_lab_is_the_default_inventory(monkeypatch: pytest.Monk
     assert selector(options).inventories == [str(LAB_INVENTORY), "gpu01,"]
 
 
+def test_on_a_control_host_the_fleet_of_the_nightly_is_the_default(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("ANSIBLE_INVENTORY", raising=False)
+    settings = tmp_path / "nightly.yml"
+    settings.write_text("inventory: [/etc/gpufleet/inventory/a]\nvault_password_file: /root/key\n")
+    monkeypatch.setattr("gpufleet.cli.options.CONTROL", settings)
+    options, _ = PARSERS["verify"].parse([])
+    selected = selector(options)
+    assert selected.inventories == ["/etc/gpufleet/inventory/a"]
+    assert selected.vault_password_files == ["/root/key"]
+    for words in (["-i", "gpu01,"], ["--local"]):
+        options, _ = PARSERS["verify"].parse(words)
+        assert selector(options).inventories == words[1:]
+    monkeypatch.setenv("ANSIBLE_INVENTORY", "gpu01,")
+    options, _ = PARSERS["verify"].parse([])
+    assert selector(options).inventories == []
+
+
+def test_an_account_that_may_not_read_the_settings_of_the_nightly_is_told_which_may(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("ANSIBLE_INVENTORY", raising=False)
+    settings = tmp_path / "nightly.yml"
+    settings.write_text("inventory: [/etc/gpufleet/inventory/a]\n")
+    monkeypatch.setattr("gpufleet.cli.options.CONTROL", settings)
+    monkeypatch.setattr("gpufleet.cli.options.os.access", lambda *_: False)
+    options, _ = PARSERS["verify"].parse([])
+    with pytest.raises(ConfigurationError, match="may not read the settings") as refused:
+        selector(options)
+    assert "sudo -u gpufleet -H gpufleet" in str(refused.value)
+
+
 def test_provision_starts_the_lab_only_where_nothing_names_an_inventory(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -15,7 +15,7 @@ from gpufleet.inventory import Connection, InventoryHost
 from gpufleet.judge import judge
 from gpufleet.model import received
 from gpufleet.model.snapshot import Snapshot
-from gpufleet.nightly import metrics, notifications
+from gpufleet.nightly import message_forms, metrics, notifications
 from gpufleet.nightly.history import History
 from gpufleet.nightly.measures import measured
 from gpufleet.provision import provision
@@ -89,9 +89,9 @@ def reported(history: History, session: Session | None = None) -> str:
     message = notifications.nightly_message(found, "https://reports.example.org/")
     texts = [
         json.dumps([found, past, message.document], ensure_ascii=False),
-        notifications.as_text(message),
+        message_forms.as_text(message),
         # A space of no width keeps a chat from obeying a host's text.
-        notifications.as_slack(message)["text"].replace("\u200b", ""),
+        message_forms.as_slack(message)["text"].replace("\u200b", ""),
     ]
     if session:
         texts.append(report.render_page(session, found, past))

@@ -25,13 +25,22 @@ from gpufleet.fabric.rounds import Outcome
 from gpufleet.frameworks import FRAMEWORKS
 from gpufleet.inventory import Connection, HostSelector, InventoryHost, inventory_hosts
 from gpufleet.judge import judge
-from gpufleet.nightly import metrics, notifications
+from gpufleet.nightly import message_forms, metrics, notifications
+from gpufleet.nightly.message_forms import Message
 from gpufleet.report import page
 from gpufleet.resolver.pythons import usable
 from gpufleet.verification.judging import plan_of
 from tests.faults.plan import FAULTS as REFUSED
 from tests.golden.documents import Document, Golden, Goldens, flat
-from tests.support import met_hosts, real_gpus, recorded_hosts, remedies, smi_corpus, smi_judged
+from tests.support import (
+    met_hosts,
+    nights,
+    real_gpus,
+    recorded_hosts,
+    remedies,
+    smi_corpus,
+    smi_judged,
+)
 from tests.support.check_faults import faults
 from tests.support.fleet_documents import all_broken, fleet
 from tests.support.framework_stacks import run, run_of, with_frameworks
@@ -193,6 +202,12 @@ def refusals() -> Named:
         yield name, planned(resolver.resolve(variables, snapshot()), snapshot())
 
 
+def nights_message(message: Message | None) -> Document:
+    """What people read of a night."""
+    text = message_forms.as_text(message).splitlines() if message else []
+    return {"subject": message.subject if message else None, "text": text}
+
+
 def fleets() -> Named:
     """A night of a fleet with faults: its page, messages and metrics; and a host with all faults."""
     eight, one = fleet(8, seed=5, broken=0.6), all_broken(1)
@@ -200,7 +215,8 @@ def fleets() -> Named:
     night = metrics.Run(1, 1, 1, hosts=eight.session.document["hosts"])
     yield "page", page.document(eight.session, eight.past)
     yield "changes", eight.changes
-    yield "message", {**asdict(message), "text": notifications.as_text(message).splitlines()}
+    yield "message", {**asdict(message), "text": message_forms.as_text(message).splitlines()}
+    yield from ((f"night: {name}", nights_message(message)) for name, message in nights.messages())
     yield "metrics", {"lines": metrics.text(night).splitlines()}
     yield "all faults", by_name(one.hosts[0].result["checks"], "id")
 

@@ -51,7 +51,7 @@ def tried(
     inventory = folder / "hosts.yml"
     inventory.write_text("gpu_hosts:\n  hosts:\n" + "".join(f"    {name}:\n" for name in HOSTS))
     done: list[str] = []
-    failed = after_night(
+    found = after_night(
         history,
         {
             "hook": "slurm",
@@ -62,7 +62,7 @@ def tried(
         done.append,
         scheduler or Scheduler(SLURM, {name: name for name in HOSTS}, runner=slurm),
     )
-    return done, failed
+    return done, found.failed
 
 
 def night(slurm: Slurm, history: Any, folder: Path, **settings: Any) -> list[str]:
@@ -380,7 +380,8 @@ def test_the_real_history_gives_the_same_result(slurm: Slurm, tmp_path: Path) ->
 
 def test_without_a_scheduler_nothing_is_done() -> None:
     done: list[str] = []
-    assert after_night(past(gpu01="FF"), {"hook": "none"}, done.append) == done == []
+    assert after_night(past(gpu01="FF"), {"hook": "none"}, done.append) == ([], [], [])
+    assert done == []
 
 
 def test_what_a_run_did_before_it_was_stopped_is_known(slurm: Slurm, tmp_path: Path) -> None:

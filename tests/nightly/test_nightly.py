@@ -21,6 +21,7 @@ from gpufleet.cli.main import main
 from gpufleet.inventory import InventoryHost
 from gpufleet.nightly import config, state
 from gpufleet.nightly.config import Settings
+from gpufleet.nightly.drain import OutOfService
 from gpufleet.nightly.history import History
 from gpufleet.nightly.run import configured_hosts, probe, scrub
 from gpufleet.verification.options import ProbeOptions
@@ -154,7 +155,7 @@ def test_a_refused_recipient_does_not_affect_the_others(configured: Configured, 
     assert heartbeat(path)["troubles"] == {
         "tell": "mail by 127.0.0.1: it refused alice@example.org"
     }
-    first = "Subject: gpufleet: first night (0 of 1 healthy)"
+    first = "Subject: gpufleet: gone unreachable; first night; 0 of 1 healthy"
     assert post.heard == [first, "Subject: gpufleet: the nightly run failed"]
     nightly(path)
     assert post.heard[2:] == []
@@ -526,7 +527,7 @@ def test_a_night_that_is_dated_before_others_says_so_and_drains_nobody(
 ) -> None:
     """The results of others would be taken for tonight's."""
     path = configured(**hook, drain={"hook": "slurm"})
-    monkeypatch.setattr("gpufleet.nightly.drain.after_night", lambda *_: [])
+    monkeypatch.setattr("gpufleet.nightly.drain.after_night", lambda *_: OutOfService([], [], []))
     assert nightly(path).returncode == 1
     listener.heard.clear()
 

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
-from gpufleet.nightly import channels, notifications
+from gpufleet.nightly import channels, message_forms, notifications
 from gpufleet.nightly.config import Mail, Webhook
+from gpufleet.nightly.notifications import Surroundings
+from tests.support import nights
 from tests.support.receivers import Listener, change
 
 LINK = "https://gpu.example.org/reports/2026-11-21T03-00-00Z/report.html"
@@ -18,21 +20,24 @@ MAIL = Mail("127.0.0.1", 25, "none", "gpufleet@example.org", ("ops@example.org",
 
 
 def test_a_message_has_what_changed_and_a_link(changes: dict[str, Any]) -> None:
-    message = notifications.nightly_message(changes, LINK, ["gpu01 was drained."])
-    assert message.subject == "gpufleet: 2 hosts worse, 1 host better (98 of 100 healthy)"
+    message = notifications.nightly_message(
+        changes, LINK, Surroundings(done=["gpu01 was drained."])
+    )
+    assert message.subject == ("gpufleet: gpu01, gpu02 fail cudnn.files; 98 of 100 healthy")
     assert (
-        notifications.as_text(message)
+        message_forms.as_text(message)
         == f"""\
 2026-11-21T03:00:00Z: 98 of 100 hosts healthy; the night before: 99 of 100.
 
-Worse
+Needs a hand now
   gpu01, gpu02: cudnn.files fails: 1 of its 39 files changed
     remedy: ./gpufleet provision --limit gpu01,gpu02
 
 Better
   gpu09: it answers again
 
-gpu01 was drained.
+In and out of service
+  gpu01 was drained.
 
 Full report: {LINK}
 """
@@ -44,11 +49,14 @@ def test_a_night_without_a_change_is_quiet_and_the_first_one_is_not(
 ) -> None:
     quiet = {**changes, "changes": []}
     assert not notifications.has_content(quiet)
-    assert notifications.has_content(quiet, ["gpu01 was drained."])
+    assert notifications.has_content(quiet, Surroundings(done=["gpu01 was drained."]))
     assert notifications.has_content(changes)
     first = {**quiet, "since": None, "hosts_before": None}
     assert notifications.has_content(first)
-    assert "first night" in notifications.nightly_message(first, LINK).subject
+    message = notifications.nightly_message(first, LINK)
+    assert "this is the first night" in message.summary
+    [line] = message.sections[message_forms.NOW]
+    assert line.hosts == "gpu01, gpu02" and "1 of its 39 files changed" in line.text
 
 
 @pytest.mark.costly
@@ -63,18 +71,19 @@ def test_a_path_of_megabytes_leaves_a_message_that_servers_accept(changes: dict[
         }
         for number in range(300)
     ]
-    message = notifications.nightly_message(changes, LINK, [long] * 30)
+    message = notifications.nightly_message(changes, LINK, Surroundings(done=[long] * 30))
     sent = json.dumps(message.document)
     assert len(sent) < 300_000
     assert "more characters)" in sent
     assert message.document["left_out"]["changes"] > 0
-    assert len(notifications.as_mail(message, MAIL).as_bytes()) < 300_000
+    assert len(message_forms.as_mail(message, MAIL).as_bytes()) < 300_000
     failed = notifications.failure_message([long] * 100, "now", None)
-    assert len(json.dumps(failed.document)) + len(notifications.as_text(failed)) < 50_000
+    assert len(json.dumps(failed.document)) + len(message_forms.as_text(failed)) < 50_000
 
 
 def test_a_cause_comes_with_the_number_of_its_consequences(changes: dict[str, Any]) -> None:
     lost = {"explained_by": "gpu.count"}
+    changes["standing"] = []
     changes["changes"] = [
         row
         for host in ("gpu01", "gpu02")
@@ -91,7 +100,7 @@ def test_a_cause_comes_with_the_number_of_its_consequences(changes: dict[str, An
     changes["changes"] += [
         {**change("gpu03", "stack.gpu", text="stack.gpu fails: no result of GPU 7."), **lost}
     ]
-    text = notifications.as_text(notifications.nightly_message(changes, LINK))
+    text = message_forms.as_text(notifications.nightly_message(changes, LINK))
     assert text.count(" fails: ") == 2
     assert (
         "  gpu01, gpu02: gpu.count fails: 1 of 8 declared GPUs is gone. (+2 consequences)\n" in text
@@ -101,23 +110,23 @@ def test_a_cause_comes_with_the_number_of_its_consequences(changes: dict[str, An
 
 def test_a_thousand_changes_stay_one_readable_message(changes: dict[str, Any]) -> None:
     changes["changes"] = [change(f"gpu{n:04}") for n in range(1000)]
-    text = notifications.as_text(notifications.nightly_message(changes, LINK))
+    text = message_forms.as_text(notifications.nightly_message(changes, LINK))
     assert "1000 hosts (gpu[0000-0999]): cudnn.files fails: 1 of its 39" in text
     changes["changes"] = [
         change("gpu01", f"check.{n}", text=f"check.{n} fails: it is {n}", remedy=f"do {n}")
         for n in range(1000)
     ]
     message = notifications.nightly_message(changes, LINK)
-    assert "and 980 more; see the report" in notifications.as_text(message)
-    sent = notifications.as_slack(message)["text"]
+    assert "and 980 more; see the report" in message_forms.as_text(message)
+    sent = message_forms.as_slack(message)["text"]
     assert len(sent) < 4000 and sent.endswith(f"report: {LINK}\n")
     changes["changes"] = [
         change("gpu01", f"check.{n}", text=f"check.{n} fails: {'so ' * 200}{n}") for n in range(20)
     ]
-    sent = notifications.as_slack(notifications.nightly_message(changes, LINK))["text"]
+    sent = message_forms.as_slack(notifications.nightly_message(changes, LINK))["text"]
     assert len(sent) < 4000 and sent.endswith(f"\n...\n\n{LINK}")
     assert len(message.document["changes"]) == 200
-    assert message.document["left_out"] == {"changes": 800, "done": 0}
+    assert message.document["left_out"] == {"changes": 800, "standing": 0, "done": 0}
 
 
 @pytest.mark.parametrize(
@@ -138,7 +147,7 @@ def test_a_chat_obeys_nothing_that_a_host_says(
     changes: dict[str, Any], words: str, obeyed: str
 ) -> None:
     changes["changes"] = [change("gpu01", "gpu.smi", text=f"gpu.smi fails: {words} is slow")]
-    sent = notifications.as_slack(notifications.nightly_message(changes, LINK))["text"]
+    sent = message_forms.as_slack(notifications.nightly_message(changes, LINK))["text"]
     assert obeyed not in sent.replace(LINK, "").lower()
     assert "is slow" in sent and sent.endswith(f"Full report: {LINK}\n")
 
@@ -146,7 +155,7 @@ def test_a_chat_obeys_nothing_that_a_host_says(
 def test_a_chat_shows_commands_and_ranges_of_hosts_as_they_are(changes: dict[str, Any]) -> None:
     said = "try by hand: ssh -p 22 gpufleet@gpu01; gpu[001-019]: it failed!"
     changes["changes"] = [change("gpu01", "gpu.smi", text=said)]
-    assert said in notifications.as_slack(notifications.nightly_message(changes, LINK))["text"]
+    assert said in message_forms.as_slack(notifications.nightly_message(changes, LINK))["text"]
 
 
 def unreachable(host: str, number: int, **more: Any) -> dict[str, Any]:
@@ -167,7 +176,7 @@ def test_an_unreachable_fleet_is_one_line_and_hides_nothing_else(changes: dict[s
     changes["changes"] += [unreachable(f"gpu{n:03}", n) for n in range(600)]
     changes["hosts"] = dict.fromkeys(changes["hosts"], 0) | {"UNREACHABLE": 600}
     message = notifications.nightly_message(changes, LINK)
-    text = notifications.as_text(message)
+    text = message_forms.as_text(message)
     assert (
         "  600 hosts (gpu[000-599]): It is not reached: ssh failed: ssh: connect to"
         " host ...: No route to host.\n"
@@ -175,10 +184,10 @@ def test_an_unreachable_fleet_is_one_line_and_hides_nothing_else(changes: dict[s
     assert "No host was reached: check the control host and its network first." in text
     assert "cudnn.files fails" in text and "gpu09: it answers again" in text
     assert len(text) < 1500
-    assert notifications.as_slack(message)["text"].endswith(f"report: {LINK}\n")
+    assert message_forms.as_slack(message)["text"].endswith(f"report: {LINK}\n")
     # A single host keeps ssh's full message.
     changes["changes"] = [unreachable("gpu07", 7)]
-    text = notifications.as_text(notifications.nightly_message(changes, LINK))
+    text = message_forms.as_text(notifications.nightly_message(changes, LINK))
     assert "host 10.0.0.7 port 22" in text
 
 
@@ -189,22 +198,22 @@ def test_hundreds_of_causes_of_one_check_are_one_line(changes: dict[str, Any]) -
     ]
     assert (
         "300 hosts (gpu[000-299]): gpu.smi (300 different causes), such as: fails: pid 0 hangs."
-        in notifications.as_text(notifications.nightly_message(changes, LINK))
+        in message_forms.as_text(notifications.nightly_message(changes, LINK))
     )
 
 
 def test_actions_on_hundreds_of_hosts_are_listed_in_part(changes: dict[str, Any]) -> None:
     done = [f"gpu{n:03} is not drained (gpu.smi failed)." for n in range(540)]
-    message = notifications.nightly_message(changes, LINK, done)
-    assert "gpu019 is not drained" in notifications.as_text(message)
-    assert "... and 520 more; see the journal." in notifications.as_text(message)
-    assert len(notifications.as_text(message)) < 2500
+    message = notifications.nightly_message(changes, LINK, Surroundings(done=done))
+    assert "gpu019 is not drained" in message_forms.as_text(message)
+    assert "... and 520 more; see the journal." in message_forms.as_text(message)
+    assert len(message_forms.as_text(message)) < 2500
     assert message.document["left_out"]["done"] == 340
 
 
 def test_mail_is_plain_text_and_a_small_page_that_loads_nothing(changes: dict[str, Any]) -> None:
     changes["changes"][0]["text"] = "<script>alert(1)</script>"
-    made = notifications.as_mail(notifications.nightly_message(changes, LINK), MAIL)
+    made = message_forms.as_mail(notifications.nightly_message(changes, LINK), MAIL)
     assert made["To"] == "ops@example.org, b@example.org"
     assert made["Auto-Submitted"] == "auto-generated"
     plain, page = made.iter_parts()
@@ -217,7 +226,7 @@ def test_mail_is_plain_text_and_a_small_page_that_loads_nothing(changes: dict[st
 
 def test_slack_gets_text_without_markup(changes: dict[str, Any]) -> None:
     changes["changes"][0]["text"] = "<!channel> & co"
-    sent = notifications.as_slack(notifications.nightly_message(changes, LINK))
+    sent = message_forms.as_slack(notifications.nightly_message(changes, LINK))
     assert list(sent) == ["text"]
     assert "&lt;!channel&gt; &amp; co" in sent["text"]
     assert sent["text"].startswith("gpufleet: ")
@@ -242,7 +251,7 @@ def test_a_webhook_gets_the_changes_as_a_document(
         **changes,
         "done": [],
         "report": LINK,
-        "left_out": {"changes": 0, "done": 0},
+        "left_out": {"changes": 0, "standing": 0, "done": 0},
     }
 
 
@@ -302,6 +311,41 @@ def test_a_failed_run_has_its_own_message(changes: dict[str, Any]) -> None:
     message = notifications.failure_message(
         ["history: the disk is full"], "2026-11-21T03:00:00Z", None
     )
-    assert "No host was judged" in notifications.as_text(message)
-    assert "the disk is full" in notifications.as_text(message)
+    assert "No host was judged" in message_forms.as_text(message)
+    assert "the disk is full" in message_forms.as_text(message)
     assert json.loads(json.dumps(message.document))["event"] == "failure"
+
+
+def test_each_kind_of_night_says_first_what_to_do_and_in_few_words() -> None:
+    """The words themselves are golden documents."""
+    order = [message_forms.NOW, message_forms.NEW, message_forms.BETTER, message_forms.STILL]
+    for name, message in nights.messages():
+        if message is None:
+            assert name in {"all healthy", "unchanged"}
+            continue
+        assert len(message.subject.removeprefix("gpufleet: ")) <= notifications.MOST_SUBJECT, name
+        shown = [heading for heading in message.sections if heading in order]
+        assert shown == [heading for heading in order if heading in shown], name
+
+
+def test_who_is_unhealthy_is_named_with_the_remedy_in_each_message() -> None:
+    for name, night in nights.NIGHTS.items():
+        if night.message is None:
+            continue
+        text = message_forms.as_text(night.message)
+        for row in night.changes["standing"]:
+            if "explained_by" not in row and "silenced" not in row and len(night.bad) < 5:
+                assert f"{row['host']}: " in text, name
+                assert row["remedy"] in text or row["verdict"] == "INCONCLUSIVE", name
+
+
+def test_the_reader_gets_commands_as_they_call_gpufleet() -> None:
+    around = nights.Surroundings(
+        as_called=lambda remedy: remedy.replace(
+            "./gpufleet provision", "gpufleet provision -i mine"
+        )
+    )
+    message = notifications.nightly_message(nights.NIGHTS["a rack"].changes, LINK, around)
+    assert "gpufleet provision -i mine --limit gpu01,gpu02,gpu03" in message_forms.as_text(message)
+    # Programs get what all documents have.
+    assert message.document["changes"][0]["remedy"].startswith("./gpufleet")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpufleet.nightly import channels, notifications, state
+from gpufleet.nightly import channels, message_forms, notifications, state
 from gpufleet.nightly.history import History
 from gpufleet.nightly.run import NightlyRun
 from tests.support.nightly_sessions import host, measured, session
@@ -33,7 +33,7 @@ class Site:
         def send(message: notifications.Message) -> None:
             if name in self.down:
                 raise ConnectionRefusedError("it is down")
-            self.heard[name].append(notifications.as_text(message))
+            self.heard[name].append(message_forms.as_text(message))
 
         return send
 

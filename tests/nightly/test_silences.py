@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from gpufleet.cli.main import main
-from gpufleet.nightly import drain, drift, metrics, notifications, silences
+from gpufleet.nightly import drain, drift, message_forms, metrics, notifications, silences
 from gpufleet.nightly.history import History, HistoryError
 from gpufleet.nightly.retention import read_time
 from gpufleet.nightly.run import NightlyRun
@@ -262,9 +262,10 @@ def test_a_night_with_nothing_but_silenced_changes_needs_no_notification(path: P
         history.record(session(2, host("gpu01", gpu__count=FAILS, host__disk="FAIL: full")))
         message = notifications.nightly_message(history.changes(), "link")
     assert notifications.has_content(history.changes())
-    assert message.subject == "gpufleet: 1 host worse (0 of 1 healthy)"
-    assert "Silenced: 1 check." in message.summary
-    assert [line.text for line in message.groups["bad"]] == ["host.disk fails: full."]
+    assert message.subject == "gpufleet: gpu01 fails host.disk; 0 of 1 healthy"
+    assert [line.text for line in message.sections[message_forms.NOW]] == ["host.disk fails: full."]
+    [silenced] = message.sections[message_forms.SILENCED]
+    assert silenced.text.startswith("gpu.count is silenced until ")
     # Programs get all of it.
     rows = {row["check"]: row.get("silenced") for row in message.document["standing"]}
     assert rows == {"gpu.count": SILENCED, "host.disk": None}
@@ -274,7 +275,7 @@ def test_a_silenced_change_is_in_no_line_of_a_notification(path: Path) -> None:
     with nights(path, "PASS") as history:
         history.record(session(1, host("gpu01", gpu__count=FAILS, host__disk="FAIL: full")))
         message = notifications.nightly_message(history.changes(), "")
-        text = notifications.as_text(message)
+        text = message_forms.as_text(message)
     assert "host.disk fails" in text and "PCI bus" not in text
 
 

@@ -50,6 +50,17 @@ def changes() -> dict[str, Any]:
                 remedy="",
             ),
         ],
+        "standing": [
+            {
+                "host": host,
+                "check": "cudnn.files",
+                "verdict": "FAIL",
+                "cause": "1 of its 39 files changed",
+                "remedy": f"./gpufleet provision --limit {host}",
+                "strikes": 1,
+            }
+            for host in ("gpu01", "gpu02")
+        ],
         "hosts": {
             "PASS": 98,
             "FAIL": 2,

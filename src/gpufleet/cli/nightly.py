@@ -16,8 +16,9 @@ from gpufleet.model.clock import utc_now
 from gpufleet.model.verdict import FAILED, HEALTHY, USAGE
 from gpufleet.nightly import channels, config, notifications, state
 from gpufleet.nightly.config import Settings
+from gpufleet.nightly.delivery import notify_all
 from gpufleet.nightly.retention import TOLERANCE_S
-from gpufleet.nightly.run import NightlyRun, configured_hosts, notify_all
+from gpufleet.nightly.run import NightlyRun, configured_hosts
 from gpufleet.nightly.state import ERROR, HEARTBEAT, log
 from gpufleet.report.summary import count_checks
 

@@ -19,6 +19,8 @@ from .parser import Parser
 # The nightly's history is used where it exists, else the one beside the reports.
 NIGHTLYS = Path("/var/lib/gpufleet-nightly/history.sqlite")
 OWN = REPORTS / "history.sqlite"
+# The nightly's settings: where they are, this machine is its control host.
+CONTROL = Path("/etc/gpufleet/nightly.yml")
 
 
 def add_hosts(parser: Parser) -> None:
@@ -31,7 +33,7 @@ def add_hosts(parser: Parser) -> None:
         default=[],
         metavar="INV",
         help="Inventory: a file, a directory, or host names 'a,b,'; may be repeated (default: the"
-        " lab in a checkout, else Ansible's own setting)",
+        " nightly's on its control host, the lab in a checkout, else Ansible's own setting)",
     )
     group.add_argument(
         "-l",
@@ -140,12 +142,38 @@ def is_there(path: Path) -> bool:
 
 def default_inventory(options: argparse.Namespace) -> bool:
     """Whether the lab's hosts are selected: in a checkout, when nothing names other hosts."""
-    return (
-        IN_CHECKOUT
-        and not options.inventory
-        and not getattr(options, "local", False)
-        and not os.environ.get("ANSIBLE_INVENTORY")
+    return IN_CHECKOUT and _names_none(options) and not is_control_host()
+
+
+def _names_none(options: argparse.Namespace) -> bool:
+    """Whether nothing names hosts."""
+    return not (
+        options.inventory
+        or getattr(options, "local", False)
+        or getattr(options, "snapshot", None)
+        or os.environ.get("ANSIBLE_INVENTORY")
     )
+
+
+def is_control_host() -> bool:
+    """Whether this machine verifies a fleet every night: a call without -i is about that fleet."""
+    return os.path.lexists(CONTROL)
+
+
+def _nightlys() -> tuple[list[str], list[str]]:
+    """The inventories of the nightly, and the files with its vault's passwords."""
+    if not os.access(CONTROL, os.R_OK):
+        raise ConfigurationError(
+            "This account may not read the settings of the nightly, which name the hosts.",
+            str(CONTROL),
+            "Run it as the nightly's user (sudo -u gpufleet -H gpufleet ...), or name others: -i"
+            " INVENTORY.",
+        )
+    # Its libraries are needed here alone.
+    from gpufleet.nightly import config  # noqa: PLC0415
+
+    settings = config.read(CONTROL)
+    return [*settings.inventory], [*filter(None, [settings.vault_password_file])]
 
 
 def selector(options: argparse.Namespace) -> HostSelector:
@@ -156,13 +184,17 @@ def selector(options: argparse.Namespace) -> HostSelector:
             raise ConfigurationError(
                 "The inventory does not exist.", source, "Give a file, a directory, or 'host,'."
             )
-    if default_inventory(options):
+    passwords = options.vault_password_file
+    if _names_none(options) and is_control_host():
+        inventories, known = _nightlys()
+        passwords = passwords or known
+    elif default_inventory(options):
         inventories = [str(LAB_INVENTORY)]
     elif not (
         inventories or getattr(options, "local", False) or getattr(options, "snapshot", None)
     ):
         require_inventory()
-    return HostSelector(inventories, options.limit, options.extra_vars, options.vault_password_file)
+    return HostSelector(inventories, options.limit, options.extra_vars, passwords)
 
 
 def require_inventory() -> None:

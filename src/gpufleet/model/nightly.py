@@ -45,7 +45,7 @@ class SlowCard(TypedDict):
 
 
 class Standing(TypedDict):
-    """Something that is bad in this run, changed or not."""
+    """Something that is not healthy in this run, changed or not."""
 
     host: Text
     check: Text
@@ -54,7 +54,7 @@ class Standing(TypedDict):
     ]
     cause: str
     remedy: str
-    strikes: int
+    strikes: Annotated[int, "for how many runs in a row it has been so"]
     explained_by: NotRequired[
         Annotated[Text, "the check of the same host whose finding explains this one"]
     ]

@@ -21,7 +21,7 @@ import tenacity
 from gpufleet.errors import public_addresses
 
 from .config import Mail, Settings, Webhook
-from .notifications import Message, as_mail, as_slack
+from .message_forms import Message, as_mail, as_slack
 
 ANSWER_S = 20
 

@@ -73,6 +73,9 @@ class Settings:
     textfile_dir: Path | None
     expected_every_h: float
     reports_url: str | None
+    remedy_inventory: tuple[str, ...]
+    remedy_program: str | None
+    weekly: str | None
     heartbeat_url: str | None
     tell_within_s: float
     mail: Mail | None
@@ -204,6 +207,7 @@ def _settings(document: Mapping[str, Any], path: Path) -> Settings:
         **{
             **given,
             "inventory": tuple(given["inventory"]),
+            "remedy_inventory": tuple(given["remedy_inventory"]),
             "vault_password_file": given["vault_password_file"]
             and _expanded(given["vault_password_file"]),
             "topology": given["topology"] and Path(given["topology"]),

@@ -14,12 +14,19 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from gpufleet.checks import CHECKS
 from gpufleet.inventory import inventory_hosts
 from gpufleet.report.summary import count_consequences
-from gpufleet.rollout.schedulers import Scheduler, SchedulerError, scheduler_of
+from gpufleet.rollout.schedulers import (
+    MARK,
+    PROMISE,
+    NodeState,
+    Scheduler,
+    SchedulerError,
+    scheduler_of,
+)
 
 from .drift import NOT_THERE, Window
 from .history import NIGHTLY, HistoryError, RecordedRun
@@ -37,6 +44,18 @@ SEVERITY = "critical"
 # The flag of a host that was reported to be left in service; its value says why.
 LEFT = "left in service"
 UNKNOWN, MOST = "unknown", "most_percent"
+
+
+class OutOfService(NamedTuple):
+    """What a night did and found in the scheduler.
+
+    `failed`: a sentence for each failure. `drained`: the hosts that gpufleet's nightly keeps out of
+    service. `known`: a sentence for each host that was out of service before, with who and why.
+    """
+
+    failed: list[str]
+    drained: list[str]
+    known: list[str]
 
 
 class RunHistory(Protocol):
@@ -60,16 +79,18 @@ def after_night(
     settings: Mapping[str, Any],
     done: Callable[[str], object],
     scheduler: Scheduler | None = None,
-) -> list[str]:
-    """Drain and resume hosts; return a sentence for each failure.
+) -> OutOfService:
+    """Drain and resume hosts; return what failed, and which hosts are out of service.
 
     `settings`: `hook` (none, slurm, kubernetes), `after_strikes` (2), `most_percent` (10: at most
     so many of the hosts are out of service), `selector` (a `HostSelector`, for the node names).
     `done` gets a sentence for each action, as soon as that is done: the run may be stopped.
     """
     failed: list[str] = []
+    drained: list[str] = []
+    known: dict[str, NodeState] = {}
     if settings.get("hook", "none") == "none" and scheduler is None:
-        return failed
+        return OutOfService(failed, [], [])
     hosts = inventory_hosts(settings["selector"])
     names = {host.name for host in hosts}
     window = history.window(history.nights(RUNS, NIGHTLY))
@@ -80,6 +101,7 @@ def after_night(
         for host, state in states.items():
             with _collect(failed):
                 scheduler.clear_marks({host: state})
+        known = {host: state for host, state in states.items() if state.unschedulable}
         healthy = [
             host
             for host, letters in window.hosts.items()
@@ -89,6 +111,7 @@ def after_night(
         for host in healthy:
             with _collect(failed):
                 scheduler.resume(host)
+                del known[host]
                 unavailable -= not states[host].unresponsive
                 done(f"{host} is healthy again and resumed: gpufleet had drained it.")
         limit = settings.get("after_strikes", STRIKES)
@@ -117,6 +140,7 @@ def after_night(
                     scheduler.drain(host, f"gpufleet {OWNER}: {reason}")
                     unavailable += not states[host].unresponsive
                     over.add(host)
+                    drained.append(host)
                     done(
                         f"{host} is drained: {reason}. Once repaired, a healthy night"
                         f" resumes it; by hand: {scheduler.resume_command(host)}"
@@ -125,7 +149,21 @@ def after_night(
             if reported.get(host) != left[host]:
                 done(f"{host} is not drained ({reason}): {why}.")
         _remember(history, reported, left, over)
-    return failed
+    return OutOfService(
+        failed,
+        sorted([*drained, *(host for host, state in known.items() if state.ours(OWNER))]),
+        [_out_of_service(host, state) for host, state in sorted(known.items())],
+    )
+
+
+def _out_of_service(host: str, state: NodeState) -> str:
+    """Who took a host out of service, why, and until when."""
+    if not state.ours():
+        why = state.reason or "no reason is given"
+        return f"{host} is out of service, not by gpufleet: {why}. Who drained it resumes it."
+    owner, _, why = state.reason.removeprefix(f"{MARK} ").removesuffix(PROMISE).partition(": ")
+    until = "a healthy night resumes it" if owner == OWNER else f"gpufleet {owner} resumes it"
+    return f"{host} is drained by gpufleet {owner}: {why}; {until}."
 
 
 def _remember(

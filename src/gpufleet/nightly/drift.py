@@ -22,7 +22,16 @@ from gpufleet.model.verdict import LETTERS, Silenced, Verdict
 
 from . import baselines, outliers, silenced_changes
 from .change import WEIGHTS, Change, comparable, count_nights
-from .flapping import BAD, JUDGED, is_flapping, judged, newly_unknown, strikes, transition
+from .flapping import (
+    BAD,
+    JUDGED,
+    is_flapping,
+    judged,
+    newly_unknown,
+    strikes,
+    transition,
+    unjudged_nights,
+)
 from .outliers import Outliers
 from .port_errors import error_changes
 from .retention import read_time
@@ -37,6 +46,7 @@ REACHABLE = "host.reachable"
 # A verdict as a letter; a host or check that did not exist in a night has `NOT_THERE`.
 NOT_THERE = "."
 _VERDICTS = {letter: verdict.value for verdict, letter in LETTERS.items()}
+UNJUDGED = {Verdict.INCONCLUSIVE.value}
 
 
 @dataclass(frozen=True)
@@ -92,7 +102,10 @@ class Window:
 def document(window: Window) -> Changes:
     """Return the CHANGES document of the window's last night."""
     first = len(window.nights) < 2
-    standing = sorted(_standing(window), key=lambda it: (it["host"], it["check"]))
+    # What fails comes first: programs get a part of a long list.
+    standing = sorted(
+        _standing(window), key=lambda it: (it["verdict"] in UNJUDGED, it["host"], it["check"])
+    )
     changes = (
         []
         if first
@@ -121,10 +134,10 @@ def _counts(window: Window, night: int) -> dict[str, int]:
 
 
 def _standing(window: Window) -> Iterator[Standing]:
-    """Everything that is bad tonight, new or not."""
+    """Everything that is not healthy tonight, new or not."""
     for (host, check), line in window.checks.items():
         now = line[-1]
-        if now and now.letter in BAD:
+        if now and (now.letter in BAD or _VERDICTS[now.letter] in UNJUDGED):
             letters = reachability(window.hosts[host]) if check == REACHABLE else _letters(line)
             row: Standing = {
                 "host": host,
@@ -132,7 +145,7 @@ def _standing(window: Window) -> Iterator[Standing]:
                 "verdict": _VERDICTS[now.letter],
                 "cause": now.cause,
                 "remedy": now.remedy,
-                "strikes": strikes(letters),
+                "strikes": strikes(letters) if now.letter in BAD else unjudged_nights(letters),
             }
             if now.explained_by:
                 row["explained_by"] = now.explained_by

@@ -29,6 +29,11 @@ def strikes(letters: str) -> int:
     return count
 
 
+def unjudged_nights(letters: str) -> int:
+    """Count the nights in a row that could not judge it, up to the last one."""
+    return len(letters) - len(letters.rstrip("?"))
+
+
 def is_flapping(nights: Sequence[bool]) -> bool:
     """Whether it changes too often for a failure or a recovery to mean something."""
     recent = nights[-FLAP_NIGHTS:]

@@ -1,85 +1,77 @@
-"""Build notifications: what changed and where the report is, as text, mail, Slack or document.
+"""Build notifications of a night as text, mail, Slack or document: what to do first comes first.
 
 Pure: `channels` sends them. A night without changes gives no notification.
 """
 
 from __future__ import annotations
 
-import html
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from email.message import EmailMessage
-from email.utils import formatdate, make_msgid
-from pathlib import Path
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-import jinja2
-
-from gpufleet.model.nightly import ChangeEntry, Changes
+from gpufleet.model.nightly import ChangeEntry, Changes, Standing
 from gpufleet.model.text import cut
-from gpufleet.model.verdict import Verdict
+from gpufleet.model.verdict import Verdict, silence_text
 from gpufleet.report import change_summary, summary, terminal
 
-from .config import Mail
+from .change import OUTLIER, SLOW, count_nights
+from .message_forms import ASIDE, BETTER, NEW, NOW, SILENCED, STILL, Line, Message
 
-TEMPLATES = Path(__file__).parent / "templates"
 # Limits of one message: lines under each heading, lines of one check, hosts in a line, checks in a
 # line, sentences about what was done. The report has the rest.
 MOST_LINES, MOST_OF_CHECK, MOST_HOSTS, MOST_CHECKS, MOST_DONE = 20, 10, 8, 3, 20
 # Rows of each list in the document for programs: `changes` and `standing`.
 MOST_ROWS = 200
-# Characters of a line, and of a chat message: a chat cuts longer ones off, and the link with them.
-MOST_CHARACTERS, MOST_CHAT = 600, 3500
+# Characters of a line.
+MOST_CHARACTERS = 600
 # How many characters the document for programs has of each text, and in all. Servers refuse
 # more, and a message that is refused notifies nobody.
 MOST_TEXT, MOST_DOCUMENT = 2000, 200_000
-HEADINGS = {"bad": "Worse", "good": "Better", "note": "Different"}
+_UNJUDGED = Verdict.INCONCLUSIVE.value
+OF_WEIGHT = {"bad": NOW, "note": NEW, "good": BETTER}
+# Characters of a subject after the program's name: what lists of mail show of it.
+MOST_SUBJECT = 60
+# Hosts that a subject names together.
+MOST_NAMED = 2
 
 
 @dataclass(frozen=True)
-class Line:
-    """One change, with all hosts on which it happened."""
+class Surroundings:
+    """What the document of changes does not have, all of it for people alone.
 
-    hosts: str
-    text: str
-    remedy: str
+    `done`: what the run did. `drained`: the hosts that the nightly keeps out of service. `aside`: a
+    sentence for each host that is out of service. `week`: how many hosts were healthy in each of
+    the last nights, where a summary of the week is wanted tonight. `as_called`: a remedy as the
+    reader calls gpufleet.
+    """
 
-
-@dataclass(frozen=True)
-class Message:
-    """A notification: its parts for people, and the document for programs."""
-
-    subject: str
-    summary: str
-    groups: Mapping[str, list[Line]] = field(default_factory=dict)
-    left_out: int = 0
-    done: tuple[str, ...] = ()
-    link: str = ""
-    document: Mapping[str, Any] = field(default_factory=dict)
+    done: Sequence[str] = ()
+    drained: Sequence[str] = ()
+    aside: Sequence[str] = ()
+    week: Sequence[int] = ()
+    as_called: Callable[[str], str] = str
 
 
-def has_content(changes: Changes, done: Iterable[str] = ()) -> bool:
+NOTHING_ELSE = Surroundings()
+
+
+def has_content(changes: Changes, around: Surroundings = NOTHING_ELSE) -> bool:
     """Whether a night needs a notification: something not silenced changed, or it is the first."""
     changed = change_summary.sounding(changes["changes"])
-    return bool(changed or list(done) or changes["since"] is None)
+    return bool(changed or around.done or around.week or changes["since"] is None)
 
 
-def nightly_message(changes: Changes, link: str, done: Iterable[str] = ()) -> Message:
+def nightly_message(changes: Changes, link: str, around: Surroundings = NOTHING_ELSE) -> Message:
     """Return the message about a nightly run."""
     changes = _cut(changes)
     sounding = change_summary.sounding(changes["changes"])
-    rows = {
-        weight: [line for kind, line in grouped(sounding) if kind == weight] for weight in HEADINGS
-    }
-    of = {
-        weight: {change["host"] for change in sounding if change["weight"] == weight}
-        for weight in HEADINGS
-    }
-    counts = [
-        f"{_hosts(len(names))} {HEADINGS[weight].lower()}" for weight, names in of.items() if names
-    ]
+    lines: dict[str, list[Line]] = {heading: [] for heading in (NOW, NEW, BETTER, STILL)}
+    for weight, line in grouped(sounding):
+        lines[OF_WEIGHT[weight]].append(line)
+    unhealthy = [line for _, line in grouped(_standing(changes, sounding))]
+    lines[NOW if changes["since"] is None else STILL] += unhealthy
     hosts = changes["hosts"]
     total, healthy = sum(hosts.values()), hosts.get(Verdict.PASS, 0)
     before = changes.get("hosts_before")
@@ -93,18 +85,188 @@ def nightly_message(changes: Changes, link: str, done: Iterable[str] = ()) -> Me
         if total > 1 and hosts.get("UNREACHABLE") == total
         else ""
     )
-    silenced = sum("silenced" in row for row in changes.get("standing", ()))
-    silent = f" Silenced: {summary.count_checks(silenced)}." if silenced else ""
-    sentences = tuple(done)
-    return Message(
-        f"gpufleet: {', '.join(counts) or 'first night'} ({healthy} of {total} healthy)",
-        f"{changes['night']}: {healthy} of {total} hosts healthy; {was}.{unreachable}{silent}",
-        {weight: lines[:MOST_LINES] for weight, lines in rows.items() if lines},
-        sum(len(lines[MOST_LINES:]) for lines in rows.values()),
-        _most(sentences, MOST_DONE),
-        link,
-        _document(changes, sentences, link),
+    week = (
+        f" Healthy in the last {count_nights(len(around.week))}:"
+        f" {', '.join(map(str, around.week))}."
+        if around.week
+        else ""
     )
+    sections = {
+        heading: [replace(each, remedy=around.as_called(each.remedy)) for each in rows[:MOST_LINES]]
+        for heading, rows in lines.items()
+    }
+    sections[ASIDE] = [
+        Line("", text, "")
+        for sentences, most in ((around.done, MOST_DONE), (around.aside, MOST_LINES))
+        for text in _most(tuple(sentences), most)
+    ]
+    sections[SILENCED] = [line for _, line in grouped(_silenced(changes))][:MOST_LINES]
+    return Message(
+        f"gpufleet: {subject(changes, around)}",
+        f"{changes['night']}: {healthy} of {total} hosts healthy; {was}.{unreachable}{week}",
+        {heading: rows for heading, rows in sections.items() if rows},
+        sum(len(rows[MOST_LINES:]) for rows in lines.values()),
+        link=link,
+        document=_document(changes, tuple(around.done), link),
+    )
+
+
+# -- what stands, changed or not -------------------------------------------------------------------
+
+_STATES = {
+    Verdict.FAIL: "fails",
+    Verdict.HUNG: "hangs",
+    SLOW: "finds a slow GPU",
+    OUTLIER: "finds what is worse than its siblings",
+}
+
+
+def _standing(changes: Changes, told: Sequence[ChangeEntry]) -> list[ChangeEntry]:
+    """What is unhealthy tonight and not told as a change, as changes are."""
+    known = {(row["host"], row["check"]) for row in told if row["weight"] == "bad"}
+    unjudged_news = {
+        row["host"] for row in told if (row["weight"], row["after"]) == ("note", _UNJUDGED)
+    }
+    rows: list[ChangeEntry] = []
+    unjudged: dict[str, list[Standing]] = defaultdict(list)
+    explains: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for row in _sounding(changes):
+        if "explained_by" in row:
+            explains[row["host"], row["explained_by"]].append(row["check"])
+    for row in _sounding(changes):
+        if row["verdict"] == _UNJUDGED:
+            if row["host"] not in unjudged_news:
+                unjudged[row["host"]].append(row)
+        elif (row["host"], row["check"]) not in known:
+            own = explains[row["host"], row["check"]]
+            rows.append({**_as_change(row, _state(row)), "explains": own})
+    return rows + [_not_judged(found) for found in unjudged.values()]
+
+
+def _sounding(changes: Changes) -> list[Standing]:
+    return [row for row in changes.get("standing", ()) if "silenced" not in row]
+
+
+def _state(row: Standing) -> str:
+    state = _STATES.get(row["verdict"])
+    told = f"{row['check']} {state}" if state else "The host is unreachable"
+    return f"{told}{_for_nights(row)}: {row['cause'].removesuffix('.')}."
+
+
+def _for_nights(row: Standing) -> str:
+    return f" for {count_nights(row['strikes'])}" if row["strikes"] > 1 else ""
+
+
+def _not_judged(rows: Sequence[Standing]) -> ChangeEntry:
+    """One line for all that could not be judged of a host: most often for one reason."""
+    own = [row for row in rows if "explained_by" not in row] or [*rows]
+    more = f" and {len(rows) - 1} more" if rows[1:] else ""
+    oldest = max(rows, key=lambda row: row["strikes"])
+    text = (
+        f"{own[0]['check']}{more} could not be judged{_for_nights(oldest)}:"
+        f" {own[0]['cause'].removesuffix('.')}."
+    )
+    return {**_as_change(own[0], text), "check": None}
+
+
+def _silenced(changes: Changes) -> list[ChangeEntry]:
+    """What is silenced, with who silenced it, why, and until when."""
+    return [
+        _as_change(
+            {**row, "remedy": ""}, f"{row['check']} is silenced {silence_text(row['silenced'])}"
+        )
+        for row in changes.get("standing", ())
+        if "silenced" in row
+    ]
+
+
+def _as_change(row: Standing, text: str) -> ChangeEntry:
+    entry: ChangeEntry = {
+        "kind": "failure",
+        "host": row["host"],
+        "check": row["check"],
+        "before": None,
+        "after": row["verdict"],
+        "text": text,
+        "remedy": row["remedy"],
+        "weight": "bad",
+        "strikes": row["strikes"],
+    }
+    if "explained_by" in row:
+        entry["explained_by"] = row["explained_by"]
+    return entry
+
+
+# -- the subject -----------------------------------------------------------------------------------
+
+
+def subject(changes: Changes, around: Surroundings = NOTHING_ELSE) -> str:
+    """What is most urgent, in the characters that lists of mail show, and how many are healthy."""
+    hosts = changes["hosts"]
+    end = f"{hosts.get(Verdict.PASS, 0)} of {sum(hosts.values())} healthy"
+    bad = dict.fromkeys(sorted(around.drained), "drained")
+    bad |= _worst_of_hosts(changes, {*around.drained})
+    better = {row["host"] for row in changes["changes"] if row["weight"] == "good"}
+    noted = {row["host"] for row in changes["changes"] if row["weight"] == "note"}
+    further = [
+        *(["first night"] if changes["since"] is None else []),
+        *(["the week"] if around.week else []),
+        *([f"{_names(sorted(better))} better"] if better else []),
+        *([f"{_hosts(len(noted))} changed"] if noted else []),
+    ]
+    shown: list[str] = []
+    left = len(bad)
+    for part, count in [*_named_parts(bad), *((part, 0) for part in further)]:
+        if len("; ".join([*shown, part, *_rest(left - count), end])) <= MOST_SUBJECT:
+            shown.append(part)
+            left -= count
+    return "; ".join([*shown, *_rest(left), end])
+
+
+def _rest(hosts: int) -> list[str]:
+    return [f"{hosts} more"] if hosts else []
+
+
+def _worst_of_hosts(changes: Changes, known: Collection[str]) -> dict[str, str]:
+    """By host that is not `known`, the worst of it in few words: what is new comes first."""
+    new = {row["host"] for row in change_summary.sounding(changes["changes"])}
+    order = [*map(str, Verdict), SLOW, OUTLIER]
+    rows = [
+        row for row in _sounding(changes) if row["host"] not in known and "explained_by" not in row
+    ]
+    found: dict[str, str] = {}
+    for row in sorted(
+        rows, key=lambda row: (row["host"] not in new, order.index(row["verdict"]), row["host"])
+    ):
+        nights = f" {count_nights(row['strikes'])}" if row["strikes"] > 1 else ""
+        what = {
+            Verdict.UNREACHABLE: "unreachable",
+            _UNJUDGED: "not judged",
+        }.get(row["verdict"], f"fails {row['check']}")
+        found.setdefault(row["host"], f"{what}{nights}")
+    return found
+
+
+def _named_parts(found: Mapping[str, str]) -> list[tuple[str, int]]:
+    """`gpu03 unreachable 3 nights` for all hosts of which the same is said, and their number.
+
+    The order is kept, but what is said of many hosts comes before what is said of few.
+    """
+    hosts: dict[str, list[str]] = defaultdict(list)
+    for host, what in found.items():
+        hosts[what].append(host)
+    parts = [
+        (f"{_names(names)} {what.replace('fails ', 'fail ') if names[1:] else what}", len(names))
+        for what, names in hosts.items()
+    ]
+    return sorted(parts, key=lambda part: -part[1] if part[1] > MOST_NAMED else 0)
+
+
+def _names(hosts: Sequence[str]) -> str:
+    return ", ".join(hosts) if len(hosts) <= MOST_NAMED else _hosts(len(hosts))
+
+
+# -- documents and lines ---------------------------------------------------------------------------
 
 
 def _document(changes: Changes, done: tuple[str, ...], link: str) -> dict[str, Any]:
@@ -174,6 +336,8 @@ def grouped(changes: Iterable[ChangeEntry]) -> list[tuple[str, Line]]:
 
     More than `MOST_OF_CHECK` different texts of one check are one line, too.
     """
+    changes = list(changes)
+    remedies = {row["host"]: row["remedy"] for row in changes if row["check"] == "host.reachable"}
     found: dict[tuple[str, str, tuple[str, ...]], list[change_summary.Change]] = defaultdict(list)
     for each in change_summary.summarize(_alike(changes)):
         found[each.weight, each.kind, each.checks].append(each)
@@ -200,38 +364,37 @@ def grouped(changes: Iterable[ChangeEntry]) -> list[tuple[str, Line]]:
                     Line(
                         _named(sorted(each.hosts)),
                         _with_checks(checks, each.text, len(each.explains)),
-                        cut(each.remedy, MOST_CHARACTERS),
+                        cut(
+                            f"of one of them, {remedies[min(each.hosts)]}"
+                            if _MASKED in each.remedy and min(each.hosts) in remedies
+                            else each.remedy,
+                            MOST_CHARACTERS,
+                        ),
                     ),
                 )
                 for each in entries
             ]
-    return sorted(lines, key=lambda it: list(HEADINGS).index(it[0]))
+    return sorted(lines, key=lambda it: change_summary.WEIGHTS.index(it[0]))
 
 
 def _alike(changes: Iterable[ChangeEntry]) -> list[ChangeEntry]:
     """Remove addresses from ssh's messages where hosts differ in nothing else."""
 
-    def text_of(change: ChangeEntry) -> tuple[str, str]:
-        return change["kind"], summary.mask_name(change["text"], change["host"])
+    def text_of(change: ChangeEntry) -> str:
+        return summary.mask_name(_ADDRESS.sub(_MASKED, change["text"]), change["host"])
+
+    def shown(change: ChangeEntry) -> ChangeEntry:
+        if change["check"] != "host.reachable" or many[text_of(change)] == 1:
+            return change
+        text, remedy = (_ADDRESS.sub(_MASKED, change[part] or "") for part in ("text", "remedy"))
+        return {**change, "text": text, "remedy": remedy}
 
     given = sorted(changes, key=lambda change: change["host"])
-    without: list[ChangeEntry] = [
-        {
-            **change,
-            "text": _ADDRESS.sub("...", change["text"]),
-            "remedy": _ADDRESS.sub("...", change["remedy"] or ""),
-        }
-        if change["check"] == "host.reachable"
-        else change
-        for change in given
-    ]
-    many = Counter(map(text_of, without))
-    return [
-        other if many[text_of(other)] > 1 else change
-        for change, other in zip(given, without, strict=True)
-    ]
+    many = Counter(text_of(row) for row in given if row["check"] == "host.reachable")
+    return [shown(change) for change in given]
 
 
+_MASKED = "..."
 # Host addresses in ssh's messages and on its command line.
 _ADDRESS = re.compile(
     r"(?<=connect to host )\S+ port \d+|(?<=resolve hostname )[^\s:]+"
@@ -257,70 +420,3 @@ def _named(hosts: list[str]) -> str:
 
 def _hosts(count: int) -> str:
     return f"{count} host{'' if count == 1 else 's'}"
-
-
-def as_text(message: Message) -> str:
-    """Return the message as plain text."""
-    parts = [message.summary]
-    for weight, lines in message.groups.items():
-        parts.append(
-            "\n".join(
-                [HEADINGS[weight]]
-                + [
-                    f"  {line.hosts}: {line.text}"
-                    + (f"\n    remedy: {line.remedy}" if line.remedy and weight == "bad" else "")
-                    for line in lines
-                ]
-            )
-        )
-    if message.left_out:
-        parts.append(f"... and {message.left_out} more; see the report.")
-    if message.done:
-        parts.append("\n".join(message.done))
-    if message.link:
-        parts.append(f"Full report: {message.link}")
-    return "\n\n".join(parts) + "\n"
-
-
-def as_mail(message: Message, settings: Mail) -> EmailMessage:
-    """Return the message as mail: plain text, and the same as HTML."""
-    email = EmailMessage()
-    email["Subject"], email["From"], email["To"] = (
-        message.subject,
-        settings.sender,
-        ", ".join(settings.to),
-    )
-    email["Date"], email["Message-ID"] = (
-        formatdate(usegmt=True),
-        make_msgid(domain=settings.sender.rpartition("@")[2]),
-    )
-    # Suppresses out-of-office replies.
-    email["Auto-Submitted"] = "auto-generated"
-    email.set_content(as_text(message))
-    page = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    ).get_template("mail.html.j2")
-    email.add_alternative(page.render(message=message, headings=HEADINGS), subtype="html")
-    return email
-
-
-# What a chat makes of text, which hosts and what they run may have chosen: a mention of people, a
-# link under other words, an address that is opened for a preview. A space without width ends it.
-_OBEYED = re.compile(r"(?<![A-Za-z0-9])@(?=\w)|\](?=[(\[])|(?<=\w):(?=//)|\bwww(?=\.)", re.I)
-NO_WIDTH = "\u200b"
-
-
-def as_slack(message: Message) -> dict[str, Any]:
-    """Return the message as the body for an incoming webhook of Slack or Mattermost."""
-    text = _OBEYED.sub(
-        lambda found: found[0] + NO_WIDTH, html.escape(as_text(replace(message, link="")), False)
-    )
-    if message.link:
-        text += f"\nFull report: {html.escape(message.link, False)}\n"
-    if len(text) > MOST_CHAT:
-        text = f"{text[:MOST_CHAT].rpartition(chr(10))[0]}\n...\n\n{message.link}"
-    return {"text": f"{message.subject}\n\n{text}"}

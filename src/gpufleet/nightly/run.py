@@ -44,19 +44,31 @@ from gpufleet.verification.options import ProbeOptions
 from gpufleet.verification.probing import verify
 from gpufleet.verification.session import Session
 
-from . import channels, database, host_states, metrics, notifications, outliers, silences, state
+from . import (
+    channels,
+    database,
+    delivery,
+    host_states,
+    metrics,
+    notifications,
+    outliers,
+    silences,
+    state,
+)
 from .config import Settings
 from .fabric_history import RecordedBandwidth, RecordedTest, latest_tests
 from .history import ALERTS_PER_MONTH, COUNTERS, NIGHTLY, History, HistoryError
 from .measures import measured
+from .message_forms import as_text
 from .port_errors import growths
 from .retention import TOLERANCE_S, RecordedTime, future_note, read_time
-from .state import DELIVERED, DONE, ERROR, HEARTBEAT, HISTORY, OWED, WARNING, log
+from .state import DELIVERED, ERROR, HEARTBEAT, HISTORY, WARNING, log
 
 # The exit status of a run with a failed step, whatever its verdicts.
 TROUBLE = 5
-# At most so many earlier runs are still notified when their notifications failed.
-MOST_OWED = 7
+# The nights of a weekly summary, and the days on which it may be sent.
+WEEK = 7
+DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 
 
 class Stopped(BaseException):
@@ -89,6 +101,8 @@ class NightlyRun:
         # The newest fabric test of each scope.
         self.fabric_tests: dict[RecordedTest, list[RecordedBandwidth]] = {}
         self.done: list[str] = []
+        # The hosts that the nightly keeps out of service.
+        self.drained: list[str] = []
         self.link = ""
 
     def run(self) -> int:
@@ -129,18 +143,21 @@ class NightlyRun:
         settings = self.settings
         directory = report.create_directory(settings.reports_dir)
         session = probe(settings, configured_hosts(settings))
+        session.program = settings.remedy_program or session.program
         session.inventory_args = shlex.join(
-            arg for inventory in settings.inventory for arg in ("-i", inventory)
+            arg
+            for inventory in settings.remedy_inventory or settings.inventory
+            for arg in ("-i", inventory)
         )
         self.session, self.status = session, judge.exit_status(session.document)
         # A defect that is met while a host is measured becomes a part of its result.
-        found = measured(session)
-        session, self.measured = found.session, found.values
+        measures = measured(session)
+        session, self.measured = measures.session, measures.values
         self.session = session
         self.status = judge.exit_status(session.document)
         log(summary.headline(session))
         with self._step("history"), History(settings.state_dir / HISTORY) as history:
-            self.night = history.record(session, kind="nightly", values=found.values)
+            self.night = history.record(session, kind="nightly", values=measures.values)
             history.flag(outliers.FLEET, ALERTS_PER_MONTH, repr(settings.alerts_per_month))
             self.changes = history.changes(self.night)
             self.session = session = silences.applied(session, silences.read(history))
@@ -173,8 +190,11 @@ class NightlyRun:
                 with self._step("drain"):
                     drain = importlib.import_module("gpufleet.nightly.drain")
                     wanted = {**settings.drain, "selector": selector(settings)}
-                    if failed := drain.after_night(history, wanted, self._act):
-                        raise ConfigurationError(" ".join(failed))
+                    found = drain.after_night(history, wanted, self._act)
+                    self.drained = found.drained
+                    session.states += found.known
+                    if found.failed:
+                        raise ConfigurationError(" ".join(found.failed))
             self.recorded = history.recorded_time()
             if note := self.recorded.jump():
                 log(note, WARNING)
@@ -182,6 +202,10 @@ class NightlyRun:
                 log(future_note([run.started for run in future]), WARNING)
             history.prune(settings.keep_days)
             self.nights = len(history.nights())
+        if self.changes:
+            message = notifications.nightly_message(self.changes, "", self._around())
+            for line in as_text(message).splitlines():
+                log(line)
         with self._step("report"):
             written = report.write_report(directory, session, self.changes, self.past)
             page, self.session = written.value, written.session
@@ -210,7 +234,7 @@ class NightlyRun:
         if self.troubles:
             headline = summary.headline(self.session) if self.session else None
             with self._step("tell"):
-                failed = notify_all(
+                failed = delivery.notify_all(
                     settings,
                     notifications.failure_message(
                         [f"{step}: {text}" for step, text in self.troubles.items()],
@@ -295,66 +319,50 @@ class NightlyRun:
         }
 
     def _notify(self, night: int, changes: Changes) -> None:
-        """Notify each channel of this run, then of the runs that it missed, the oldest first.
-
-        A message that a channel refuses twice is dropped: it must not block later ones.
-        """
-        settings, path = self.settings, self.settings.state_dir / DELIVERED
-        (delivered, _), missed = state.read(path), []
-        owed: dict[str, list[int]] = delivered.setdefault(OWED, {})
-        done: dict[str, list[str]] = {**delivered.get(DONE, {}), str(night): self.done}
-        with History(settings.state_dir / HISTORY) as history:
-            earlier = [
-                each.id for each in history.nights() if each.kind == "nightly" and each.id < night
-            ][-MOST_OWED:]
-            configured = channels.configured_channels(settings)
-            former = delivered.keys() - {OWED, DONE} - {channel.key for channel in configured}
-            # A new address takes over what its former one was not sent.
-            was = min((delivered.pop(key) for key in former), default=night - 1)
-            left = {each for key in former for each in owed.pop(key, [])}
-            for channel in configured:
-                if channel.key not in delivered:
-                    delivered[channel.key], owed[channel.key] = was, sorted(left)
-                last, still = delivered[channel.key], owed.get(channel.key, [])
-                late = [each for each in earlier if each > last or each in still]
-                delivered[channel.key], owed[channel.key] = night, [*late, night]
-                for each in (night, *late):
-                    try:
-                        document = changes if each == night else history.changes(each)
-                        self._notify_one(channel, document, done.get(str(each), []), each != night)
-                    except channels.DeliveryError as error:
-                        missed.append(str(error))
-                        if not error.reached and (each == night or error.later):
-                            break
-                    owed[channel.key].remove(each)
-                    state.write(path, delivered)
-                state.write(path, delivered)
-        undelivered = {str(each) for runs in owed.values() for each in runs}
-        still_done = {run: texts for run, texts in done.items() if texts and run in undelivered}
-        delivered.pop(DONE, None)
-        if still_done:
-            delivered[DONE] = still_done
-        state.write(path, delivered)
-        if missed:
-            raise channels.DeliveryError("; ".join(missed))
+        """Notify each channel of this run, then of the runs that it missed."""
+        runs = delivery.Runs(night, changes, self.done)
+        delivery.notify(self.settings, runs, self._notify_one)
 
     def _act(self, sentence: str) -> None:
         """Keep what was done until it is delivered: a mail server may be down, or a run killed."""
         self.done.append(sentence)
         log(sentence)
-        path = self.settings.state_dir / DELIVERED
-        delivered = state.read(path)[0]
-        delivered.setdefault(DONE, {})[str(self.night)] = self.done
-        state.write(path, delivered)
+        delivery.keep(self.settings, str(self.night), self.done)
 
     def _notify_one(
         self, channel: channels.Channel, document: Changes, done: list[str], late: bool
     ) -> None:
         link = _link(self.settings, report.LATEST) if late else self.link
-        if notifications.has_content(document, done):
-            message = notifications.nightly_message(document, link, done)
+        around = replace(self._late(), done=done) if late else self._around()
+        if notifications.has_content(document, around):
+            message = notifications.nightly_message(document, link, around)
             channels.deliver(channel, message, self.settings.tell_within_s)
             log(f"Notified: {channel.name}, of the run at {document['night']}.")
+
+    def _late(self) -> notifications.Surroundings:
+        """What is known of an earlier run."""
+        return notifications.Surroundings(as_called=self.session.as_called if self.session else str)
+
+    def _around(self) -> notifications.Surroundings:
+        """What is known of this run beside its changes."""
+        return replace(
+            self._late(),
+            done=self.done,
+            drained=self.drained,
+            aside=self.session.states if self.session else [],
+            week=self._week(),
+        )
+
+    def _week(self) -> list[int]:
+        """How many hosts were healthy in each of the last nights, on the day of the summary."""
+        nights = self.past["nights"][-WEEK:] if self.past else []
+        days = [read_time(night).date() for night in nights]
+        if not self.past or not days or days[-1] in days[:-1]:
+            return []
+        if DAYS[days[-1].weekday()] != self.settings.weekly:
+            return []
+        letters = [host["verdicts"][-len(days) :] for host in self.past["hosts"].values()]
+        return [sum(line[night] == "P" for line in letters) for night in range(len(days))]
 
     @contextmanager
     def _step(self, name: str) -> Iterator[None]:
@@ -455,19 +463,6 @@ def _stoppable() -> Iterator[Callable[[], None]]:
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)
-
-
-def notify_all(settings: Settings, message: notifications.Message) -> list[str]:
-    """Send a message to every channel; return the reason of each failure."""
-    failed = []
-    for channel in channels.configured_channels(settings):
-        try:
-            channels.deliver(channel, message, settings.tell_within_s)
-            log(f"Notified: {channel.name}.")
-        except channels.DeliveryError as error:
-            log(str(error), ERROR)
-            failed.append(str(error))
-    return failed
 
 
 def _link(settings: Settings, name: str) -> str:

@@ -68,7 +68,11 @@ def marked(
             for change in changes
             if change.check == silence["check"] and _is_bad(change)
         }
-        rows = [row for row in standing if (row["host"], row["check"]) == key]
+        rows = [
+            row
+            for row in standing
+            if (row["host"], row["check"]) == key and row["verdict"] != Verdict.INCONCLUSIVE
+        ]
         found += _sounding_again(
             window, silence, [row for row in rows if row.get("known_as", "") not in reported]
         )

@@ -80,6 +80,8 @@ class Session:
     notes: list[str] = field(default_factory=list)
     # The arguments that select these hosts again, as in `-i INVENTORY`.
     inventory_args: str = ""
+    # How the reader of the remedies calls gpufleet.
+    program: str = PROGRAM
     # Further arguments of `provision`, as in `--chroot DIR`.
     provision_args: str = ""
     # The hosts that are not in production, each with its recorded state in a sentence.
@@ -99,7 +101,7 @@ class Session:
 
     def for_display(self) -> Session:
         """The same session with remedies as a person calls gpufleet; documents do not have them."""
-        if not (self.inventory_args or self.provision_args) and PROGRAM == WRITTEN_PROGRAM:
+        if not (self.inventory_args or self.provision_args) and self.program == WRITTEN_PROGRAM:
             return self
         return replace(
             self, hosts=[host.with_result(self._as_called(host.result)) for host in self.hosts]
@@ -113,14 +115,14 @@ class Session:
 
     def as_called(self, remedy: str) -> str:
         """A remedy whose commands have the name of the program, and the arguments of the call."""
-        called = remedy.replace(f"{WRITTEN_PROGRAM} ", f"{PROGRAM} ")
+        called = remedy.replace(f"{WRITTEN_PROGRAM} ", f"{self.program} ")
         for verbs, args in (
             ("provision", self.provision_args),
             ("plan|provision|remove|verify", self.inventory_args),
         ):
             if args:
                 called = re.sub(
-                    rf"(?<!\S)({re.escape(PROGRAM)} (?:{verbs}))\b",
+                    rf"(?<!\S)({re.escape(self.program)} (?:{verbs}))\b",
                     lambda command, args=args: f"{command[1]} {args}",  # type: ignore[misc]
                     called,
                 )
