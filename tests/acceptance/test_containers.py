@@ -61,6 +61,7 @@ def theirs(fleet: Fleet, declared: dict[str, Any]) -> Iterator[str]:
     assert fleet.on("lab1", SINCE) == since
 
 
+@pytest.mark.slow
 def test_check_mode_says_all_of_it_and_changes_nothing(
     fleet: Fleet, declared: dict[str, Any], theirs: str
 ) -> None:

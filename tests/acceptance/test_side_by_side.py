@@ -18,18 +18,19 @@ import pytest
 from lab import elf, pythons
 from lab.errors import LabError
 from tests.support.lab_fleet import ROOT, Fleet
+from tests.support.mapped_libraries import STACKS, mapped
 
 try:
     pythons.find("3.6", os.environ)
 except LabError as error:
     pytest.skip(error.message, allow_module_level=True)
 
-pytestmark = pytest.mark.lab
+# What two stacks of it show is in `test_two_stacks.py`.
+pytestmark = [pytest.mark.lab, pytest.mark.slow]
 ARTIFACTS = ("--all",)
 UP = ("--hosts", "lab1", "--python", "3.6")
 
 WHERE = ("-i", "inventory/side-by-side")
-STACKS = "/opt/gpufleet/stacks"
 # Each stack's own place, and a library of it that must be there.
 OWN = {
     "tensorflow-1.0.0": ("/usr/local/cuda-8.0/", "libcudnn.so.5.1.10"),
@@ -38,29 +39,6 @@ OWN = {
     "tensorflow-2.18.1": ("/usr/local/cuda-12.5/", "libcudart.so.12.5.82"),
     "tensorflow-2.21.0": (f"{STACKS}/tensorflow-2.21.0/", "libcusolver.so.11"),
 }
-# Import, multiply on the CPU, say which files of CUDA and cuDNN are mapped: in 1.x and 2.x.
-PROGRAM = """
-import numpy, tensorflow as tf
-a = numpy.arange(64 * 64, dtype="float32").reshape(64, 64) % 5
-if tf.__version__.startswith("1."):
-    x = tf.placeholder(tf.float32, a.shape)
-    product = tf.Session().run(tf.matmul(x, x), {x: a})
-else:
-    product = tf.linalg.matmul(a, a).numpy()
-assert (product == a.dot(a)).all()
-print("version", tf.__version__)
-for path in sorted({line.split()[-1] for line in open("/proc/self/maps")}):
-    if "/libcu" in path and "/libcuda." not in path or "/libnv" in path and "nvidia-" not in path:
-        print(path)
-"""
-
-
-def mapped(fleet: Fleet, stack: str) -> list[str]:
-    """The files that a stack maps when it computes, started with an empty environment."""
-    python = f"env -i {STACKS}/{stack}/bin/python"
-    output = fleet.on("lab1", f"{python} -W ignore - <<'E' 2>/dev/null\n{PROGRAM}E\n").splitlines()
-    assert output[0] == f"version {stack.partition('-')[2]}"
-    return output[1:]
 
 
 def contents(fleet: Fleet, *places: str) -> str:
@@ -88,7 +66,6 @@ def test_a_stack_maps_its_own_libraries_only(fleet: Fleet, stack: str) -> None:
     assert [path for path in files if not path.startswith(place)] == []
 
 
-@pytest.mark.slow
 def test_a_second_run_changes_nothing(fleet: Fleet) -> None:
     before = fleet.state("lab1")
     assert "changed=0 " in fleet.gpufleet("provision", "--force", *WHERE).stdout
@@ -164,7 +141,6 @@ def test_the_classic_failures_are_named_all_at_once(fleet: Fleet) -> None:
         assert failed[check]["remedy"]
 
 
-@pytest.mark.slow
 def test_provision_repairs_them_and_leaves_what_is_a_person_s_own(fleet: Fleet) -> None:
     output = " ".join(fleet.gpufleet("provision", *WHERE, status=1).stdout.split())
     assert "1 FAIL" in output
@@ -211,7 +187,6 @@ def uv_finds_python(fleet: Fleet, version: str, tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.slow
 def test_a_sixth_stack_is_added_and_nothing_else_is_touched(fleet: Fleet, tmp_path: Path) -> None:
     try:
         uv_finds_python(fleet, "3.9", tmp_path)
