@@ -69,6 +69,14 @@ def unread_message(snapshot, host):
     )
 
 
+def part_unread_message(why, host):
+    """Return what to do where a part of a host was not read: nobody knows what it lacks."""
+    return (
+        f"Nothing was changed on {host}: {why}. Remedy: run the same command again when the host is "
+        "less busy; if it stays so, see what keeps it busy (uptime, ps -eo stat,wchan:32,cmd)."
+    )
+
+
 def lock_digests(folder):
     """Return {file name: sha256} of the locks in a directory; empty where it does not exist."""
     return {
@@ -146,6 +154,9 @@ class ActionModule(ActionBase):
                 )
             )
         repair = steps_of(self._templar.template(task_vars.get("gpu_repair")), name, plan)
+        pending = changes(plan, snapshot, repair)
+        if unread := [row["because"] for row in pending if row["action"] == "unread"]:
+            raise AnsibleError(part_unread_message(unread[0], name))
         result.update(
             identity,
             changed=False,
@@ -153,7 +164,7 @@ class ActionModule(ActionBase):
             whole=whole,
             image=Host(snapshot).is_image,
             plan=plan,
-            changes=changes(plan, snapshot, repair),
+            changes=pending,
             probe_options=dict(settings, expect_gpus=visible_gpus(declaration.spec)),
             file_name=host_file_name(name),
         )

@@ -11,6 +11,8 @@ description:
   - Removes from a directory the named files and what was unpacked there beforehand, and the
     directory where it is empty then. Other files stay. Changes nothing while another installation
     runs on the host.
+  - Also removes what modules of this collection left below the temporary directory when they were
+    killed, once it is a day old.
 options:
   directory:
     description: The directory of the artifacts.
@@ -52,7 +54,9 @@ removed:
 
 import glob
 import os
-from contextlib import ExitStack
+import tempfile
+import time
+from contextlib import ExitStack, suppress
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpufleet.gpu.plugins.module_utils.file_errors import fail
@@ -63,6 +67,22 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (
     host_lock,
     remove_tree,
 )
+
+# As Ansible names the directory from which a module of this collection runs.
+PAYLOADS = "ansible_gpufleet.gpu.*_payload_*"
+# No module runs longer.
+ABANDONED_S = 24 * 3600
+
+
+def abandoned():
+    """Return what killed modules have left: Ansible removes it where its module ends."""
+    found = []
+    for path in glob.glob(os.path.join(glob.escape(tempfile.gettempdir()), PAYLOADS)):
+        with suppress(OSError):  # removed meanwhile
+            known = os.lstat(path)
+            if known.st_uid == os.geteuid() and known.st_mtime < time.time() - ABANDONED_S:
+                found.append(path)
+    return sorted(found)
 
 
 def main():
@@ -81,6 +101,7 @@ def main():
     # What was unpacked beforehand and not needed, of a run that was killed too.
     paths += sorted(glob.glob(os.path.join(glob.escape(directory), "*" + UNPACKED)))
     existing = [path for path in paths + params["caches"] if os.path.lexists(path)]
+    existing += abandoned()
     if not existing or module.check_mode:
         module.exit_json(changed=bool(existing), removed=existing)
     with ExitStack() as locks:

@@ -54,6 +54,10 @@ WHOLE = {"gpu_stacks": [], "gpu_toolkits": [{"cuda": "11.8", "cudnn": ["8.6"]}]}
 FILES = (
     "find /usr/local /opt /etc /var/lib/gpufleet /var/cache/gpufleet /tmp /var/tmp /dev/shm"
     " /root /home -not -path '*/__pycache__*' -not -path '*/systemd-private-*'"
+    # What a killed module leaves in the temporary directory, which its like removes a day later, or
+    # Ansible's own modules, which nobody removes but the system.
+    " -not -path '/tmp/ansible_*_payload_*' -not -path '/home/deploy/.ansible/tmp/*'"
+    " -not -path '/tmp/gpufleet-*'"
     " -printf '%p %y %l\\n' 2>/dev/null"
     # NVIDIA's installers of CUDA before 10.1 leave a log with the number of their process.
     " | sed 's,/cuda_install_[0-9]*.log,/cuda_install_N.log,' | sort -u"
@@ -315,6 +319,20 @@ def test_a_nightly_killed_at_any_moment(
     assert (state_names(control), control.temporary_files()) == (names, []), reached
     reports = [path.name for path in (control.place / "reports").iterdir()]
     assert not [name for name in reports if name.startswith(".") or "partial" in name], reports
+
+
+def test_a_later_run_removes_what_killed_modules_have_left(
+    fleet: Fleet, hosts: Callable[[int], Host], tmp_path: Path
+) -> None:
+    hosts(0)
+    payload = "/tmp/ansible_gpufleet.gpu.gpu_stack_payload_killed"
+    fleet.on(
+        "lab1",
+        f"{EMPTY}; mkdir -p {payload};"
+        " find /tmp -path '/tmp/ansible_gpufleet*' -exec touch -d '9 days ago' {} +",
+    )
+    Control.of(fleet, tmp_path, declared(0)).run("provision")
+    assert fleet.on("lab1", "find /tmp -name 'ansible_gpufleet*'") == ""
 
 
 def state_names(control: Control) -> list[str]:

@@ -176,7 +176,7 @@ def test_a_host_that_was_not_probed_is_not_rebooted(name: str) -> None:
     document["sections"][name] = {"state": "hung", "data": None, "error": "deadline"}
     decision = decide(plan(), Host(document))
     assert decision["action"] == "wait"
-    assert f"the host's {name} could not be probed" in decision["because"]
+    assert f"the host's {name} could not be read" in decision["because"]
 
 
 def test_the_host_that_ansible_runs_on_is_reloaded_and_never_rebooted() -> None:

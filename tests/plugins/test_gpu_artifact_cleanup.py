@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -73,3 +74,21 @@ def test_what_cannot_be_removed_is_named(
     answer = clear(run, place, module=module)
     assert answer["failed"]
     assert "nfs is mounted at" in answer["msg"]
+
+
+def test_what_killed_modules_left_goes_once_it_is_old_and_nothing_of_others(
+    run: Run, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    names = (
+        "gpufleet.gpu.gpu_stack_payload_a",
+        "gpufleet.gpu.gpu_facts_payload_b",
+        "apt_payload_c",
+    )
+    old, young, other = (tmp_path / f"ansible_{name}" for name in names)
+    for path in (old, young, other):
+        path.mkdir()
+        if path != young:
+            os.utime(path, (1, 1))
+    assert str(old) in clear(run, place)["removed"]
+    assert [path.exists() for path in (old, young, other)] == [False, True, True]

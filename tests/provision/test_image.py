@@ -243,7 +243,7 @@ def test_nothing_of_a_gpu_is_healthy_in_an_image() -> None:
     unproved = [row for row in result["checks"] if row["verdict"] not in HEALTHY_VERDICTS]
     shown = [row["id"] for row in unproved if "explained_by" not in row]
     assert shown == ["host.booted"]
-    assert reasons.unjudged(result) == []
+    assert reasons.why(plan, snapshot) == []
 
 
 def test_a_damaged_file_of_an_image_fails_all_the_same() -> None:

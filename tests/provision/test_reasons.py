@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from gpufleet.judge import judge
 from gpufleet.provision import reasons as differs
 from gpufleet.resolver import resolve, with_locks
+from gpufleet.verification.session import HostRun
 from tests.support.host_documents import converged, declaration, mangled, receipt, section, snapshot
 
 Row = dict[str, Any]
@@ -44,11 +44,11 @@ def result(*checks: Row) -> Row:
 
 
 def test_a_host_that_is_what_its_plan_says_is_left_alone(plan: Row, host: Row) -> None:
-    assert differs.why(plan, host, result(output("PASS"), output("NOT-DECLARED"))) == []
+    assert differs.why(plan, host) == []
 
 
 def test_a_fresh_host_is_reported_all_that_it_lacks(plan: Row) -> None:
-    reasons = differs.why(plan, snapshot(), WELL)
+    reasons = differs.why(plan, snapshot())
     assert "install toolkit 11.8: /usr/local/cuda-11.8 is missing" in reasons
     assert len(reasons) == 6
 
@@ -111,7 +111,7 @@ def test_what_happened_to_a_host_is_a_reason(
     plan: Row, host: Row, change: Callable[[Row], None], reported: str
 ) -> None:
     change(host)
-    assert differs.why(plan, host, WELL) == [reported]
+    assert differs.why(plan, host) == [reported]
 
 
 @pytest.mark.parametrize(
@@ -130,41 +130,51 @@ def test_what_happened_to_a_host_is_a_reason(
 def test_another_declaration_is_a_reason(host: Row, declared: Row, reported: str) -> None:
     plan = with_locks(resolve(declared, host), {LOCK: "a" * 64})
     assert plan["problems"] == []
-    assert any(reason.startswith(reported) for reason in differs.why(plan, host, WELL))
+    assert any(reason.startswith(reported) for reason in differs.why(plan, host))
 
 
 def test_another_lock_is_a_reason(plan: Row, host: Row) -> None:
     changed = with_locks(plan, {LOCK: "b" * 64})
-    assert differs.why(changed, host, WELL) == [
+    assert differs.why(changed, host) == [
         f"repair stack {STACK}: its lock {LOCK} has changed"]  # fmt: skip
+
+
+def run(plan: Row, host: Row | None) -> HostRun:
+    """The host of a verification."""
+    return HostRun("gpu01", host, plan, WELL)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["receipts", "toolkits", "cudnn", "linker", "stacks"])
 @pytest.mark.parametrize("state", ["hung", "error", "denied"])
-def test_what_was_not_seen_is_a_reason(plan: Row, host: Row, name: str, state: str) -> None:
+def test_what_was_not_read_is_no_reason_and_keeps_ansible_away(
+    plan: Row, host: Row, name: str, state: str
+) -> None:
     host["sections"][name] = {"state": state, "data": None, "error": "deadline"}
-    assert any(f"the host's {name} could not be probed" in reason
-               for reason in differs.why(plan, host, WELL))  # fmt: skip
+    assert differs.why(plan, host) == []
+    assert f"the host's {name} could not be read (deadline" in differs.left_alone(run(plan, host))
 
 
-@pytest.mark.parametrize("verdict", ["HUNG", "INCONCLUSIVE", "UNREACHABLE"])
-def test_what_could_not_be_judged_is_a_reason_said_once(plan: Row, host: Row, verdict: str) -> None:
-    checks = result(output(verdict), output(verdict, "gpu.memory-errors"))
-    assert differs.why(plan, host, checks) == ["not judged: it hung"]
+def test_a_host_that_was_not_reached_is_left_alone(plan: Row) -> None:
+    assert differs.why(plan, None) == []
+    assert differs.left_alone(run(plan, None)).startswith("it is not reached")
 
 
-def test_a_host_that_was_not_reached_is_run(plan: Row) -> None:
-    silent = judge.unreachable("ssh failed: No route to host", "look there")
-    assert differs.why(plan, None, silent) == ["not judged: ssh failed: No route to host"]
-
-
-def test_what_only_the_host_can_refuse_is_left_to_the_playbook_to_refuse(host: Row) -> None:
+def test_what_only_the_host_can_refuse_is_refused_before_ansible_runs(host: Row) -> None:
     section(host, "disks")["free_mib"] = {"/": 10, "/tmp": 10}
     plan = resolve(declaration("2.13.1", gpu_toolkits=["12.4"]), host)
     assert resolve(declaration("2.13.1", gpu_toolkits=["12.4"]))["problems"] == []
-    reasons = differs.why(plan, host, WELL)
-    assert reasons
-    assert all("MiB" in reason for reason in reasons)
+    assert differs.why(plan, host) == []
+    assert "cannot be fulfilled there" in differs.left_alone(run(plan, host))
+
+
+def test_what_is_not_gpufleet_s_keeps_ansible_away(plan: Row, host: Row) -> None:
+    section(host, "receipts")["receipts"] = []
+    assert "not gpufleet's" in differs.left_alone(run(plan, host))
+
+
+def test_a_host_with_something_to_do_is_not_left_alone(plan: Row, host: Row) -> None:
+    drifted(host)
+    assert differs.left_alone(run(plan, host)) == ""
 
 
 def test_what_another_check_explains_was_judged(plan: Row, host: Row) -> None:
@@ -173,7 +183,7 @@ def test_what_another_check_explains_was_judged(plan: Row, host: Row) -> None:
         output("INCONCLUSIVE", "gpu.memory-errors", "there is no card")
         | {"explained_by": "gpu.count"},
     )
-    assert differs.why(plan, host, checks) == []
+    assert differs.why(plan, host) == []
     assert differs.beyond(plan, host, checks) == ["gpu.count"]
 
 
@@ -188,11 +198,11 @@ def test_artifacts_that_are_to_stay_are_no_reason_nor_are_those_of_others(
     plan: Row, host: Row
 ) -> None:
     left_runfile(host)
-    assert differs.why(plan, host, WELL, kept=True) == []
+    assert differs.why(plan, host, kept=True) == []
     section(host, "receipts")["caches"] = ["/var/cache/gpufleet/artifacts/their.run"]
-    assert differs.why(plan, host, WELL) == []
+    assert differs.why(plan, host) == []
 
 
 def test_a_damaged_snapshot_is_never_taken_for_a_right_host(plan: Row, host: Row) -> None:
     for each in mangled(host):
-        assert isinstance(differs.why(plan, each, WELL), list)
+        assert isinstance(differs.why(plan, each), list)

@@ -258,10 +258,9 @@ def test_the_catalogue_has_every_check_with_its_statement() -> None:
     ],
 )
 def test_remedies_have_the_name_and_inventory_of_the_call(
-    monkeypatch: pytest.MonkeyPatch, program: str, inventory: str, expected: str
+    program: str, inventory: str, expected: str
 ) -> None:
-    monkeypatch.setattr("gpufleet.verification.session.PROGRAM", program)
-    session = Session(inventory_args=inventory)
+    session = Session(program=program, inventory_args=inventory)
     remedy = "./gpufleet provision --limit a; then ./gpufleet nightly"
     assert session.as_called(remedy) == expected
 

@@ -186,7 +186,7 @@ def test_a_comparison_that_does_not_end_costs_that_host(monkeypatch: pytest.Monk
         "why",
         lambda plan, *rest, **more: endless() if plan["host"] == "b" else why(plan, *rest, **more),
     )
-    provision.reasons_of(HOSTS, session)
+    provision.reasons_of(HOSTS, session.hosts)
     assert [host.not_compared for host in session.hosts] == [False, True, False]
     assert "while it compared this host with its plan" in str(session.hosts[1].result)
 
@@ -333,7 +333,7 @@ def test_a_host_that_cannot_be_compared_is_no_reason_to_stop(
 
     monkeypatch.setattr(provision.differences, "why", fails)
     session = three()
-    assert provision.reasons_of(HOSTS, session) == {}
+    assert provision.reasons_of(HOSTS, session.hosts) == {}
     assert results(session)["b"]["verdict"] == "INCONCLUSIVE"
 
 

@@ -19,7 +19,7 @@ from gpufleet.errors import Defect, bounded
 from gpufleet.inventory import InventoryHost, inventory_hosts
 from gpufleet.judge import judge
 from gpufleet.mirror.delivery import delivery, sentences
-from gpufleet.model.verdict import FAILED, HEALTHY, USAGE
+from gpufleet.model.verdict import FAILED, HEALTHY, NOT_JUDGED, USAGE
 from gpufleet.provision.privilege import cannot_become_root
 from gpufleet.report import terminal
 from gpufleet.transport.compression import compressed
@@ -39,8 +39,8 @@ def parser() -> Parser:
     verb = Parser(
         "plan",
         ("plan -i inventory/fleet --limit 'gpu0*'", "plan -i inventory/fleet --offline --json"),
-        exit_status="Exit status: 0 all planned, 1 a host was not reached, 4 a plan is refused,"
-        " usage or configuration.",
+        exit_status="Exit status: 0 all planned, 1 a host was not reached, 3 a part of one was not"
+        " read, 4 a plan is refused, usage or configuration.",
     )
     add_hosts(verb)
     group = add_probe(verb)
@@ -101,7 +101,12 @@ def run(options: argparse.Namespace, _: list[str]) -> int:
     missing = defects or any(
         compressed(outcome, "snapshot") is None for outcome in outcomes.values()
     )
-    return FAILED if missing else HEALTHY
+    if missing:
+        return FAILED
+    unread = any(
+        row["action"] == "unread" for plan in plans.values() for row in plan["changes"] or ()
+    )
+    return NOT_JUDGED if unread else HEALTHY
 
 
 def planned(host: InventoryHost, outcome: Outcome | None) -> dict[str, Any]:

@@ -15,7 +15,8 @@ from rich.console import Console
 from gpufleet.errors import ConfigurationError
 from gpufleet.inventory import HostSelector
 from gpufleet.judge import judge
-from gpufleet.model.verdict import HEALTHY, NOT_JUDGED
+from gpufleet.model.text import as_sentence
+from gpufleet.model.verdict import FAILED, HEALTHY, HEALTHY_VERDICTS, NOT_JUDGED
 from gpufleet.provision.image import in_image
 from gpufleet.provision.playbook import log
 from gpufleet.provision.provision import (
@@ -118,7 +119,16 @@ def provision(
     hosts = checked_hosts(selected)
     if options.check:
         session, work = hosts_to_run(hosts, how_to_provision, log)
-        statuses = play(how_to_provision, list(work.reasons), len(hosts), work.steps)
+        statuses = play(how_to_provision, list(work.reasons), len(hosts), work.steps).statuses
+        statuses |= dict.fromkeys([*work.without_root, *work.alone], FAILED)
+        for host in session.hosts if session else ():
+            if host.name in work.alone:
+                left = next(
+                    check
+                    for check in host.result["checks"]
+                    if check["verdict"] not in HEALTHY_VERDICTS
+                )
+                log(f"{host.name}: {as_sentence(left['cause'])} Remedy: {left['remedy']}")
         log("Check mode: nothing was changed, so nothing was verified.")
         unknown = session is not None and any(run.not_compared for run in session.hosts)
         return max(statuses.values(), default=0) or (NOT_JUDGED if unknown else HEALTHY)

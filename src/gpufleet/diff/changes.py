@@ -1,7 +1,7 @@
 """Changes: what a host lacks of its plan. A pure comparison of two documents.
 
-A section of the snapshot that could not be probed never counts as converged: what depends on
-it is to be installed, and the reason says so.
+A section of the snapshot that could not be read never counts as converged, and is no reason to
+install: what depends on it is `unread`, and the reason says why.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ def changes(
 
     `what` is driver, toolkit, cudnn, driver_library, network, containers, stack, environment,
     linker or default_link; `id` is the receipt's id, the library's name, the linker file's or the
-    link's path; `action` is install, upgrade, repair, finish, restart, adopt, remove or refuse. An
-    empty list means that the host is what the plan says, as far as documents can tell. `repair`:
-    {component: step} of what a failing check demands beyond that.
+    link's path; `action` is install, upgrade, repair, finish, restart, adopt, remove, refuse or
+    unread. An empty list means that the host is what the plan says, as far as documents can tell.
+    `repair`: {component: step} of what a failing check demands beyond that.
     """
     host, adopt = Host(snapshot), bool(plan.get("adopt"))
     rows = [driver_change(host, plan) or restart_change(plan, host)]

@@ -45,7 +45,7 @@ def decide(
     if host.is_image:
         return _decision("none", "this is an image: its first boot loads the driver")
     if missing := host.unobserved(("kernel", "gpus", "driver")):
-        because = f"the host's {' and '.join(missing)} could not be probed"
+        because = host.unread(missing)
         return _decision("wait", because, f"see why: {gpufleet('verify', '--limit', name)}")
     state = _State(plan, host, None if held is None else tuple(held))
     off = state.off

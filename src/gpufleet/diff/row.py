@@ -21,12 +21,11 @@ def change(
 
 
 def unobserved(host: Host, what: Component, identity: str, *sections: str) -> PlanChange | None:
-    """An installation to be sure, when a section that matters is not `ok`."""
+    """What cannot be known of a component, when a section that matters is not `ok`."""
     names = host.unobserved(sections)
     if not names:
         return None
-    because = f"the host's {' and '.join(names)} could not be probed"
-    return change(what, identity, "install", because)
+    return change(what, identity, "unread", host.unread(names))
 
 
 def unfinished(host: Host, kind: Component, identity: str) -> PlanChange | None:

@@ -5,7 +5,7 @@ Sections that are missing, hung or denied give None, which means "not known", ne
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import PurePosixPath
@@ -62,6 +62,13 @@ class Host:
     def unobserved(self, names: tuple[str, ...]) -> list[str]:
         """Return the named sections that could not be probed."""
         return [name for name in names if self.section(name) is None]
+
+    def unread(self, names: Sequence[str]) -> str:
+        """Why these sections are not known, as a clause."""
+        found = mapping(mapping((self.snapshot or {}).get("sections")).get(names[0]))
+        error = str(found.get("error") or found.get("state") or "the probe has no such part")
+        more = "; --deadline S waits longer" if found.get("state") == "hung" else ""
+        return f"the host's {' and '.join(names)} could not be read ({error}{more})"
 
     def _value(self, section: str, key: str) -> Any:
         return (self.section(section) or {}).get(key)

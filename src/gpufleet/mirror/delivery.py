@@ -21,7 +21,7 @@ ADVICE = (
     f"With more than {MOST_COPIED} hosts, a mirror on another machine takes this load:"
     " docs/how-to/fifty-servers.md"
 )
-_NOT_INSTALLED = {"adopt", "remove", "refuse"}
+_NOT_INSTALLED = {"adopt", "remove", "refuse", "unread"}
 
 
 def lacking(plan: Mapping[str, Any]) -> dict[str, int | None]:

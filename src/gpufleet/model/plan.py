@@ -442,7 +442,9 @@ Component = Literal[
     "linker",
     "default_link",
 ]
-Action = Literal["install", "upgrade", "repair", "finish", "restart", "adopt", "remove", "refuse"]
+Action = Literal[
+    "install", "upgrade", "repair", "finish", "restart", "adopt", "remove", "refuse", "unread"
+]
 
 
 Step = Literal["links", "contents", "reinstall", "recreate"]
@@ -457,7 +459,8 @@ class PlanChange(TypedDict):
         Action,
         "`upgrade`: another driver is planned; `finish`: a run was stopped; `restart`: the"
         " installed driver does not run yet; `refuse`: something that gpufleet did not install is"
-        " there; `remove`: installed and no longer declared, and `prune` is set",
+        " there; `remove`: installed and no longer declared, and `prune` is set; `unread`: what it"
+        " has of this could not be read, so that nothing is done",
     ]
     because: str
     step: NotRequired[

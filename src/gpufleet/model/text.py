@@ -72,6 +72,11 @@ def gpufleet(*words: str) -> str:
     return shlex.join(["./gpufleet", *words])
 
 
+def as_sentence(text: str) -> str:
+    """The text with a full stop, unless it ends a sentence already, or is empty."""
+    return text if not text or text.endswith((".", "!", "?", ".)", ":")) else f"{text}."
+
+
 def cut(text: str, most: int) -> str:
     """The text, or its beginning and how much is left out."""
     if len(text) <= most:

@@ -8,11 +8,12 @@ probe decides; its verdicts stand for the hosts that match their plans.
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 from rich.console import Console
 
@@ -21,6 +22,7 @@ from gpufleet.errors import ConfigurationError, Defect, bounded
 from gpufleet.inventory import HostSelector, InventoryHost, inventory_hosts, locks_in
 from gpufleet.judge import judge
 from gpufleet.model.plan import ProblemEntry
+from gpufleet.model.text import as_sentence
 from gpufleet.model.verdict import (
     FAILED,
     HEALTHY,
@@ -29,7 +31,7 @@ from gpufleet.model.verdict import (
     HostProblem,
     Verdict,
 )
-from gpufleet.report import terminal
+from gpufleet.report import summary, terminal
 from gpufleet.verification import siblings
 from gpufleet.verification.judging import plan_of
 from gpufleet.verification.options import ProbeOptions
@@ -37,6 +39,7 @@ from gpufleet.verification.probing import verify
 from gpufleet.verification.session import HostRun, Session
 
 from . import reasons as differences
+from .failures import Failure, as_cause, of_lines
 from .ladder import (
     METADATA,
     MOST_ROUNDS,
@@ -61,10 +64,14 @@ class RefusedError(ConfigurationError):
     """A declaration that no host can satisfy; `problems` name the variables."""
 
     def __init__(self, problems: Sequence[HostProblem]) -> None:
+        hosts: dict[tuple[str, ...], list[str]] = defaultdict(list)
+        for row in problems:
+            file = f" It is declared in {row['file']}." if "file" in row else ""
+            text = f"{row['where']}: {as_sentence(row['message'])} {as_sentence(row['remedy'])}"
+            hosts[summary.mask_name(f"{text}{file}", row["host"]),].append(row["host"])
         lines = "\n".join(
-            f"{row['host']}: {row['where']}: {row['message']} {row['remedy']}"
-            + (f" It is declared in {row['file']}." if "file" in row else "")
-            for row in problems
+            f"{terminal.named(names)}: {summary.insert_names(text, names, 'HOST')}"
+            for (text,), names in hosts.items()
         )
         super().__init__(f"{lines}\nNothing was changed on any host.")
         self.problems = problems
@@ -125,19 +132,24 @@ def converge_hosts(
     the repair ladder, and the host is verified again.
     """
     session, work = hosts_to_run(hosts, options, notify)
-    statuses = dict.fromkeys(without_root(hosts, session, work, options, notify), FAILED)
+    statuses = dict.fromkeys(work.without_root, FAILED)
+    failures: dict[str, Failure] = {}
     reasons = dict(work.reasons)
     for _ in range(MOST_ROUNDS + 1):
         if not work.reasons:
             break
         names = list(work.reasons)
-        statuses.update(play(options, names, len(hosts), work.steps))
+        played = play(options, names, len(hosts), work.steps)
+        statuses |= played.statuses
+        failures |= played.failures
         changed = with_new_locks([host for host in hosts if host.name in names])
         # What stacks compile now is kept for the verifications of later days.
         again = probe_hosts("Verifying", changed, replace(options.probe_options, warm=True))
         session = merged(session, again) if session else again
         work = Work(ladders=work.ladders)
-        work.climb([run for run in session.hosts if run.name in names])
+        # Where Ansible failed a further step fails as well, and hides why.
+        went_well = {name for name in names if not statuses[name]}
+        work.climb([run for run in session.hosts if run.name in went_well])
         show_steps(work, notify)
         for name, more in work.reasons.items():
             reasons[name] = [*reasons.get(name, []), *more]
@@ -145,6 +157,9 @@ def converge_hosts(
     session.provisioned = reasons
     for host in session.hosts:
         if host.result["verdict"] == Verdict.PASS:
+            continue
+        if (failure := failures.get(host.name)) and host.snapshot:
+            host.result = as_cause(host.result, failure)
             continue
         left = partial(left_to_a_person, work.ladders.get(host.name), bool(statuses.get(host.name)))
         for text in _compared(host, left):
@@ -172,6 +187,9 @@ class Work:
     reasons: Reasons = field(default_factory=dict)
     steps: dict[str, dict[str, str]] = field(default_factory=dict)
     ladders: dict[str, Ladder] = field(default_factory=dict)
+    # The hosts on which Ansible could do nothing, and those on which it could not become root.
+    alone: list[str] = field(default_factory=list)
+    without_root: list[str] = field(default_factory=list)
 
     def climb(self, hosts: Iterable[HostRun]) -> None:
         """Add the next step of each component that a failing check of these hosts demands."""
@@ -201,36 +219,55 @@ def hosts_to_run(
     if options.force:
         return None, Work({host.name: ["--force"] for host in hosts})
     session = probe_hosts("Probing", hosts, options.probe_options)
-    work = Work(reasons_of(hosts, session))
-    work.climb(session.hosts)
+    alone = {
+        run.name: why[0]
+        for run in session.hosts
+        if (why := _compared(run, lambda run: [*filter(None, [differences.left_alone(run)])]))
+    }
+    reached = [run for run in session.hosts if run.name not in alone and not run.not_compared]
+    work = Work(reasons_of(hosts, reached))
+    work.climb(reached)
     unknown = [run for run in session.hosts if run.not_compared]
-    if len(unknown) < len(hosts):
-        show_reasons(work.reasons, len(hosts) - len(unknown), notify)
+    work.alone = [*alone]
+    show_left_alone(alone, notify)
+    known = len(hosts) - len(unknown) - len(alone)
+    if known > 0:
+        show_reasons(work.reasons, known, notify)
     for host in unknown:
         notify(f"{host.name}: {host.result['checks'][0]['cause']}")
+    _take_out_without_root(hosts, session, work, options, notify)
     return session, work
 
 
-def without_root(
+def show_left_alone(alone: Mapping[str, str], notify: Notify) -> None:
+    """One line for all hosts on which nothing can be run for one reason; the report has more."""
+    hosts: dict[str, list[str]] = defaultdict(list)
+    for name, why in alone.items():
+        hosts[why].append(name)
+    for why, names in hosts.items():
+        notify(f"Nothing is run on {terminal.named(names)}: {why}.")
+
+
+def _take_out_without_root(
     hosts: list[InventoryHost],
-    session: Session | None,
+    session: Session,
     work: Work,
     options: ProvisionOptions,
     notify: Notify,
-) -> list[str]:
-    """Take the hosts on which Ansible could not become root out of the work; their names."""
-    snapshots = {run.name: run.snapshot for run in session.hosts} if session else {}
+) -> None:
+    """Take the hosts on which Ansible could not become root out of the work."""
+    snapshots = {run.name: run.snapshot for run in session.hosts}
     found = {
         host.name: why
         for host in hosts
         if host.name in work.reasons
         and (why := cannot_become_root(host, snapshots.get(host.name), options.args))
     }
-    for name, why in found.items():
-        notify(f"Nothing is changed on {name}: {why}.")
+    for name in found:
         work.reasons.pop(name)
         work.steps.pop(name, None)
-    return [*found]
+    show_left_alone(found, notify)
+    work.without_root = [*found]
 
 
 def show_steps(work: Work, notify: Notify) -> None:
@@ -290,15 +327,15 @@ def probe_hosts(what: str, hosts: list[InventoryHost], probe_options: ProbeOptio
         return verify(hosts, probe_options, report)
 
 
-def reasons_of(hosts: Sequence[InventoryHost], session: Session) -> Reasons:
+def reasons_of(hosts: Sequence[InventoryHost], runs: Iterable[HostRun]) -> Reasons:
     """{host: why Ansible runs there}, without the hosts that need nothing."""
     keeps = {host.name: host.keeps_artifacts for host in hosts}
     found = {
         run.name: _compared(
             run,
-            lambda run: differences.why(run.plan, run.snapshot, run.result, kept=keeps[run.name]),
+            lambda run: differences.why(run.plan, run.snapshot, kept=keeps[run.name]),
         )
-        for run in session.hosts
+        for run in runs
     }
     return {name: reasons for name, reasons in found.items() if reasons}
 
@@ -328,18 +365,25 @@ def show_reasons(reasons: Reasons, count: int, notify: Notify) -> None:
         notify(f"{count - len(reasons)} of {count} hosts match their plans and are left alone.")
 
 
+class Played(NamedTuple):
+    """By host: the exit status of the playbook if it failed there, or 0; and why it failed."""
+
+    statuses: dict[str, int]
+    failures: dict[str, Failure]
+
+
 def play(
     options: ProvisionOptions,
     names: Sequence[str],
     count: int,
     steps: Mapping[str, Mapping[str, str]] | None = None,
-) -> dict[str, int]:
-    """Run the playbook on these of `count` hosts; {host: its exit status if it failed there, or 0}.
+) -> Played:
+    """Run the playbook on these of `count` hosts.
 
     `steps`: {host: {component: step}} of the repair ladder.
     """
     if not names:
-        return {}
+        return Played({}, {})
     limit, args = options.selector.limit, list(options.args)
     if len(names) < count:
         limit = ",".join(names)
@@ -355,20 +399,25 @@ def play(
             args.append(f"@{variables}")
     command = playbook_command("site.yml", options.selector, limit, args)
     with stopping.temporary_directory() as folder:
-        # Ansible writes the hosts on which it failed into the file NAME.retry there.
+        # Ansible writes the hosts on which it failed into the file NAME.retry there, and the
+        # callback `failures` why.
+        why = Path(folder, "failures")
         status = run(
             command,
             options.output,
             environment={
                 "ANSIBLE_RETRY_FILES_ENABLED": "true",
                 "ANSIBLE_RETRY_FILES_SAVE_PATH": folder,
+                "GPUFLEET_FAILURES_FILE": str(why),
             },
         )
         retry = Path(folder, "site.retry")
         failed = set(retry.read_text("utf-8").split()) if retry.is_file() else set()
+        found = of_lines(why.read_text("utf-8").splitlines() if why.is_file() else ())
     # Where it failed before it came to a host, it failed for all of them.
     everywhere = not failed & set(names)
-    return {name: status if everywhere or name in failed else 0 for name in names}
+    ended = {name: status if everywhere or name in failed else 0 for name in names}
+    return Played(ended, {name: found[name] for name in found if ended.get(name)})
 
 
 def with_new_locks(hosts: list[InventoryHost]) -> list[InventoryHost]:

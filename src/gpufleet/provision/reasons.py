@@ -1,41 +1,49 @@
 """Decide why a host needs Ansible. Pure: documents in, sentences out.
 
 The roles do exactly what `diff` lists, so its changes are reasons. The playbook also removes the
-files that a killed installation left. What the probe could not determine is a reason, too: Ansible
-runs on the host and finds out.
+files that a killed installation left. What the probe could not read is none: nobody knows that
+there is something to do.
 """
 
 from __future__ import annotations
 
 from pathlib import PurePosixPath
 
-from gpufleet.checks.host.booted import BOOTED
 from gpufleet.diff import changes
 from gpufleet.diff.repairs import key
 from gpufleet.host_state.host import Host
 from gpufleet.model.plan import Plan
 from gpufleet.model.snapshot import Snapshot
 from gpufleet.model.verdict import HostResult, Verdict
+from gpufleet.verification.session import HostRun
 
-UNJUDGED = {Verdict.HUNG, Verdict.UNREACHABLE, Verdict.INCONCLUSIVE}
 
-
-def why(
-    plan: Plan, snapshot: Snapshot | None, result: HostResult, *, kept: bool = False
-) -> list[str]:
+def why(plan: Plan, snapshot: Snapshot | None, *, kept: bool = False) -> list[str]:
     """Return each reason to run Ansible on a host; none if the host matches its plan.
 
     `kept`: artifacts stay on the host (`artifacts_keep`).
     """
-    if plan["problems"]:
-        return [f"{each['where']}: {each['message']}" for each in plan["problems"]]
-    if snapshot is None:
-        return unjudged(result)
-    return [
-        *differences(plan, snapshot),
-        *([] if kept else left(plan, snapshot)),
-        *unjudged(result),
-    ]
+    if plan["problems"] or snapshot is None:
+        return []
+    return [*differences(plan, snapshot), *([] if kept else left(plan, snapshot))]
+
+
+def left_alone(host: HostRun) -> str:
+    """Why Ansible could do nothing on a host; empty where nothing says so.
+
+    It would not reach it either, would refuse what is refused here, or would have to do what nobody
+    has read to be necessary.
+    """
+    if host.plan["problems"]:
+        return "its declaration cannot be fulfilled there, see host.plan below"
+    if host.snapshot is None:
+        return "it is not reached, see host.reachable below"
+    rows = changes(host.plan, host.snapshot)
+    if any(row["action"] == "refuse" for row in rows):
+        return "what is there is not gpufleet's, see host.plan below"
+    if unread := [row["because"] for row in rows if row["action"] == "unread"]:
+        return f"a part of it was not read: {unread[0]}"
+    return ""
 
 
 def differences(plan: Plan, snapshot: Snapshot) -> list[str]:
@@ -43,6 +51,7 @@ def differences(plan: Plan, snapshot: Snapshot) -> list[str]:
     return [
         f"{row['action']} {row['what']} {row['id']}: {row['because']}"
         for row in changes(plan, snapshot)
+        if row["action"] != "unread"
     ]
 
 
@@ -53,7 +62,7 @@ def differing(plan: Plan, snapshot: Snapshot | None) -> dict[str, str]:
     return {
         key(row["what"], row["id"]): row["because"]
         for row in changes(plan, snapshot)
-        if row["action"] not in {"adopt", "remove", "refuse"}
+        if row["action"] not in {"adopt", "remove", "refuse", "unread"}
     }
 
 
@@ -66,19 +75,6 @@ def left(plan: Plan, snapshot: Snapshot) -> list[str]:
         for path in found
         if path.parent.name != "artifacts" or path.name in planned
     ]
-
-
-def unjudged(result: HostResult) -> list[str]:
-    """What the probe could not determine, each cause once, without what a finding explains.
-
-    That an image has not booted is no reason: Ansible does not boot it.
-    """
-    causes = [
-        check["cause"]
-        for check in result["checks"]
-        if check["verdict"] in UNJUDGED and "explained_by" not in check and check["id"] != BOOTED
-    ]
-    return [f"not judged: {cause}" for cause in dict.fromkeys(causes)]
 
 
 def beyond(plan: Plan, snapshot: Snapshot | None, result: HostResult) -> list[str]:

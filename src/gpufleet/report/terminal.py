@@ -6,7 +6,7 @@ import itertools
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, cast
@@ -43,6 +43,8 @@ STYLES = {
 MOST_IN_FULL = 8
 # The longest line of output that is not wrapped because it is piped, and of the list of checks.
 LONGEST_LINE, LIST_WIDTH = 10_000, 100
+# Hosts that are named one by one.
+MOST_NAMED = 4
 DETAILED = (Verdict.FAIL, Verdict.HUNG, Verdict.UNREACHABLE, Verdict.INCONCLUSIVE)
 
 
@@ -157,6 +159,13 @@ def fold_names(names: list[str]) -> str:
     except NodeSetException:
         # ClusterShell cannot parse every name that ssh and Ansible accept.
         return ", ".join(names)
+
+
+def named(names: Sequence[str]) -> str:
+    """Host names in a sentence: all of few, the number and the folded names of many."""
+    if len(names) <= MOST_NAMED:
+        return ", ".join(names)
+    return f"{len(names)} hosts ({fold_names([*names])})"
 
 
 def _some(names: tuple[str, ...]) -> str:
