@@ -427,6 +427,9 @@ class Plan(TypedDict):
     twins: NotRequired[
         Annotated[list[Text], "the hosts with its GPUs: one machine under several names"]
     ]
+    claims: NotRequired[
+        Annotated[list[Text], "the hosts that report its boot and GPUs, without a proof"]
+    ]
     pairs: NotRequired[Annotated[list[PlannedMeeting], "with `verify --pair`"]]
 
 
