@@ -73,6 +73,7 @@ class ComparedSum(TypedDict):
     rounds: Annotated[int, "after which they differ"]
     sum: Annotated[Text, "16 hexadecimal digits"]
     gpus: int
+    hosts: NotRequired[Annotated[int, "that have such a GPU"]]
 
 
 class Expectation(TypedDict):

@@ -131,6 +131,13 @@ def _sums(hosts: Iterable[HostRun]) -> set[str]:
                 "rounds": difference.rounds,
                 "sum": value,
                 "gpus": number,
+                "hosts": len(
+                    {
+                        host.name
+                        for host, sums in gpus
+                        if sums[difference.at : difference.at + 1] == (value,)
+                    }
+                ),
             }
             for difference in differences(sums for _, sums in gpus)
             for value, number in sorted(difference.gpus.items())
