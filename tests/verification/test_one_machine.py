@@ -11,7 +11,7 @@ import pytest
 
 from gpufleet.paths import ROOT
 from gpufleet.verification import probing
-from tests.support.healthy_host import Document, data
+from tests.support.healthy_host import Document
 from tests.support.recorded_hosts import RecordedHosts
 
 HOSTS = ["gpu01", "gpu02", "liar"]

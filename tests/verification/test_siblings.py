@@ -314,7 +314,7 @@ SAME_ADDRESS = {
 @pytest.mark.parametrize(
     "known",
     [
-        {name: (None, ANSWERS[0]) for name in ("gpu01", "gpu03")},
+        dict.fromkeys(("gpu01", "gpu03"), (None, ANSWERS[0])),
         {name: (Connection(name), ANSWERS[0]) for name in ("gpu01", "gpu03")},
         {name: (*SAME_ADDRESS[name], ANSWERS[0]) for name in ("gpu01", "gpu03")},
         # Two logins, of which one may not read the secret.

@@ -115,9 +115,7 @@ def test_errors_that_a_host_invents_hide_no_card_whose_errors_rise(
         for card in range(fake)
     ]
     found = counts.rises(lines, Budget(1.0, 21, 1, len(lines), 1))
-    assert [(each.card, each.fails) for each in found if each.host != "liar"] == [
-        ("good3-3", True)
-    ]
+    assert [(each.card, each.fails) for each in found if each.host != "liar"] == [("good3-3", True)]
 
 
 @pytest.mark.parametrize(

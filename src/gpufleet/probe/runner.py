@@ -10,7 +10,7 @@ import platform
 import sys
 import time
 
-from .challenge import answer
+from .challenge import answer as answer_challenge
 from .constants import IMAGE
 from .host import DEFAULTS, SCHEMA, Host
 from .processes import await_all
@@ -131,7 +131,7 @@ def main(config=None):
 
     document = probe(settings, end_with_session)
     if settings.get("challenge"):
-        document["answer"] = answer(Host(settings))
+        document["answer"] = answer_challenge(Host(settings))
     # The document is the last line: whatever a login prints stands before it.
     text = json.dumps(document)
     # What sections that hung have started, however deep.

@@ -57,9 +57,9 @@ def compared_again(hosts: Iterable[HostRun]) -> list[HostRun]:
 def _twins(hosts: Iterable[HostRun]) -> set[str]:
     """Set `twins` in the plans of hosts that are one machine, or else `claims`; their names.
 
-    One machine shows the same boot and the same GPUs under each of its names. Each account of a host
-    can read both, so another host can claim them: they are one machine only where `is_machine_of`
-    confirms it.
+    One machine shows the same boot and the same GPUs under each of its names. Each account of a
+    host can read both, so another host can claim them: they are one machine only where
+    `is_machine_of` confirms it.
     """
     machines: dict[frozenset[tuple[str, str]], list[HostRun]] = defaultdict(list)
     for host in hosts:

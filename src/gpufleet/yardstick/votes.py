@@ -41,7 +41,8 @@ def limited(lines: Sequence[Line], declared: Mapping[str, int]) -> list[Line]:
 
 def _nights_since(values: Sequence[float | None]) -> int:
     """How many nights ago the last known value was measured."""
-    return next((ago for ago, value in enumerate(reversed(values)) if value is not None), len(values))
+    known = (ago for ago, value in enumerate(reversed(values)) if value is not None)
+    return next(known, len(values))
 
 
 def owners(hosts: Iterable[str]) -> NDArray[np.intp]:

@@ -209,8 +209,8 @@ def _agreement(
             # That host may lie, and the GPUs of this one confirm each other.
             yield Evidence(
                 f"{what}: one other host has another sum of the same products after"
-                f" {difference.rounds} rounds, and the {len(own)} GPUs of this host agree: which one"
-                " is right is not known; verify them together with more hosts that have such GPUs"
+                f" {difference.rounds} rounds, and the {len(own)} GPUs of this host agree: which"
+                " one is right is not known; verify them together with more hosts of such GPUs"
             )
             yield from _agreement({**plan, "sums": []}, group, members)
             return

@@ -159,7 +159,8 @@ def _cliques(
     clique = _most(cliques)
     declare = f"if the rack is partitioned, declare {WHERE}.clique of each of its hosts"
     if clique is None:
-        yield _undecided(name, "cliques", cliques, {place.clique for place in places}, f"; {declare}")
+        own = {place.clique for place in places}
+        yield _undecided(name, "cliques", cliques, own, f"; {declare}")
         return
     others = sorted({place.clique for place in places if place.clique != clique})
     if others:

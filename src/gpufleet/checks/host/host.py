@@ -200,9 +200,9 @@ def planned(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
         )
     if claims := plan.get("claims"):
         yield Evidence(
-            f"{shortened(claims)} of the inventory {'reports' if len(claims) == 1 else 'report'} the"
-            " boot and the GPUs of this host, and that it is the same machine was not proven: compare"
-            " ansible_host of both; a host that reports what another one has is damaged, or lies"
+            f"{shortened(claims)} of the inventory {'reports' if len(claims) == 1 else 'report'}"
+            " the boot and the GPUs of this host, and nothing proves that both are one machine:"
+            " compare ansible_host; a host that reports what another one has is damaged, or lies"
         )
     # A count of 0 is a declaration as well.
     expected = any(value is not None for value in plan["expect"].values())
