@@ -208,6 +208,7 @@ def test_what_was_not_read_or_is_damaged_has_no_entry(cards: tuple[Document, Doc
         found
     )
     assert found["driver.version"] == DRIVER
+    assert found["gpus.declared"] == plan["expect"]["count"] == 2
     assert measures(None, plan) == measures({}, plan) == {}
     assert measures(snapshot, {}) | {"toolkits": ""}
 

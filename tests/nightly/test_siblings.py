@@ -407,3 +407,24 @@ def test_a_slow_card_has_its_nights_for_the_metrics(history: History) -> None:
     fleet(history, 6, 41, slow("GPU-gpu03-1", 37))
     (row,) = history.changes()["standing"]
     assert row["slow_card"] == {"gpu": "GPU-gpu03-1", "nights": 4}
+
+
+@pytest.mark.parametrize(("declared", "compared"), [(None, 6), (3, 3), (6, 6), (0, 1)])
+def test_of_a_host_as_many_cards_are_compared_as_it_declares(
+    history: History, declared: int | None, compared: int
+) -> None:
+    """It may invent others."""
+    fleet(
+        history,
+        4,
+        20,
+        lambda uuid, night: 1.0,
+        per_host=6,
+        more=lambda host, night, own: (
+            {"gpus.declared": declared} if host == "gpu03" and declared is not None else {}
+        ),
+    )
+    found = siblings.compare(history, history.nights(), 1.0)[1]
+    known = {(host, card) for host, card, _ in found.levelled if card.startswith("GPU")}
+    assert sum(host == "gpu03" for host, _ in known) == compared
+    assert sum(host != "gpu03" for host, _ in known) == 18

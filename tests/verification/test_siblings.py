@@ -70,9 +70,26 @@ def test_the_host_in_another_domain_is_the_one_that_fails(healthy: Any) -> None:
     assert f"{OTHER}; 3 of 4 hosts of rack r12 are in {RACK}" in row["cause"]
 
 
-def test_two_hosts_that_differ_decide_nothing(healthy: Any) -> None:
+def test_one_host_of_a_rack_costs_another_one_a_note(healthy: Any) -> None:
     found = siblings.compared([host(healthy, "a"), host(healthy, "b", OTHER)])
-    assert rack_verdicts(found) == {"a": "INCONCLUSIVE", "b": "INCONCLUSIVE"}
+    assert rack_verdicts(found) == {"a": "PASS", "b": "PASS"}
+    for each in found:
+        assert "are in different NVLink domains, and no one has" in evidence(each, "gpu.rack")
+
+
+def test_two_hosts_of_a_rack_cost_the_others_their_verdict(healthy: Any) -> None:
+    hosts = [host(healthy, name) for name in "ab"] + [host(healthy, name, OTHER) for name in "cd"]
+    assert set(rack_verdicts(siblings.compared(hosts)).values()) == {"INCONCLUSIVE"}
+
+
+def test_one_host_in_another_clique_costs_another_one_a_note(healthy: Any) -> None:
+    found = siblings.compared([host(healthy, "a"), host(healthy, "b", clique="4")])
+    assert rack_verdicts(found) == {"a": "PASS", "b": "PASS"}
+    assert "are in different cliques" in evidence(found[0], "gpu.rack")
+
+
+def evidence(run: HostRun, check: str) -> str:
+    return next(row["evidence"] for row in run.result["checks"] if row["id"] == check)
 
 
 def test_another_rack_may_have_the_same_clique(healthy: Any) -> None:
@@ -118,7 +135,7 @@ def test_a_verification_compares_the_hosts_that_it_probed(
 
 def test_saved_snapshots_are_compared_with_each_other(healthy: Any, tmp_path: Path) -> None:
     snapshots, plans = [], []
-    for name, domain in (("a", RACK), ("b", OTHER)):
+    for name, domain in (("a", RACK), ("b", RACK), ("c", OTHER)):
         own = host(healthy, name, domain)
         for kind, content, files in (
             ("plan", own.plan, plans),
@@ -128,7 +145,7 @@ def test_saved_snapshots_are_compared_with_each_other(healthy: Any, tmp_path: Pa
             path.write_text(json.dumps(content))
             files.append(str(path))
     found = saved.judge_saved(snapshots, plans).hosts
-    assert rack_verdicts(found) == {"a": "INCONCLUSIVE", "b": "INCONCLUSIVE"}
+    assert rack_verdicts(found) == {"a": "PASS", "b": "PASS", "c": "FAIL"}
 
 
 def test_a_host_without_a_place_is_no_member(healthy: Any) -> None:
@@ -159,6 +176,9 @@ def computing(
     with_gpus(plan, snapshot)
     plan["host"] = snapshot["host"] = name
     plan["expect"]["count"] = count
+    if count == 1:
+        run = snapshot["sections"]["compute"]["data"]["runs"][0]
+        run["consensus"] = [entry for entry in run["consensus"] if entry["gpu"] == 0]
     for entry in snapshot["sections"]["compute"]["data"]["runs"][0]["consensus"]:
         if (wrong or {}).get(entry["gpu"]) == entry["format"]:
             entry["sums"][since:] = [f"{name:0>16}"] * (5 - since)
@@ -201,7 +221,47 @@ def test_a_gpu_that_disagrees_early_hides_none_that_disagrees_later() -> None:
 def test_two_gpus_of_two_hosts_decide_nothing() -> None:
     hosts = [computing("a", count=1), computing("b", {0: "fp64"}, count=1)]
     found = consensus_verdicts(siblings.compared(hosts))
-    assert {verdict for verdict, _ in found.values()} == {"INCONCLUSIVE"}
+    assert {cause[:75] for _, cause in found.values()} == {
+        "fp64 on compute capability 9.0: 2 GPUs have 2 different sums of the same pro"[:75]
+    }
+
+
+def test_a_gpu_that_is_alone_is_not_failed_by_the_gpus_of_one_host() -> None:
+    """That host may lie, and nothing confirms the only GPU."""
+    hosts = [computing("alone", count=1), computing("b", {0: "fp64", 1: "fp64"})]
+    found = siblings.compared(hosts)
+    row = next(row for row in found[0].result["checks"] if row["id"] == "gpu.consensus")
+    assert (row["verdict"], "than 2 of 3 GPUs" in row["cause"]) == ("INCONCLUSIVE", True)
+    assert "all of these are in one host" in row["cause"]
+
+
+@pytest.mark.parametrize("formats", [["fp16"], ["fp32", "bf16"], ["fp64", "int8", "tf32"]])
+@pytest.mark.parametrize("since", [0, 2, 4])
+@pytest.mark.parametrize("liars", [1, 2])
+def test_sums_of_one_other_host_are_a_note(formats: list[str], since: int, liars: int) -> None:
+    honest = computing("honest")
+    hosts = [honest]
+    for number in range(liars):
+        lying = computing("liar", since=since)
+        snapshot: Any = lying.snapshot
+        for entry in data(snapshot, "compute")["runs"][0]["consensus"]:
+            if entry["format"] in formats:
+                entry["sums"][since:] = ["f" * 16] * (5 - since)
+        hosts.append(HostRun(f"liar{number}", snapshot, lying.plan, lying.result))
+        hosts[-1].beside = beside_of(snapshot)
+        hosts[-1].plan["expect"]["count"] = 16
+    found = siblings.compared(hosts)[0]
+    row = next(row for row in found.result["checks"] if row["id"] == "gpu.consensus")
+    assert row["verdict"] == ("PASS" if liars == 1 else "FAIL")
+    if liars == 1:
+        assert row["evidence"].count("one other host has another sum") == len(formats)
+
+
+def test_sums_of_one_other_host_hide_no_gpu_that_disagrees_with_its_own_host() -> None:
+    hosts = [computing("a", {1: "bf16"}, since=4), computing("liar", {0: "bf16", 1: "bf16"})]
+    verdict, cause = consensus_verdicts(siblings.compared(hosts))["a"]
+    assert verdict == "INCONCLUSIVE"
+    assert "2 GPUs have 2 different sums of the same products after 16 rounds" in cause
 
 
 def test_a_host_has_no_more_votes_than_declared_gpus() -> None:
@@ -245,7 +305,24 @@ def test_two_snapshots_of_a_host_are_refused(healthy: Any, tmp_path: Path) -> No
         saved.judge_saved([one], [plan, plan])
 
 
-def test_one_machine_under_two_names_is_named(healthy: Any) -> None:
+ANSWERS = ["a" * 64, "b" * 64]
+SAME_ADDRESS = {
+    name: (Connection(name, address="10.0.0.1", port=22),) for name in ("gpu01", "gpu03")
+}
+
+
+@pytest.mark.parametrize(
+    "known",
+    [
+        dict.fromkeys(("gpu01", "gpu03"), (None, ANSWERS[0])),
+        {name: (Connection(name), ANSWERS[0]) for name in ("gpu01", "gpu03")},
+        {name: (*SAME_ADDRESS[name], ANSWERS[0]) for name in ("gpu01", "gpu03")},
+        # Two logins, of which one may not read the secret.
+        {"gpu01": (*SAME_ADDRESS["gpu01"], ANSWERS[0]), "gpu03": SAME_ADDRESS["gpu03"]},
+        SAME_ADDRESS,
+    ],
+)
+def test_one_machine_under_two_names_is_named(healthy: Any, known: dict[str, Any]) -> None:
     """Another one has not been verified under one of them."""
     hosts = [host(healthy, name) for name in ("gpu01", "gpu02", "gpu03")]
 
@@ -253,7 +330,8 @@ def test_one_machine_under_two_names_is_named(healthy: Any) -> None:
         for each in (hosts[0], hosts[2]):
             snapshot: Any = each.snapshot
             data(snapshot, "kernel")[key] = value
-            each.snapshot, each.beside = snapshot, beside_of(snapshot)
+            each.snapshot = snapshot
+            each.beside = beside_of(snapshot, *known[each.name])
 
     def planned(found: list[HostRun]) -> dict[str, tuple[str, str]]:
         rows = {
@@ -274,21 +352,80 @@ def test_one_machine_under_two_names_is_named(healthy: Any) -> None:
     assert {verdict for verdict, _ in again.values()} == {"PASS"}
 
 
-@pytest.mark.parametrize("boot", ["boot of gpu01", "boot of liar"])
-@pytest.mark.parametrize("victims", [["gpu01"], ["gpu01", "gpu02"]])
-def test_a_host_that_claims_gpus_of_others_costs_them_nothing(
-    healthy: Any, boot: str, victims: list[str]
-) -> None:
-    hosts = [host(healthy, name) for name in ("gpu01", "gpu02", "liar")]
-    cards = [
-        frozenset((f"boot of {each.name}", f"GPU-{each.name}-{n}") for n in range(2))
-        for each in hosts
+VICTIMS = ("gpu01", "gpu02")
+# How a liar claims to be another host: with whose boot, and with which cards of whom.
+LIES = {
+    "one card of another": ("gpu01", ["gpu01"], 1, True),
+    "one card of each": ("gpu01", ["gpu01", "gpu02"], 1, True),
+    "one card and no other": ("gpu01", ["gpu01"], 1, False),
+    "all cards of one beside its own": ("gpu01", ["gpu01"], 2, True),
+    "all cards of one": ("gpu01", ["gpu01"], 2, False),
+    "all cards of both": ("gpu01", ["gpu01", "gpu02"], 2, False),
+    "all cards with another boot": ("liar", ["gpu01"], 2, False),
+    "a boot without cards": ("gpu01", [], 0, False),
+}
+
+
+def carded(healthy: Any, name: str) -> HostRun:
+    """A host with cards and a boot of its own."""
+    run = host(healthy, name)
+    snapshot: Any = run.snapshot
+    for number, card in enumerate(data(snapshot, "smi")["devices"]):
+        card["uuid"] = f"GPU-{name}-{number}"
+    run.snapshot = snapshot
+    return run
+
+
+@pytest.mark.parametrize("answer", [None, ANSWERS[0], ANSWERS[1]])
+@pytest.mark.parametrize("lie", LIES)
+def test_a_liar_costs_no_other_host_its_verdict(healthy: Any, lie: str, answer: str | None) -> None:
+    boot, claimed, number, beside_own = LIES[lie]
+    hosts = [carded(healthy, name) for name in (*VICTIMS, "liar")]
+    lying: Any = hosts[2].snapshot
+    data(lying, "kernel")["boot_id"] = f"boot of {boot}"
+    cards = data(lying, "smi")["devices"]
+    own = cards[:] if beside_own else []
+    cards[:] = own + [
+        {**cards[0], "uuid": f"GPU-{name}-{n}"} for name in claimed for n in range(number)
     ]
-    for each, own in zip(hosts, cards, strict=True):
-        assert each.beside
-        each.beside = Beside(each.beside.place, each.beside.sums, own)
-    claimed = {(boot, f"GPU-{name}-0") for name in victims}
-    assert hosts[2].beside
-    hosts[2].beside = Beside(None, {}, cards[2] | claimed)
-    assert siblings.compared(hosts)
+    hosts[2].snapshot = lying
+    answers = {"gpu01": "c" * 64, "gpu02": "d" * 64, "liar": answer}
+    for each in hosts:
+        each.beside = beside_of(each.snapshot, Connection(each.name), answers[each.name])
+    before = {each.name: each.result["verdict"] for each in hosts[:2]}
+    found = siblings.compared(hosts)
+    assert {each.name: each.result["verdict"] for each in found[:2]} == before
     assert not any("twins" in each.plan for each in hosts)
+    note = "liar of the inventory reports the boot and the GPUs of this host"
+    assert (note in evidence(found[0], "host.plan")) == (lie == "all cards of one")
+    assert note not in evidence(found[1], "host.plan")
+    # As after a repair, where some hosts were probed again.
+    again = siblings.compared_again(found)
+    assert {each.name: each.result["verdict"] for each in again[:2]} == before
+
+
+def test_an_answer_is_compared_where_a_claim_is_alone(healthy: Any) -> None:
+    """Machines that were resumed from one image of memory have the same secret, and other cards."""
+    hosts = [carded(healthy, name) for name in VICTIMS]
+    for each in hosts:
+        each.beside = beside_of(each.snapshot, None, ANSWERS[0])
+    assert siblings.compared(hosts) == hosts
+    assert not any("twins" in each.plan for each in hosts)
+
+
+def test_saved_snapshots_prove_nothing(healthy: Any, tmp_path: Path) -> None:
+    files: dict[str, list[str]] = {"plan": [], "snapshot": []}
+    for name in VICTIMS:
+        run = host(healthy, name)
+        snapshot: Any = run.snapshot
+        data(snapshot, "kernel")["boot_id"] = "the same"
+        for kind, content in (("plan", run.plan), ("snapshot", {**snapshot, "answer": "a" * 64})):
+            path = tmp_path / f"{name}-{kind}.json"
+            path.write_text(json.dumps(content))
+            files[kind].append(str(path))
+    found = saved.judge_saved(files["snapshot"], files["plan"]).hosts
+    assert [each.plan.get("claims") for each in found] == [["gpu02"], ["gpu01"]]
+    assert not any("twins" in each.plan for each in found)
+    for each in found:
+        row = next(row for row in each.result["checks"] if row["id"] == "host.plan")
+        assert row["verdict"] == "PASS"

@@ -11,7 +11,7 @@ import pytest
 from gpufleet.yardstick import fit
 from gpufleet.yardstick.analysis import analyse
 from gpufleet.yardstick.means import means
-from gpufleet.yardstick.values import ALL, MOST_CARDS, Analysis, Budget, Line, limited
+from gpufleet.yardstick.values import ALL, Analysis, Budget, Line
 from tests.support.sibling_lines import (
     HEAT,
     HOSTS,
@@ -356,15 +356,3 @@ def test_a_card_that_was_not_measured_tonight_is_not_judged() -> None:
     assert [
         each for each in analyse(SPEED, known, Budget(1, HOSTS, 4, 200, 4)).findings if each.fails
     ] == []
-
-
-@pytest.mark.parametrize("invented", [8, 16, 64, 480, 2000])
-def test_a_host_has_the_votes_of_a_server_at_most(invented: int) -> None:
-    lines = [
-        Line(name, f"{name}-{card}", "x.tflops", ("H100",), [50.0])
-        for name, cards in (("honest", 8), ("liar", invented))
-        for card in range(cards)
-    ]
-    found = limited(lines)
-    assert sum(line.host == "honest" for line in found) == 8
-    assert sum(line.host == "liar" for line in found) == min(invented, MOST_CARDS)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from gpufleet.model.sections.compute import Compute, ComputeRun, ConsensusResult
@@ -25,10 +25,19 @@ class Group(NamedTuple):
 
 @dataclass(frozen=True)
 class Difference:
-    """After so many rounds GPUs of a group differ: how many have which sum."""
+    """After so many rounds GPUs of a group differ: how many have which sum, and on how many hosts.
+
+    Without `hosts` all are one host's.
+    """
 
     rounds: int
     gpus: Mapping[str, int]
+    hosts: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def at(self) -> int:
+        """The position of the sum among the sums of a GPU."""
+        return self.rounds.bit_length() - 1
 
     @property
     def right(self) -> str | None:

@@ -73,6 +73,7 @@ class ComparedSum(TypedDict):
     rounds: Annotated[int, "after which they differ"]
     sum: Annotated[Text, "16 hexadecimal digits"]
     gpus: int
+    hosts: NotRequired[Annotated[int, "that have such a GPU"]]
 
 
 class Expectation(TypedDict):
@@ -426,6 +427,9 @@ class Plan(TypedDict):
     ]
     twins: NotRequired[
         Annotated[list[Text], "the hosts with its GPUs: one machine under several names"]
+    ]
+    claims: NotRequired[
+        Annotated[list[Text], "the hosts that report its boot and GPUs, without a proof"]
     ]
     pairs: NotRequired[Annotated[list[PlannedMeeting], "with `verify --pair`"]]
 

@@ -15,6 +15,7 @@ the state `ok` are of their type. Pure.
 from __future__ import annotations
 
 import json
+import re
 from math import isfinite
 from typing import Any, cast
 
@@ -59,6 +60,8 @@ MOST_ROWS = {
 }
 # A probe sends 600 elements of a card (`LARGEST` in probe/smi_elements.py), and rules search them.
 MOST_ELEMENTS = 5000
+# An answer to a challenge, as `probe/challenge.py` prints it.
+ANSWER = re.compile(r"[0-9a-f]{64}")
 LEAST_INTEGER, MOST_INTEGER = -(1 << 63), (1 << 64) - 1
 
 REMEDY = (
@@ -106,6 +109,12 @@ def snapshot_in(found: object, host: str) -> Snapshot | None:
             },
         },
     )
+
+
+def answer_in(found: object) -> str | None:
+    """Take the answer to a challenge out of a parsed snapshot; None where it is no such answer."""
+    answer = found.pop("answer", None) if isinstance(found, dict) else None
+    return answer if isinstance(answer, str) and ANSWER.fullmatch(answer) else None
 
 
 def _section(name: str, section: Any) -> Any:

@@ -17,6 +17,7 @@ A number's name ends in its unit. A value that could not be read has no entry. T
     nvlink.GPU-<uuid>.replay.reading, ...                      error counters of a GPU's NVLinks
     port.<guid>.load.reading    a number for the boot and the driver load that they belong to
     gpus (address, UUID and model of each card), skus (UUID, multiprocessors and memory of each),
+    gpus.declared (how many cards a program is declared to see),
     nvlinks (address and number of active links of each card that has any), ports (as in
     `port_states`), driver.version, kernel.running, os.version, toolkits, toolkit.11.8.version,
     cudnn.11.8.libcudnn.so.8.version, stacks, stack.tensorflow-2.13.1.version, .python,
@@ -34,6 +35,7 @@ from dataclasses import dataclass, replace
 from typing import TypeGuard
 
 from gpufleet.catalog import smi, yardstick
+from gpufleet.checks.base.registry import visible_gpus
 from gpufleet.errors import Defect, bounded
 from gpufleet.host_state import counters
 from gpufleet.host_state import ports as roles
@@ -64,6 +66,8 @@ LEAST_SAMPLES = 10
 GPU, CPU = "/GPU:", "/CPU:"
 
 
+# The number of cards that a host is declared to have.
+DECLARED = "gpus.declared"
 # What the history keeps of one host and night: values, and characters of a name and of a text.
 MOST_MEASURES, MOST_NAME, MOST_TEXT = 5000, 300, 16_000
 
@@ -76,6 +80,7 @@ def measures(snapshot: Snapshot | None, plan: Plan) -> dict[str, float | str]:
     names = dict(_cards(data))
     found = [
         *_versions(data, plan),
+        (DECLARED, visible_gpus(plan) if plan.get("expect") else None),
         *_gpus(data, names),
         *_products(data, plan, names),
         *_ports(data, plan),

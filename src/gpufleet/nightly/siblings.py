@@ -2,6 +2,7 @@
 
 A group is model, SKU and driver of a card in a night; the toolkit is a part of a measure's name.
 A value of a host, such as the time of an import, is compared where all of its cards are one group.
+Of each host as many cards are compared as it is declared to have: it may invent others.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from gpufleet.catalog import yardstick as facts
 from gpufleet.yardstick import counts
 from gpufleet.yardstick.analysis import analyse_both
 from gpufleet.yardstick.values import LEAST_SIBLINGS, WINDOW, Analysis, Budget, Line
+from gpufleet.yardstick.votes import limited
 
 from . import versions
-from .measures import ERRORS
+from .measures import DECLARED, ERRORS
 from .recording import split_measure
 
 if TYPE_CHECKING:
@@ -42,15 +44,16 @@ def compare(
     nights = len(last)
     kinds = facts.kinds()
     groups = _Groups(history, last)
+    declared = _declared(history, last)
     found = Analysis(), Analysis()
     read = {
         pattern: _lines(
-            (known or {}).get(pattern) or history.numbers(last, pattern), groups, nights
+            (known or {}).get(pattern) or history.numbers(last, pattern), groups, nights, declared
         )
         for pattern in kinds
     }
     lines = [line for each in read.values() for line in each]
-    errors = _counts(history, last, groups)
+    errors = _counts(history, last, groups, declared)
     budget = Budget(
         alerts_per_month,
         len({line.host for line in (*lines, *errors)}),
@@ -68,7 +71,19 @@ def compare(
     return found
 
 
-def _lines(numbers: Numbers, groups: _Groups, nights: int) -> list[Line]:
+def _declared(history: History, runs: list[RecordedRun]) -> dict[str, int]:
+    """By host, the last number of cards that it was declared to have; a value of a host is one."""
+    found = {}
+    for (host, _), numbers in history.numbers(runs, DECLARED).items():
+        known = [int(number) for number in numbers if number is not None]
+        if known:
+            found[host] = max(known[-1], 1)
+    return found
+
+
+def _lines(
+    numbers: Numbers, groups: _Groups, nights: int, declared: Mapping[str, int]
+) -> list[Line]:
     found: list[Line] = []
     if len(numbers) <= LEAST_SIBLINGS:
         return found
@@ -77,13 +92,15 @@ def _lines(numbers: Numbers, groups: _Groups, nights: int) -> list[Line]:
         if device.startswith(CARD) or not device:
             card = device.removeprefix(CARD)
             found.append(Line(host, card, measure, groups.of(host, card, nights), values))
-    return found
+    return limited(found, declared)
 
 
-def _counts(history: History, runs: list[RecordedRun], groups: _Groups) -> list[Line]:
+def _counts(
+    history: History, runs: list[RecordedRun], groups: _Groups, declared: Mapping[str, int]
+) -> list[Line]:
     """The new errors of each card and night. A counter's first reading tells no growth."""
     last = runs[-counts.WINDOW - 1 :]
-    readings = _lines(history.numbers(last, f"{CARD}*{ERRORS}"), groups, len(runs))
+    readings = _lines(history.numbers(last, f"{CARD}*{ERRORS}"), groups, len(runs), declared)
     nights = len(last) - 1
     return [
         Line(

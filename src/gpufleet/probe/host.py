@@ -46,6 +46,8 @@ DEFAULTS = {
     "frameworks": {},
     # The account that must be able to open the cards; an ordinary one where none is named.
     "service_user": None,
+    # A word of the control machine's, to be answered by `challenge`.
+    "challenge": None,
 }
 # What a section may take when no framework runs in it. A healthy one needs milliseconds.
 SECTION_DEADLINE_S = 20

@@ -10,6 +10,7 @@ import platform
 import sys
 import time
 
+from .challenge import answer as answer_challenge
 from .constants import IMAGE
 from .host import DEFAULTS, SCHEMA, Host
 from .processes import await_all
@@ -128,8 +129,11 @@ def main(config=None):
             kill_descendants()
             os._exit(1)
 
+    document = probe(settings, end_with_session)
+    if settings.get("challenge"):
+        document["answer"] = answer_challenge(Host(settings))
     # The document is the last line: whatever a login prints stands before it.
-    text = json.dumps(probe(settings, end_with_session))
+    text = json.dumps(document)
     # What sections that hung have started, however deep.
     kill_descendants()
     sys.stdout.write("\n" + text + "\n")

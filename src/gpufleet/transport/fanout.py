@@ -62,7 +62,8 @@ class Target:
 class Outcome:
     """A snapshot, or cause, remedy and evidence of why there is none.
 
-    `refused`: the host was reached, and what it sent may not be read.
+    `refused`: the host was reached, and what it sent may not be read. `answer`: the host's answer
+    to the challenge, which is no part of the snapshot: no document tells it to another host.
     """
 
     snapshot: Snapshot | None
@@ -70,6 +71,7 @@ class Outcome:
     remedy: str = ""
     evidence: str = ""
     refused: bool = False
+    answer: str | None = None
 
 
 Report = Callable[[str, Outcome], None]
@@ -139,8 +141,10 @@ class _HostOutput:
         if self.late:
             return Outcome(None, *timeout_reason(connection, self.deadline_s, self.ready), stderr)
         try:
-            if line.startswith(b"{") and (found := received.snapshot(line, connection.name)):
-                outcome = Outcome(found)
+            document = received.parsed(line, "snapshot") if line.startswith(b"{") else None
+            answer = received.answer_in(document)
+            if found := received.snapshot_in(document, connection.name):
+                outcome = Outcome(found, answer=answer)
                 self.arrived(outcome, found)
                 return outcome
         except received.UnfitError as error:

@@ -9,7 +9,7 @@ from gpufleet.checks import Sections
 from gpufleet.errors import Defect, bounded
 from gpufleet.host_state.consensus import sums_by_group
 from gpufleet.host_state.nvlink_domain import host_place
-from gpufleet.inventory import InventoryHost
+from gpufleet.inventory import Connection, InventoryHost
 from gpufleet.judge import judge
 from gpufleet.model.pairs import PlannedMeeting
 from gpufleet.model.plan import Plan
@@ -57,10 +57,12 @@ def judged(
     resolve: Resolver | None = None,
     host_pairs: Sequence[PlannedMeeting] = (),
     kept: Compressed | None = None,
+    answer: str | None = None,
 ) -> HostRun:
     """Plan and judge one host; without a snapshot, `reason` is its result.
 
-    The snapshot came through `model.received`; `kept` is the same, if it is already compressed.
+    The snapshot came through `model.received`; `kept` is the same, if it is already compressed, and
+    `answer` is the answer to the challenge that came with it.
     A defect of gpufleet costs this host its verdict, and so does a snapshot that takes too much
     processor time; it is planned without its snapshot then.
     """
@@ -93,11 +95,13 @@ def judged(
         result,
         versions,
         fabric,
-        beside_of(snapshot),
+        beside_of(snapshot, host.connection, answer),
     )
 
 
-def beside_of(snapshot: Snapshot | None) -> Beside | None:
+def beside_of(
+    snapshot: Snapshot | None, connection: Connection | None = None, answer: str | None = None
+) -> Beside | None:
     """What is compared with other hosts; None without a snapshot."""
     if snapshot is None:
         return None
@@ -111,9 +115,19 @@ def beside_of(snapshot: Snapshot | None) -> Beside | None:
             host_place(smi) if smi else None,
             sums_by_group(compute) if compute else {},
             frozenset((boot, card["uuid"]) for card in devices if boot and card["uuid"]),
+            answer,
+            endpoint_of(connection) if connection else None,
         )
 
     return bounded("read what is compared with other hosts", read, lambda defect: None)
+
+
+def endpoint_of(connection: Connection) -> tuple[str | int | None, ...] | None:
+    """Where ssh reaches a host; None for a connection that is not ssh."""
+    if connection.kind != "ssh":
+        return None
+    address = connection.address or connection.name
+    return (address, connection.port, *connection.ssh_arguments, *connection.launcher)
 
 
 def result_of(plan: Plan, snapshot: Snapshot | None, reason: HostResult) -> HostResult:

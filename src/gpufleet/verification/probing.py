@@ -5,6 +5,8 @@ The resolver uses the variables and the snapshot of a host, so the probe comes b
 
 from __future__ import annotations
 
+import functools
+import secrets
 import time
 from collections.abc import Iterable
 from contextlib import suppress
@@ -55,6 +57,12 @@ def probe_config(host: InventoryHost, options: ProbeOptions) -> dict[str, Any]:
     return config
 
 
+@functools.cache
+def challenge() -> str:
+    """The word that all probes of this run answer, so that their answers can be compared."""
+    return secrets.token_hex(16)
+
+
 def probe_hosts(
     hosts: Iterable[InventoryHost],
     options: ProbeOptions,
@@ -62,7 +70,10 @@ def probe_hosts(
     arrived: Arrived = lambda outcome, snapshot: None,
 ) -> dict[str, Outcome]:
     """Probe all hosts in parallel; {name: outcome}. `arrived` is called with each snapshot."""
-    targets = [Target(host.connection, probe_config(host, options)) for host in hosts]
+    targets = [
+        Target(host.connection, {**probe_config(host, options), "challenge": challenge()})
+        for host in hosts
+    ]
     return probe_targets(targets, options.fanout, report, options.topology, arrived)
 
 
@@ -98,6 +109,7 @@ def verify(
                     planner=planner or plan_of,
                     resolve=resolve,
                     kept=compressed(outcome, "snapshot"),
+                    answer=outcome.answer,
                 )
 
     outcomes = probe_hosts(hosts, options, report, arrived)
@@ -122,6 +134,7 @@ def verify(
                 resolve=resolve,
                 host_pairs=host_pairs,
                 kept=kept,
+                answer=outcome.answer,
             )
         )
     session.hosts = siblings.compared(session.hosts)

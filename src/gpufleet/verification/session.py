@@ -35,6 +35,17 @@ class Beside:
     sums: Mapping[Group, Sequence[tuple[str, ...]]]
     # The boot of a machine and the UUIDs of its GPUs; empty for a container, which shares both.
     cards: frozenset[tuple[str, str]] = frozenset()
+    # The answer to the challenge of this run, which is the same under each name of one machine; and
+    # where ssh reaches the host. None where it is not known.
+    answer: str | None = None
+    endpoint: tuple[str | int | None, ...] | None = None
+
+    def is_machine_of(self, other: Beside) -> bool:
+        """Whether both are one machine by what no other machine can claim."""
+        return any(
+            own is not None and own == others
+            for own, others in ((self.answer, other.answer), (self.endpoint, other.endpoint))
+        )
 
 
 @compressed_field("snapshot")

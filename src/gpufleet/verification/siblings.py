@@ -6,6 +6,9 @@ A host's plan gets where the hosts of its declared rack are in the NVLink fabric
 `host.plan` judges: a machine under two names leaves another one unverified). Hosts are judged as
 their snapshots arrive, so those that differ are judged once more; where all agree the first
 judgement stands.
+
+A host may lie, so a comparison costs a host that agrees with itself a note alone, unless two others
+or more agree against it. The checks count them, by the hosts of each row.
 """
 
 from __future__ import annotations
@@ -23,6 +26,9 @@ from .session import HostRun
 # A host has the vote of each declared GPU, or of so many where no number is declared: more than a
 # server has, and too few for one that lies to outvote the others.
 MOST_GPUS = 16
+
+# What is in a plan by the comparison alone.
+COMPARED = ("rack", "sums", "twins", "claims")
 
 
 def compared(hosts: Iterable[HostRun], changed: Iterable[str] = ()) -> list[HostRun]:
@@ -42,30 +48,39 @@ def compared_again(hosts: Iterable[HostRun]) -> list[HostRun]:
     found = list(hosts)
     changed = set()
     for host in found:
-        rack, sums, twins = (host.plan.pop(key, []) for key in ("rack", "sums", "twins"))  # type: ignore[misc]
-        if len(rack) > 1 or sums or twins:
+        rack, *others = (host.plan.pop(key, []) for key in COMPARED)  # type: ignore[misc]
+        if len(rack) > 1 or any(others):
             changed.add(host.name)
     return compared(found, changed)
 
 
 def _twins(hosts: Iterable[HostRun]) -> set[str]:
-    """Set `twins` in the plans of hosts that are one machine; their names.
+    """Set `twins` in the plans of hosts that are one machine, or else `claims`; their names.
 
-    One machine shows the same boot and the same GPUs under each of its names. A host that claims
-    GPUs of others beside its own decides nothing about them: its own bus contradicts it, which
-    `gpu.visible` judges.
+    One machine shows the same boot and the same GPUs under each of its names. Each account of a
+    host can read both, so another host can claim them: they are one machine only where
+    `is_machine_of` confirms it.
     """
     machines: dict[frozenset[tuple[str, str]], list[HostRun]] = defaultdict(list)
     for host in hosts:
         if host.beside and host.beside.cards:
             machines[host.beside.cards].append(host)
-    twins = set()
+    named = set()
     for members in machines.values():
-        names = {host.name for host in members}
-        for host in members if len(names) > 1 else ():
-            host.plan["twins"] = sorted(names - {host.name})
-            twins.add(host.name)
-    return twins
+        for host in members:
+            others = [other for other in members if other.name != host.name]
+            confirmed = {
+                other.name
+                for other in others
+                if host.beside and other.beside and host.beside.is_machine_of(other.beside)
+            }
+            if confirmed:
+                host.plan["twins"] = sorted(confirmed)
+            if claims := {other.name for other in others} - {*host.plan.get("twins", [])}:
+                host.plan["claims"] = sorted(claims)
+            if others:
+                named.add(host.name)
+    return named
 
 
 def _racks(hosts: Iterable[HostRun]) -> set[str]:
@@ -116,6 +131,13 @@ def _sums(hosts: Iterable[HostRun]) -> set[str]:
                 "rounds": difference.rounds,
                 "sum": value,
                 "gpus": number,
+                "hosts": len(
+                    {
+                        host.name
+                        for host, sums in gpus
+                        if sums[difference.at : difference.at + 1] == (value,)
+                    }
+                ),
             }
             for difference in differences(sums for _, sums in gpus)
             for value, number in sorted(difference.gpus.items())

@@ -11,7 +11,7 @@ from . import fit, groups, hosts, levels, sharing, shifts
 from .hosts import Lined
 from .means import means
 from .sharing import Sizes
-from .values import ALL, LEAST_SIBLINGS, Analysis, Budget, Finding, Kind, Line, limited
+from .values import ALL, LEAST_SIBLINGS, Analysis, Budget, Finding, Kind, Line
 
 # A card that lost more than so many times what its host lost is named beside it.
 MOST = 2.0
@@ -51,7 +51,7 @@ def analyse_both(kind: Kind, values: Iterable[Line], budget: Budget) -> tuple[An
     Both have the same offsets, limits and groups, so that only the last night makes a difference.
     """
     by_name: dict[str, list[Line]] = defaultdict(list)
-    for line in limited(values):
+    for line in values:
         by_name[line.measure].append(line)
     several = hosts.with_several_cards([line for each in by_name.values() for line in each])
     measures: list[_Measure] = []

@@ -16,7 +16,7 @@ import numpy as np
 
 from .runs import Runs
 from .shifts import CHANGED, LEAST_OFFSET_NIGHTS
-from .values import ERRORS, LEAST_SIBLINGS, NOTE_FACTOR, Budget, Finding, Line, limited
+from .values import ERRORS, LEAST_SIBLINGS, NOTE_FACTOR, Budget, Finding, Line
 
 # How many nights the usual count comes from, before those that are tested, and the lengths of runs
 # that are tested: a large rise shows in its first night, a small one in the third.
@@ -67,7 +67,7 @@ def rises_both(lines: Sequence[Line], budget: Budget) -> tuple[list[Finding], li
     limits.
     """
     groups: dict[tuple[str, str], list[Line]] = defaultdict(list)
-    for line in limited(lines):
+    for line in lines:
         if line.groups[-1]:
             groups[line.measure, line.groups[-1]].append(line)
     known: list[tuple[Line, float, int]] = []
@@ -77,8 +77,7 @@ def rises_both(lines: Sequence[Line], budget: Budget) -> tuple[list[Finding], li
         if len(members) <= LEAST_SIBLINGS:
             continue
         past = [_past(line) for line in members]
-        nights = sum(map(len, past))
-        usual = sum(map(sum, past)) / nights if nights else 0.0
+        usual = _usual_of_group(members, past)
         # Most cards have the same counts: none.
         alike: dict[tuple[float | None, ...], tuple[float, list[float]]] = {}
         for line, own in zip(members, past, strict=True):
@@ -96,6 +95,15 @@ def rises_both(lines: Sequence[Line], budget: Budget) -> tuple[list[Finding], li
     chance = budget.chance("rise")
     fails, notes = (runs.limits(factor * chance, LENGTHS) for factor in (1.0, NOTE_FACTOR))
     return _judged(known, fails, notes, 1), _judged(known, fails, notes, 0)
+
+
+def _usual_of_group(members: Sequence[Line], past: Sequence[Sequence[float]]) -> float:
+    """The median over the hosts of a group of what is usual for a card of the host."""
+    of_hosts: dict[str, list[float]] = defaultdict(list)
+    for line, own in zip(members, past, strict=True):
+        of_hosts[line.host] += own
+    means = [statistics.fmean(each) for each in of_hosts.values() if each]
+    return statistics.median(means) if means else 0.0
 
 
 def _judged(

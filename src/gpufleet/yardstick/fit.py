@@ -1,7 +1,7 @@
 """Separate what nights and groups have in common from what is a card's own: a median polish.
 
 A value is the level of its group in its night, plus the card's permanent offset, plus noise. Levels
-are medians over cards, offsets medians over nights, so that neither follows a few outliers. An
+are medians over hosts, offsets medians over nights, so that neither follows a few outliers. An
 offset is kept when a card changes its group by a driver upgrade.
 """
 
@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from . import votes
 from .values import LEAST_SIBLINGS, Kind, Line
 
 # A row has the nights of one line, oldest first; NaN stands for a night without a value.
@@ -37,11 +38,11 @@ def residuals(lines: Sequence[Line], rows: Rows, reference: range) -> tuple[Rows
     All lines are of one measure. `reference`: the nights that offsets are estimated from. A night
     in which the group has too few cards is NaN.
     """
-    cohorts = _cohorts(lines)
+    cohorts, hosts = _cohorts(lines), votes.owners(line.host for line in lines)
     begin = reference.start
     past = rows[:, begin : reference.stop]
-    rough = medians(_without(cohorts, past, _levels(cohorts, past, begin), begin))
-    levels = _levels(cohorts, rows - rough[:, None])
+    rough = medians(_without(cohorts, past, _levels(cohorts, past, hosts, begin), begin))
+    levels = _levels(cohorts, rows - rough[:, None], hosts)
     return _without(cohorts, rows, levels), levels
 
 
@@ -89,24 +90,30 @@ def _without(
     return found
 
 
-def _levels(cohorts: Mapping[tuple[str, ...], Positions], rows: Rows, begin: int = 0) -> Levels:
-    """The median over the cards of each group and night, from `begin` on."""
+def _levels(
+    cohorts: Mapping[tuple[str, ...], Positions], rows: Rows, hosts: Positions, begin: int = 0
+) -> Levels:
+    """The median over the hosts of each group and night, from `begin` on.
+
+    `hosts`: the number of each row's host.
+    """
     levels: Levels = []
     for night, column in enumerate(rows.T, begin):
         members: dict[str, list[Positions]] = defaultdict(list)
         for groups, positions in cohorts.items():
             members[groups[night]].append(positions)
+        measured = ~np.isnan(column)
         known = {
-            group: values[~np.isnan(values)]
+            group: positions[measured[positions]]
             for group, each in members.items()
             if group
-            for values in [column[np.concatenate(each)]]
+            for positions in [np.concatenate(each)]
         }
         levels.append(
             {
-                group: float(np.median(values))
-                for group, values in known.items()
-                if len(values) > LEAST_SIBLINGS
+                group: votes.median(column[positions], hosts[positions])
+                for group, positions in known.items()
+                if len(positions) > LEAST_SIBLINGS
             }
         )
     return levels

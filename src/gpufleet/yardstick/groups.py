@@ -22,11 +22,12 @@ def drifts(
 ) -> list[Finding]:
     """The groups of one measure that are worse than in the reference nights.
 
-    The cards of a group are followed back: before an upgrade they were another group.
+    The hosts of a group are followed back: before an upgrade they were another group.
     """
     histories: dict[str, Counter[tuple[str, ...]]] = defaultdict(Counter)
-    for line in lines:
-        histories[line.groups[-1]][line.groups] += 1
+    for _, groups in {(line.host, line.groups) for line in lines}:
+        histories[groups[-1]][groups] += 1
+    cards = Counter(line.groups[-1] for line in lines)
     found = []
     for group in histories if nights.tested else ():
         past = histories[group].most_common(1)[0][0]
@@ -59,7 +60,7 @@ def drifts(
                     kind.change(statistics.median(last[-below:]) - centre),
                     kind.change(-bound),
                     below,
-                    sum(histories[group].values()),
+                    cards[group],
                     fails=True,
                 )
             )

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from . import votes
 from .fit import MAD_TO_SIGMA, Rows, counted, medians, packed
 from .values import ALL, LEAST_SIBLINGS, NOTE_FACTOR, Finding, Kind, Line, Spread
 
@@ -110,7 +111,7 @@ def of_hosts(cards: Level) -> Level:
         if len(several) < LEAST_HOSTS:
             continue
         size = statistics.median(map(len, several))
-        sigma = _deviation([each.usual for each in values.values()], cards.least[group])
+        sigma = _of_group(cards, group)[1]
         least[group] = MEDIAN_DEVIATION * sigma / math.sqrt(size)
         found[group] = {}
         for own in several:
@@ -126,10 +127,14 @@ def of_hosts(cards: Level) -> Level:
     return Level(lines, found, measured, least)
 
 
-def _deviation(values: Collection[float], least: float) -> float:
-    """The standard deviation of the values, if most of them are normal."""
-    centre = statistics.median(values)
-    return max(MAD_TO_SIGMA * statistics.median(abs(each - centre) for each in values), least)
+def _of_group(level: Level, group: str) -> tuple[float, float]:
+    """The centre of a group, and the standard deviation if most of its values are normal."""
+    offsets = level.offsets[group]
+    hosts = votes.owners(level.lines[position].host for position in offsets)
+    values = np.array([each.usual for each in offsets.values()])
+    centre = votes.median(values, hosts)
+    deviation = MAD_TO_SIGMA * votes.median(abs(values - centre), hosts)
+    return centre, max(deviation, level.least[group])
 
 
 def findings(kind: Kind, level: Level, chance: float) -> list[Finding]:
@@ -140,8 +145,7 @@ def findings(kind: Kind, level: Level, chance: float) -> list[Finding]:
     found = []
     for group, offsets in level.offsets.items():
         values = {position: each.usual for position, each in offsets.items()}
-        centre = statistics.median(values.values())
-        sigma = _deviation(values.values(), level.least[group])
+        centre, sigma = _of_group(level, group)
         begin = TAIL_BEGIN * sigma
         excesses = {
             position: centre - value - begin

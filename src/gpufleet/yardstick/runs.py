@@ -22,6 +22,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from . import votes
 from .fit import Positions, Rows, counted, packed
 
 # The lengths of runs that are tested: a host may have a job that is gone two nights later.
@@ -47,15 +48,15 @@ class Runs:
 
     def __init__(self, hosts: Sequence[str], noises: Rows) -> None:
         """`noises`: residuals of lines in units of their noise, lower is worse; `hosts`: theirs."""
-        numbers = {host: number for number, host in enumerate(dict.fromkeys(hosts))}
-        owners = np.array([numbers[host] for host in hosts], int)
+        owners = votes.owners(hosts)
+        number = len(set(hosts))
         # The lines of a host in a row.
         order = np.argsort(owners, kind="stable")
-        begins = np.searchsorted(owners[order], np.arange(len(numbers)))
+        begins = np.searchsorted(owners[order], np.arange(number))
         values, places = packed(noises[order])
         known = counted(values)
         deepest = self._deepest(-values, places, begins)
-        kept = np.full(len(numbers), True)
+        kept = np.full(number, True)
         kept[_worst_hosts(deepest[LENGTHS[0] - 1])] = False
         self._depths = [
             np.sort(depths[kept][depths[kept] >= SHALLOWEST]).tolist() for depths in deepest

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Container, Iterable, Iterator,
 from dataclasses import dataclass
 from functools import cached_property
 
+from . import votes
 from .fit import Rows
 from .shifts import Noises, Shift
 from .values import ALL, Finding, Kind
@@ -229,7 +230,7 @@ class Night:
                     _Together(
                         bool(alike),
                         frozenset((one.host, one.card) for one in room),
-                        statistics.median(abs(one.change) for one in room),
+                        _usual(room),
                         statistics.median(runs),
                         max(runs),
                     )
@@ -270,17 +271,26 @@ class Night:
     def _lost_too(self, one: Finding, cards: Collection[tuple[str, str]]) -> bool:
         """Whether most of the others lost half as much or more in this measure."""
         known = self._lines.shifts(one.measure)
-        losses = [
-            abs(self._kind.change(min(known[card], 0.0)))
-            for card in cards
-            if card in known and card != (one.host, one.card)
-        ]
-        alike = sum(loss >= abs(one.change) / ALIKE_LOSS for loss in losses)
-        return bool(losses) and alike >= MOST * len(losses)
+        others = [card for card in cards if card in known and card != (one.host, one.card)]
+        if not others:
+            return False
+        losses = [abs(self._kind.change(min(known[card], 0.0))) for card in others]
+        weights = votes.weights(votes.owners(host for host, _ in others)).tolist()
+        alike = sum(
+            weight
+            for loss, weight in zip(losses, weights, strict=True)
+            if loss >= abs(one.change) / ALIKE_LOSS
+        )
+        return bool(alike >= MOST * sum(weights))
 
 
 def _is_long(one: Finding) -> bool:
     return one.nights >= LONG
+
+
+def _usual(each: Sequence[Finding]) -> float:
+    """The loss that is usual for those that share one."""
+    return votes.median_of_hosts([abs(one.change) for one in each], (one.host for one in each))
 
 
 def _shared(
@@ -298,10 +308,10 @@ def _shared(
     own = Counter(one.host for one in each)
     each = [one for one in each if own[one.host] >= min(CARDS, hosts[one.host])]
     known = {_key(one) for one in clear}
-    losses = [abs(one.change) for one in each if _key(one) in known]
-    if not losses:
+    losing = [one for one in each if _key(one) in known]
+    if not losing:
         return []
-    size = statistics.median(losses)
+    size = _usual(losing)
     runs: dict[str, int] = {}
     for one in each:
         if size / ALIKE_LOSS <= abs(one.change) <= size * ALIKE_LOSS:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from . import votes
 from .fit import MAD_TO_SIGMA, Rows, counted, medians, packed
 from .runs import LENGTHS, Runs
 from .values import MOST_REFERENCE, NOTE_FACTOR, TESTED, Finding, Kind, Line
@@ -112,7 +113,10 @@ def noises(
         by_group[line.groups[-1]].append(position)
     usual = np.full(len(own), kind.resolution)
     for positions in by_group.values():
-        usual[positions] = max(kind.resolution, np.median(sigmas[positions]))
+        hosts = (own[position].host for position in positions)
+        usual[positions] = max(
+            kind.resolution, votes.median_of_hosts(sigmas[positions].tolist(), hosts)
+        )
     # The noise of a quiet card is underestimated now and then.
     sigmas = np.maximum(sigmas, usual)
     return Noises(

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -14,10 +13,6 @@ NIGHTS_PER_MONTH = 30
 # The nights that are tested, and the reference before them: at most so many.
 TESTED, MOST_REFERENCE = 10, 40
 WINDOW = TESTED + MOST_REFERENCE
-
-# A host has the votes of so many cards at most: more than a server has, and too few for one that
-# invents cards to outvote the others.
-MOST_CARDS = 16
 
 # Stands for a card where all cards of a host have it in common.
 ALL = "all"
@@ -82,17 +77,6 @@ class Line:
     measure: str
     groups: tuple[str, ...]
     values: Sequence[float | None]
-
-
-def limited(lines: Iterable[Line]) -> list[Line]:
-    """The lines that are compared: of each host and measure those of `MOST_CARDS` cards."""
-    votes: Counter[tuple[str, str]] = Counter()
-    found = []
-    for line in lines:
-        votes[line.host, line.measure] += 1
-        if votes[line.host, line.measure] <= MOST_CARDS:
-            found.append(line)
-    return found
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from gpufleet.checks.base import subjects
@@ -23,7 +23,7 @@ from gpufleet.checks.base.registry import (
 from gpufleet.checks.base.remedies import command
 from gpufleet.checks.base.sections import Sections
 from gpufleet.host_state.consensus import Difference, Group, differences, groups_of
-from gpufleet.model.plan import Plan
+from gpufleet.model.plan import ComparedSum, Plan
 from gpufleet.model.sections.compute import ComputeRun, ConsensusResult
 from gpufleet.model.text import brief
 from gpufleet.model.verdict import Verdict
@@ -43,6 +43,10 @@ FORMATS = ("fp32", "fp64", "fp16", "int8", "tf32", "bf16", "fp8-e4m3", "fp8-e5m2
 WHERE = "Random products in "
 # The workload computes so many sums, however slow the GPU is: after 1, 2, 4 and 8 rounds.
 LEAST_SUMS = 4
+MORE_HOSTS = (
+    "at least one of them computes wrong: verify together with other hosts that have such GPUs, so"
+    " that most can tell"
+)
 # An NVRTC whose release is not known to lack the instructions, and that refuses them.
 NOT_COMPILED = re.compile(r"nvrtcCompileProgram returned \d+ NVRTC_ERROR_COMPILATION")
 
@@ -198,39 +202,70 @@ def _agreement(
         yield Evidence(f"{what}: {named}: one sum after up to {rounds} rounds")
     left = {entry["gpu"]: entry["sums"] for entry in members}
     for difference in found:
-        at, total = difference.rounds.bit_length() - 1, sum(difference.gpus.values())
+        at, total = difference.at, sum(difference.gpus.values())
         own = {gpu: sums[at] for gpu, sums in left.items() if len(sums) > at}
+        lone = difference.right not in own.values() and _against(difference, own.values()) == 1
+        if lone and len(own) > 1:
+            # That host may lie, and the GPUs of this one confirm each other.
+            yield Evidence(
+                f"{what}: one other host has another sum of the same products after"
+                f" {difference.rounds} rounds, and the {len(own)} GPUs of this host agree: which"
+                " one is right is not known; verify them together with more hosts of such GPUs"
+            )
+            yield from _agreement({**plan, "sums": []}, group, members)
+            return
         if difference.right is None and own:
             yield Finding(
                 f"{what}: {total} GPUs have {len(difference.gpus)} different sums of the same"
                 f" products after {difference.rounds} rounds, and no sum is that of most of them",
-                "at least one of them computes wrong: verify together with other hosts that have"
-                " such GPUs, so that most can tell",
+                MORE_HOSTS,
                 verdict=Verdict.INCONCLUSIVE,
                 about=(f"sums/{group.format}",),
             )
         if difference.right is None:
             return
         for gpu in [gpu for gpu, value in own.items() if value != difference.right]:
-            yield Finding(
+            cause = (
                 f"{what}: GPU {gpu} has another sum of the same products than"
                 f" {difference.gpus[difference.right]} of {total} GPUs, each time after"
-                f" {difference.rounds} rounds",
-                DEVICE_FAULT,
-                f"{own[gpu]} instead of {difference.right}",
+                f" {difference.rounds} rounds"
             )
+            evidence = f"{own[gpu]} instead of {difference.right}"
+            if lone:
+                yield Finding(
+                    f"{cause}; all of these are in one host",
+                    MORE_HOSTS,
+                    evidence,
+                    Verdict.INCONCLUSIVE,
+                    about=(f"sums/{group.format}",),
+                )
+            else:
+                yield Finding(cause, DEVICE_FAULT, evidence)
             # It differs in all later rounds as well.
             del left[gpu]
 
 
+def _against(difference: Difference, own: Collection[str]) -> int:
+    """How many other hosts have one other sum, at most, than the only sum of this host's GPUs.
+
+    0: the GPUs of this host have several sums, or nobody else was compared.
+    """
+    others = [hosts for value, hosts in difference.hosts.items() if value not in own]
+    return max(others, default=0) if len({*own}) == 1 else 0
+
+
 def _of_the_fleet(plan: Plan, group: Group) -> list[Difference]:
     """Where the GPUs of the hosts that were verified together differ; empty where they agree."""
-    by_rounds: dict[int, dict[str, int]] = defaultdict(dict)
+    by_rounds: dict[int, list[ComparedSum]] = defaultdict(list)
     for row in plan.get("sums") or []:
         if (row["format"], row["capability"], row["seed"]) == group:
-            by_rounds[row["rounds"]][row["sum"]] = row["gpus"]
+            by_rounds[row["rounds"]].append(row)
     return [
-        Difference(rounds, by_rounds[rounds])
-        for rounds in sorted(by_rounds)
-        if len(by_rounds[rounds]) > 1
+        Difference(
+            rounds,
+            {row["sum"]: row["gpus"] for row in rows},
+            {row["sum"]: row.get("hosts", row["gpus"]) for row in rows},
+        )
+        for rounds, rows in sorted(by_rounds.items())
+        if len(rows) > 1
     ]

@@ -135,7 +135,7 @@ def _among_hosts(
         domains[row["domain"]] += row["hosts"]
     domain = _most(domains)
     if domain is None:
-        yield _undecided(name, "NVLink domains", domains)
+        yield _undecided(name, "NVLink domains", domains, {place.domain for place in places})
     others = sorted({place.domain for place in places if domain and place.domain != domain})
     if others:
         yield Finding(
@@ -153,11 +153,14 @@ def _among_hosts(
     yield Evidence(f"compared with {total - 1} other hosts of rack {name}")
 
 
-def _cliques(name: str | None, places: list[Place], cliques: dict[str, int]) -> Iterator[Finding]:
+def _cliques(
+    name: str | None, places: list[Place], cliques: dict[str, int]
+) -> Iterator[Finding | Evidence]:
     clique = _most(cliques)
     declare = f"if the rack is partitioned, declare {WHERE}.clique of each of its hosts"
     if clique is None:
-        yield _undecided(name, "cliques", cliques, f"; {declare}")
+        own = {place.clique for place in places}
+        yield _undecided(name, "cliques", cliques, own, f"; {declare}")
         return
     others = sorted({place.clique for place in places if place.clique != clique})
     if others:
@@ -175,11 +178,19 @@ def _most(counts: dict[str, int]) -> str | None:
     return common if 2 * counts[common] > sum(counts.values()) else None
 
 
-def _undecided(name: str | None, what: str, counts: dict[str, int], more: str = "") -> Finding:
+def _undecided(
+    name: str | None, what: str, counts: dict[str, int], own: set[str], more: str = ""
+) -> Finding | Evidence:
+    """What no majority decides; a note where no two others agree against a host of one place."""
     listed = [f"{value} ({number} hosts)" for value, number in sorted(counts.items())]
-    return Finding(
+    cause = (
         f"The hosts of rack {name} are in different {what}, and no one has most of them:"
-        f" {shortened(listed)}",
+        f" {shortened(listed)}"
+    )
+    if len(own) == 1 and max(number for value, number in counts.items() if value not in own) < 2:
+        return Evidence(f"{cause}; that other host may be the wrong one: verify more hosts of it")
+    return Finding(
+        cause,
         f"{SWITCH_TRAYS}{more}",
         verdict=Verdict.INCONCLUSIVE,
     )

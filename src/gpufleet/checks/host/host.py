@@ -198,6 +198,12 @@ def planned(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
             "correct ansible_host of the wrong one: the machine of that name was not verified",
             verdict=Verdict.INCONCLUSIVE,
         )
+    if claims := plan.get("claims"):
+        yield Evidence(
+            f"{shortened(claims)} of the inventory {'reports' if len(claims) == 1 else 'report'}"
+            " the boot and the GPUs of this host, and nothing proves that both are one machine:"
+            " compare ansible_host; a host that reports what another one has is damaged, or lies"
+        )
     # A count of 0 is a declaration as well.
     expected = any(value is not None for value in plan["expect"].values())
     if not expected and not any(plan.get(name) for name in DECLARED):
