@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections import defaultdict
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,7 @@ from gpufleet.judge import judge
 from gpufleet.mirror.delivery import delivery, sentences
 from gpufleet.model.verdict import FAILED, HEALTHY, NOT_JUDGED, USAGE
 from gpufleet.provision.privilege import cannot_become_root
-from gpufleet.report import terminal
+from gpufleet.report import summary, terminal
 from gpufleet.transport.compression import compressed
 from gpufleet.transport.fanout import Outcome
 from gpufleet.verification.judging import plan_of, undeclared
@@ -60,7 +62,9 @@ def parser() -> Parser:
         action="store_true",
         help="Probe no host: show what the inventory alone determines",
     )
-    add_output(verb, report=False)
+    add_output(verb, report=False).add_argument(
+        "--by-host", action="store_true", help="Show each host by itself, not alike ones together"
+    )
     return verb
 
 
@@ -90,8 +94,8 @@ def run(options: argparse.Namespace, _: list[str]) -> int:
         document = {"schema": SCHEMA, "hosts": plans, "artifacts": artifacts}
         sys.stdout.write(json.dumps(document, indent=1) + "\n")
     else:
-        for name, plan in plans.items():
-            _host(terminal.output(), name, plan)
+        for names, plan in grouped(plans, by_host=options.by_host):
+            _host(terminal.output(), terminal.named(names), plan)
         for number, line in enumerate(sentences(artifacts)):
             terminal.output().print(
                 f"{'' if number else chr(10)}{line}", markup=False, soft_wrap=True
@@ -107,6 +111,33 @@ def run(options: argparse.Namespace, _: list[str]) -> int:
         row["action"] == "unread" for plan in plans.values() for row in plan["changes"] or ()
     )
     return NOT_JUDGED if unread else HEALTHY
+
+
+# What is shown of a plan.
+SHOWN = ("stacks", "toolkits", "cudnn", "linker", "driver", "notes", "problems", "changes")
+
+
+def grouped(
+    plans: Mapping[str, dict[str, Any]], *, by_host: bool = False
+) -> list[tuple[list[str], dict[str, Any]]]:
+    """Each plan once with all hosts that have it; those that differ only in their names are alike.
+
+    `by_host`: each host by itself.
+    """
+    found: dict[str, list[str]] = defaultdict(list)
+    for name, plan in plans.items():
+        shown = json.dumps({part: plan[part] for part in SHOWN}, default=str)
+        found[name if by_host else summary.mask_name(shown, name)].append(name)
+    return [(names, _of_all(plans[names[0]], names)) for names in found.values()]
+
+
+def _of_all(plan: dict[str, Any], names: list[str]) -> dict[str, Any]:
+    """The plan of the first of these hosts, with the names of all where it has its own."""
+    if len(names) == 1:
+        return plan
+    text = summary.mask_name(json.dumps(plan, default=str), names[0])
+    every: dict[str, Any] = json.loads(summary.insert_names(text, names))
+    return every
 
 
 def planned(host: InventoryHost, outcome: Outcome | None) -> dict[str, Any]:
@@ -139,9 +170,11 @@ def not_planned(host: InventoryHost, defects: list[Defect], defect: Defect) -> d
 
 def _driver(row: dict[str, Any]) -> str:
     """The planned driver, or the minimum, as a sentence."""
-    least = f"{row['minimum']} or newer ({row['because']})" if row["minimum"] else "any"
+    # The reason is a part of sentences, which go on after it.
+    why = (row["because"] or "").removesuffix(",")
+    least = f"{row['minimum']} or newer, for {why}" if row["minimum"] else "any"
     if not row["managed"]:
-        return f"{least}, {row['source'] or 'not managed'}"
+        return f"{least}; {row['source'] or 'not managed'}"
     module = f", {row['module']} modules ({row['module_because']})" if row["module"] else ""
     chosen = row["version"] or row["branch"] or "chosen later"
     return f"{chosen} from {row['source']}{module}; {least}"
