@@ -277,3 +277,46 @@ def test_failure_reasons(status: int, stderr: str, cause: str) -> None:
     found, remedy = failure_reason(Connection("gpu01"), status, stderr)
     assert found == cause
     assert remedy
+
+
+@pytest.mark.parametrize(
+    ("connection", "words"),
+    [
+        (Connection("gpu01"), "ssh gpu01 true"),
+        (
+            Connection("gpu01", address="10.0.0.1", user="admin", port=2222, key="~/.ssh/fleet"),
+            "ssh -p 2222 -l admin -i '~/.ssh/fleet' 10.0.0.1 true",
+        ),
+        # As Ansible's settings and ours add them, twice and contradicting each other.
+        (
+            Connection(
+                "gpu01",
+                ssh_arguments=(
+                    *("-C", "-o", "ControlMaster=auto", "-o", "ControlPersist=60s"),
+                    *("-o", "ServerAliveInterval=20", "-o", "ProxyJump=gate", "-F", "site.conf"),
+                ),
+            ),
+            "ssh -o ProxyJump=gate -F site.conf gpu01 true",
+        ),
+        (Connection("here", kind="local"), "true"),
+    ],
+)
+def test_a_person_is_given_the_shortest_command(connection: Connection, words: str) -> None:
+    remedy = failure_reason(connection, 255 if connection.kind == "ssh" else 1, "No route")[1]
+    assert remedy == f"try by hand: {words}"
+
+
+def test_an_unknown_host_key_is_to_be_compared_and_accepted() -> None:
+    said = "No ED25519 host key is known for 10.0.0.1\nHost key verification failed."
+    cause, remedy = failure_reason(Connection("gpu01", address="10.0.0.1"), 255, said)
+    assert cause == "The ssh host key of gpu01 is not known to this account"
+    assert remedy.startswith("compare its fingerprint and accept it: ssh 10.0.0.1 true")
+
+
+def test_a_key_file_that_is_missing_is_the_cause() -> None:
+    said = (
+        "Warning: Identity file /k/fleet not accessible: No such file or directory.\n"
+        "admin@10.0.0.1: Permission denied (publickey)."
+    )
+    cause, remedy = failure_reason(Connection("gpu01", key="/k/fleet"), 255, said)
+    assert cause.startswith("The key file /k/fleet") and "ansible_ssh_private_key_file" in remedy

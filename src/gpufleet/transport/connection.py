@@ -150,14 +150,44 @@ def with_password(connection: Connection, program: bytes) -> bytes:
     return password(connection) + f"{BEGIN}\n".encode() + program
 
 
+# What Ansible and the probe add to ssh, and a person does not need.
+_OURS = (
+    "BatchMode",
+    "ConnectTimeout",
+    "ControlMaster",
+    "ControlPath",
+    "ControlPersist",
+    "ServerAliveCountMax",
+    "ServerAliveInterval",
+)
+
+
+def by_hand_of(connection: Connection) -> str:
+    """The shortest command with which a person reaches the host in the same way."""
+    words: list[str] = []
+    if connection.kind == "ssh":
+        given = iter(connection.ssh_arguments)
+        words = [connection.ssh_executable]
+        for word in given:
+            value = next(given, "") if word == "-o" else ""
+            if word in {"-C", "-T"} or value.startswith(_OURS):
+                continue
+            words += [word, value] if word == "-o" else [word]
+        for option, setting in (
+            ("-p", connection.port),
+            ("-l", connection.user),
+            ("-i", connection.key),
+        ):
+            words += [option, str(setting)] if setting else []
+        words.append(connection.address or connection.name)
+    return shlex.join([*words, *connection.launcher, "true"])
+
+
 def failure_reason(
     connection: Connection, status: int | None, stderr: str, ready: bool = False
 ) -> tuple[str, str]:
     """(cause, remedy) of a command that returned no snapshot; `ready`: it had printed `READY`."""
-    name = connection.name
-    ssh = [arg for arg in command(connection)[:-1] if arg != "--"]
-    prefix = ssh if connection.kind == "ssh" else []
-    by_hand = f"try by hand: {shlex.join([*prefix, *connection.launcher, 'true'])}"
+    name, by_hand = connection.name, f"try by hand: {by_hand_of(connection)}"
     last = _last_lines(stderr)
     if "REMOTE HOST IDENTIFICATION HAS CHANGED" in stderr:
         return (
@@ -165,6 +195,18 @@ def failure_reason(
             "if the host was reinstalled: ssh-keygen -R "
             f"{connection.address or name}, and accept the new key; otherwise find out which"
             " machine answers",
+        )
+    if status == 255 and "Host key verification failed" in stderr:
+        return (
+            f"The ssh host key of {name} is not known to this account",
+            f"compare its fingerprint and accept it: {by_hand_of(connection)}; or add it to"
+            " known_hosts for all (/etc/ssh/ssh_known_hosts)",
+        )
+    missing = re.search(r"Identity file (\S+) not accessible", stderr)
+    if status == 255 and missing:
+        return (
+            f"The key file {missing[1]}, which the inventory names for {name}, cannot be read",
+            "correct ansible_ssh_private_key_file, or put the key there, readable by this account",
         )
     if status == SUDO_REFUSED and connection.become.password is not None:
         return (
