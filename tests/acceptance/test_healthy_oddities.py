@@ -210,7 +210,6 @@ SMALL: dict[str, Any] = {
 }
 # What such a site declares; lab1 has the lab's stack.
 VARIABLES: dict[str, dict[str, Any]] = {
-    "lab1": {"gpu_tmpdir": "/var/tmp"},
     "lab2": {**SMALL, "ansible_port": PORT},
     # Ansible's own setting for `requiretty`.
     "lab3": {**SMALL, "ansible_host": IPV6, "ansible_pipelining": False},

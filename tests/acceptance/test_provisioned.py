@@ -66,14 +66,15 @@ def test_only_the_host_that_differs_is_provisioned_and_has_the_reason(fleet: Fle
     assert fleet.state("lab2") == before
 
 
-def test_a_host_that_could_not_be_judged_is_run_and_not_skipped(fleet: Fleet) -> None:
+def test_a_host_without_python_gets_no_ansible_and_is_named(fleet: Fleet) -> None:
     fleet.on("lab2", "mv /usr/bin/python3 /usr/bin/python3.away")
     try:
         done = fleet.gpufleet("provision", status=1)
     finally:
         fleet.on("lab2", "mv /usr/bin/python3.away /usr/bin/python3")
-    assert "Ansible runs on lab2: not judged: python3 was not found on lab2" in done.stderr
-    assert "--limit lab2\n" in done.stderr
+    assert "Nothing is run on lab2: it is not reached" in done.stderr
+    assert "python3 was not found on lab2" in " ".join(done.stdout.split())
+    assert "PLAY [" not in done.stdout
 
 
 # Each has a row in the table of faults as well.

@@ -80,14 +80,15 @@ def test_refused_before_anything_changes(one_stack: Healthy, fault: Fault, prove
     variables: dict[str, Any] = {}
     fault.inject(variables)
     tmp = fault in plan.NO_EXEC_TMP
-    one_stack.on("mount -t tmpfs -o noexec tmpfs /tmp" if tmp else "true")
+    mounts = "mount -t tmpfs -o noexec tmpfs /tmp; mount -t tmpfs -o noexec tmpfs /var/tmp"
+    one_stack.on(mounts if tmp else "true")
     try:
         state = one_stack.fleet.state("lab1")
         found = one_stack.verify(**variables)
         output = one_stack.provision(status=None, **variables)
         assert one_stack.fleet.state("lab1") == state
     finally:
-        one_stack.on("umount /tmp" if tmp else "true")
+        one_stack.on("umount /tmp /var/tmp" if tmp else "true")
     # What is declared now is not installed yet, and other checks say so: of the plan only one does.
     prove(fault, {**found, "host.plan": one_stack.before["host.plan"]}, found)
     assert "failed=1" in output

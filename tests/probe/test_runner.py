@@ -197,6 +197,7 @@ def test_every_section_and_field_of_the_snapshot_is_there(root: Path) -> None:
     assert set(found["sections"]["disks"]["data"]["free_mib"]) == {
         "/",
         "/tmp",
+        "/var/tmp",
         "/usr/local",
         "/opt/gpufleet/stacks",
         "/var/lib/gpufleet",

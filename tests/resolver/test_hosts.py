@@ -65,6 +65,35 @@ def test_what_is_installed_already_needs_no_room() -> None:
     assert codes(more) == ["disk-full", "noexec-tmp"]
 
 
+def test_where_tmp_is_noexec_installers_run_from_var_tmp_and_the_plan_says_so() -> None:
+    rooms = {**ROOMY["free_mib"], "/var/tmp": 90_000}
+    plan = resolve(declaration("2.13.1"), with_disks(noexec=["/tmp"], free_mib=rooms))
+    assert (plan["problems"], plan["tmpdir"]) == ([], "/var/tmp")
+    assert "/tmp is mounted noexec: NVIDIA's installer runs from /var/tmp" in plan["notes"]
+    # What a person chose stays, and so does what nothing else can replace.
+    for declared, disks in (
+        ({"gpu_tmpdir": "/tmp/deep"}, {"noexec": ["/tmp"], "free_mib": rooms}),
+        ({}, {"noexec": ["/tmp", "/var/tmp"], "free_mib": rooms}),
+        ({}, {"noexec": ["/tmp"]}),
+    ):
+        problem = refusal(declaration("2.13.1", **declared), with_disks(**disks))
+        assert problem["code"] == "noexec-tmp"
+    plan = resolve(declaration("2.13.1"), with_disks(free_mib=rooms))
+    assert plan["tmpdir"] == "/tmp"
+
+
+def test_a_tree_that_is_gone_needs_its_room_again_whatever_its_receipt_says() -> None:
+    host = converged(resolve(declaration("2.13.1"), snapshot()))
+    section(host, "disks")["free_mib"] = dict.fromkeys(ROOMY["free_mib"], 100)
+    assert resolve(declaration("2.13.1"), host)["problems"] == []
+    trees = section(host, "toolkits")["trees"]
+    section(host, "toolkits")["trees"] = []
+    assert codes(resolve(declaration("2.13.1"), host)) == ["disk-full"]
+    section(host, "toolkits").update(trees=trees)
+    section(host, "stacks")["stacks"] = []
+    assert codes(resolve(declaration("2.13.1"), host)) == ["disk-full"]
+
+
 def test_noexec_tmp_only_matters_to_an_installer() -> None:
     host = with_disks(noexec=["/tmp"])
     problem = refusal(declaration("2.13.1"), host)

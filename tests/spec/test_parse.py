@@ -11,6 +11,7 @@ import pytest
 
 from gpufleet.model.spec import KEYS
 from gpufleet.resolver import resolve
+from gpufleet.spec.parse import declaration_of
 from gpufleet.spec.reader import edit_distance
 from tests.support.host_documents import codes, declaration, refusal, snapshot
 from tests.support.wrong_variables import WRONG
@@ -228,8 +229,17 @@ def test_slips(left: str, right: str, count: int) -> None:
 
 @pytest.mark.parametrize(("word", "value"), [("true", True), ("No", False), ("on", True)])
 def test_flags_accept_the_words_of_extra_variables(word: str, value: bool) -> None:
-    plan = resolve({**FULL, "gpu_toolkits": ["12.4.1"], "gpu_prune": word}, snapshot())
-    assert (plan["problems"], plan["prune"]) == ([], value)
+    declared = {**FULL, "gpu_toolkits": ["12.4.1"], "gpu_python_install": word}
+    spec = declaration_of(declared).spec
+    assert spec.python_install is value
+
+
+@pytest.mark.parametrize("name", ["gpu_accept_nvidia_eula", "gpu_prune", "gpu_cuda_adopt"])
+@pytest.mark.parametrize("word", ["true", "yes", "True", "on", "1", "", "no"])
+def test_a_licence_a_removal_and_an_adoption_take_no_word_for_true(name: str, word: str) -> None:
+    (problem,) = resolve({**FULL, "gpu_toolkits": ["12.4.1"], name: word})["problems"][:1]
+    assert (problem["code"], problem["where"]) == ("wrong-type", name)
+    assert f"write {name}: true without quotes" in problem["remedy"]
 
 
 def test_a_release_of_the_same_number_of_another_framework_is_another_stack() -> None:

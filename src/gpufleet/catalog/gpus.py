@@ -5,6 +5,7 @@ Reads the catalog only.
 
 from __future__ import annotations
 
+import difflib
 import re
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -70,6 +71,15 @@ def _models() -> list[tuple[list[str], str]]:
         for names in row["devices"].values():
             found += [(name, row["compute_capability"]) for name in names.split(" / ")]
     return [(_tokens(name), capability) for name, capability in found]
+
+
+def similar(name: str) -> str | None:
+    """The known model or family whose name is most like an unknown one."""
+    table = facts.document("gpus.yml")
+    known = [*table["families"], *(each for row in table["models"] for each in row["names"])]
+    by_words = {" ".join(_tokens(each)): each for each in known}
+    found = difflib.get_close_matches(" ".join(_tokens(name)), by_words, 1)
+    return by_words[found[0]] if found else None
 
 
 def _tokens(text: str) -> list[str]:

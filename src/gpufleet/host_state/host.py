@@ -259,6 +259,12 @@ class Host:
             None,
         )
 
+    @property
+    def rooms(self) -> list[str]:
+        """The directories of which the free space was read."""
+        free = self._value("disks", "free_mib")
+        return [str(each) for each in free] if isinstance(free, Mapping) else []
+
     def room(self, directory: str) -> Room | None:
         """Free space at a directory, or at the nearest parent that was probed.
 

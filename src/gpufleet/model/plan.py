@@ -415,6 +415,9 @@ class Plan(TypedDict):
     default_link: PlannedLink | None
     adopt: Annotated[bool, "adopt what was installed by hand (gpu_cuda_adopt)"]
     prune: Annotated[bool, "remove what is no longer declared (gpu_prune)"]
+    tmpdir: NotRequired[
+        Annotated[str, "where installers run: gpu_tmpdir, or /var/tmp where /tmp is noexec"]
+    ]
     environment: list[EnvironmentFile]
     artifacts: list[NeededArtifact]
     notes: Annotated[list[str], "what was assumed or could not be judged"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpufleet.catalog import pci
-from gpufleet.catalog.gpus import Gpu, capabilities
+from gpufleet.catalog.gpus import Gpu, capabilities, similar
 from gpufleet.model.problems import Code
 from gpufleet.model.text import cut
 
@@ -40,13 +40,14 @@ def select(context: ResolveContext) -> list[Gpu]:
         _note_undeclared(context, found)
         return found
     if model:
-        context.note(f"The compute capability of {model!r} is not known")
+        near = similar(model)
+        meant = f"; did you mean {near}?" if near else ""
+        context.note(f"The compute capability of {model!r} is not known{meant}")
     found = _observed(context)
     wanted = context.spec.stacks or context.spec.toolkits or context.spec.driver
     if wanted and not found:
-        context.note(
-            "No GPU is declared (gpu_gpus, gpu_expect.model) or found: their support is unchecked"
-        )
+        what = "known" if model else "declared (gpu_gpus, gpu_expect.model)"
+        context.note(f"No GPU is {what} or found: their support is unchecked")
     return found
 
 

@@ -108,6 +108,7 @@ def resolve_declaration(
         "default_link": _default_link(context, chosen),
         "adopt": context.spec.adopt,
         "prune": context.spec.prune,
+        "tmpdir": space.tmpdir(context),
     }
     plan["environment"] = environment.files(context, plan)
     plan["artifacts"] = _artifacts(plan)

@@ -14,6 +14,9 @@ from gpufleet.model.problems import Code
 
 from .context import ResolveContext
 
+# Where temporary files go, and where installers run if nothing can be run there.
+DEFAULT, OTHER = "/tmp", "/var/tmp"
+
 
 def check(context: ResolveContext, plan: Mapping[str, Any]) -> None:
     """Refuse a host without room for what is not installed, and an installer that cannot run.
@@ -35,7 +38,7 @@ def check(context: ResolveContext, plan: Mapping[str, Any]) -> None:
     toolkits = [
         row
         for row in plan["toolkits"]
-        if not _installed(context, "toolkit", row["short"])
+        if not _installed(context, "toolkit", row["short"], _tree_is_gone(context, row["path"]))
         and not ownership.foreign_toolkit(context.host, row)
     ]
     for row in toolkits:
@@ -45,30 +48,53 @@ def check(context: ResolveContext, plan: Mapping[str, Any]) -> None:
         if (mib := installed_mib(f"toolkit_tmp_{generation}", size)) is not None:
             temporary.append((mib, f"the installer of CUDA {row['short']}"))
     for row in plan["cudnn"]:
-        installed = _installed(context, "cudnn", row["id"])
+        gone = _tree_is_gone(context, row["toolkit_path"])
+        installed = _installed(context, "cudnn", row["id"], gone)
         if not installed and not ownership.foreign_cudnn(context.host, row, adopting=True):
             want(context.spec.prefix, row["installed_mib"], f"cuDNN {row['version']}")
     for row in plan["stacks"]:
         # An installation that was started uses what is there, or removes it first.
         started = context.host.journal("stack", row["name"])
-        if not started and not _installed(context, "stack", row["name"]):
+        gone = bool(context.host.section("stacks")) and not context.host.stack(row["name"])
+        if not started and not _installed(context, "stack", row["name"], gone):
             want(context.spec.stack_root, row["installed_mib"], row["name"])
     if temporary:
-        needs.append((context.spec.tmpdir, *max(temporary)))
+        needs.append((plan["tmpdir"], *max(temporary)))
     if unknown:
         context.note("Disk space is unchecked for: " + ", ".join(unknown) + " (size not known)")
     _check_room(context, needs)
-    if toolkits and context.host.noexec(context.spec.tmpdir):
+    if toolkits and plan["tmpdir"] != context.spec.tmpdir:
+        context.note(
+            f"{context.spec.tmpdir} is mounted noexec: NVIDIA's installer runs from"
+            f" {plan['tmpdir']}"
+        )
+    if toolkits and context.host.noexec(plan["tmpdir"]):
         context.refuse(
             Code.NOEXEC_TMP,
-            f"{context.spec.tmpdir} is mounted noexec, and NVIDIA's installer runs from there",
+            f"{plan['tmpdir']} is mounted noexec, and NVIDIA's installer runs from there",
             "gpu_tmpdir",
             "set gpu_tmpdir to a directory on a file system without noexec, such as /var/tmp",
         )
 
 
-def _installed(context: ResolveContext, kind: str, identity: str) -> bool:
-    return context.host.receipt(kind, identity) is not None
+def tmpdir(context: ResolveContext) -> str:
+    """Where installers run: where a hardened image keeps programs from running, another place.
+
+    A directory that a person chose is not replaced.
+    """
+    host, wanted = context.host, context.spec.tmpdir
+    if wanted != DEFAULT or not host.noexec(wanted) or OTHER not in host.rooms:
+        return wanted
+    return wanted if host.noexec(OTHER) else OTHER
+
+
+def _installed(context: ResolveContext, kind: str, identity: str, gone: bool) -> bool:
+    """Whether it is there. What a receipt lists and a person removed is installed again."""
+    return context.host.receipt(kind, identity) is not None and not gone
+
+
+def _tree_is_gone(context: ResolveContext, path: str) -> bool:
+    return bool(context.host.section("toolkits")) and context.host.tree(path) is None
 
 
 def _check_room(context: ResolveContext, needs: list[tuple[str, int, str]]) -> None:

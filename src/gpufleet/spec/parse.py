@@ -75,7 +75,7 @@ def read(variables: Mapping[str, Any], problems: Problems) -> Spec:
         stacks=[each for each in read_stacks if each],
         toolkits=[each for each in read_toolkits if each],
         cuda_default=reader.version(get("gpu_cuda_default"), "gpu_cuda_default"),
-        adopt=reader.flag(get("gpu_cuda_adopt"), "gpu_cuda_adopt"),
+        adopt=reader.consent(get("gpu_cuda_adopt"), "gpu_cuda_adopt"),
         prune=_prune(reader, variables),
         driver=parse_driver.driver(reader, get("gpu_driver")),
         driver_reboot=parse_driver.reboot(reader, get("gpu_driver_reboot")),
@@ -93,7 +93,7 @@ def read(variables: Mapping[str, Any], problems: Problems) -> Spec:
         python_install=reader.flag(get("gpu_python_install"), "gpu_python_install"),
         artifacts=_artifacts(reader, get("gpu_artifacts")),
         allow_md5=reader.flag(get("gpu_allow_md5"), "gpu_allow_md5"),
-        eula_accepted=reader.flag(get("gpu_accept_nvidia_eula"), "gpu_accept_nvidia_eula"),
+        eula_accepted=reader.consent(get("gpu_accept_nvidia_eula"), "gpu_accept_nvidia_eula"),
         environment=_variables(reader, get("gpu_stack_environment"), "gpu_stack_environment"),
         profile=reader.flag(get("gpu_profile"), "gpu_profile"),
         jupyter_kernels=reader.flag(get("gpu_jupyter_kernels"), "gpu_jupyter_kernels"),
@@ -102,7 +102,7 @@ def read(variables: Mapping[str, Any], problems: Problems) -> Spec:
 
 def _prune(reader: Reader, variables: Mapping[str, Any]) -> bool:
     """Whether to remove what is not declared; refused for a host that declares nothing at all."""
-    wanted = reader.flag(variables.get("gpu_prune"), "gpu_prune")
+    wanted = reader.consent(variables.get("gpu_prune"), "gpu_prune")
     if wanted and variables.get("gpu_stacks") is None and variables.get("gpu_toolkits") is None:
         reader.problems.add(
             Code.PRUNE_UNDECLARED,

@@ -150,6 +150,19 @@ class Reader:
             self.wrong(value, where, "true or false")
         return value is True
 
+    def consent(self, value: Any, where: str) -> bool:
+        """True or false, and no word for them: a person means it. Null is false."""
+        if isinstance(value, str):
+            self.problems.add(
+                Code.WRONG_TYPE,
+                f"{where} is the text {cut(value, MOST_SHOWN)!r}, not true or false",
+                where,
+                f"write {where}: true without quotes; on the command line:"
+                f" -e '{{\"{where}\": true}}'",
+            )
+            return False
+        return self.flag(value, where)
+
     def count(self, value: Any, where: str, wanted: str, most: int = MOST_COUNT) -> int | None:
         """A whole number from 0 to `most`."""
         if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most:

@@ -43,7 +43,7 @@ def section_disks(host):
         "readonly": [],
     }
     wanted = [host[key] for key in ("tmpdir", "prefix", "stack_root", "state_dir")]
-    for name in ["/", "/tmp", *wanted, ARTIFACTS]:
+    for name in ["/", "/tmp", "/var/tmp", *wanted, ARTIFACTS]:
         if name in data["free_mib"]:
             continue
         directory = name
