@@ -31,9 +31,9 @@ from gpufleet.verification.session import HostRun
 from .ages import too_old
 from .attempts import Attempt, attempt_of, fabric_options, run_stage, session_of
 from .candidates import FAILED, MARK, NOT_JUDGED, OWNER, PASSED, RUNNING, Candidate, Request
-from .conclusion import conclude
+from .conclusion import conclude, last_seen
 from .decision import reason
-from .identity import BURN_IN, NAMES, identity_of
+from .identity import BURN_IN, NAMES, identity_of, other_parts, parts_of
 from .records import CERTIFICATES, Store
 from .requirements import ports_are_set_up, unmet
 from .stages import (
@@ -165,12 +165,28 @@ class Commission:
             why = reason(
                 "state",
                 Verdict.INCONCLUSIVE,
-                f"It is in production since {row['since']}, by {row['by']} ({row['why']}), and"
+                f"{self.void(each)}It is in production since {row['since']}, by {row['by']}"
+                f" ({row['why']}), and"
                 " commissioning loads all of its GPUs: nothing was changed on it.",
                 f"Drain the host, then: {self.command_for_new([each.name])}",
             )
             each.stop(PREFLIGHT, NOT_JUDGED, [why])
             self.show_reasons(each)
+
+    def void(self, each: Candidate) -> str:
+        """Withdraw a certificate that speaks of other parts, and say so; otherwise say nothing."""
+        if "certificate" not in each.record or each.seen is None:
+            return ""
+        certified = parts_of(each.name, last_seen(each, self.store).snapshot)
+        others = other_parts(certified, parts_of(each.name, each.seen.snapshot))
+        if not others:
+            return ""
+        self.withdraw(each)
+        self.store.write(each.record)
+        return (
+            f"{'; '.join(others[:MOST_SHOWN])}: its certificate, which speaks of another machine,"
+            " is withdrawn, and it has to be commissioned. "
+        )
 
     def command_for_new(self, names: Iterable[str]) -> str:
         """The command that sets the state of hosts to `new`, as a person types it."""
