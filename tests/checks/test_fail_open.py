@@ -486,3 +486,25 @@ def test_a_card_prints_its_limit_in_degrees_or_its_margin(threshold: str, verdic
     found = judged(edit).get("gpu.throttle", ("PASS", ""))
     assert found[0] == verdict
     assert verdict == "PASS" or "margin to its temperature limit" in found[1]
+
+
+HOST_SIDE = [
+    "pci/pci_gpu_link_info/pcie_gen/max_host_link_gen",
+    "platformInfo/chassis_serial_number",
+    "platformInfo/slot_number",
+    "platformInfo/tray_index",
+    "platformInfo/host_id",
+]
+
+
+@pytest.mark.parametrize("path", [*HOST_SIDE, "clocks/video_clock"])
+@pytest.mark.parametrize("usual", ["Unknown Error", "4"])
+def test_an_error_of_the_hosts_side_on_all_cards_alike_is_none_of_a_card(
+    path: str, usual: str
+) -> None:
+    found = judged(element(path, "Unknown Error", usual)).get("gpu.smi", ("PASS", ""))
+    if path in HOST_SIDE and usual == "Unknown Error":
+        assert found[0] == "PASS"
+    else:
+        assert found[0] == "INCONCLUSIVE"
+        assert f"does not answer for {path}" in found[1]
