@@ -114,7 +114,7 @@ class Inherited(TypedDict):
     memlock: Annotated[Text | None, "in bytes"]
 
 
-class Login(TypedDict):
+class SshLogin(TypedDict):
     """The ssh login that the probe came by; null: not read."""
 
     account: Annotated[int | None, "the number of its account, before sudo"]
@@ -151,6 +151,6 @@ class Machine(TypedDict):
     limits: Annotated[Limits | None, "null: not read"]
     inherited: Annotated[dict[str, Inherited], "by service, such as sshd or slurmd"]
     login: NotRequired[
-        Annotated[Login | None, "null: it came by none, as in pull mode and by Slurm"]
+        Annotated[SshLogin | None, "null: it came by none, as in pull mode and by Slurm"]
     ]
     unread: Annotated[dict[str, str], "by key that is null: why"]
