@@ -186,7 +186,7 @@ def other_parts(certified: Sequence[Part], now: Sequence[Part]) -> list[str]:
 
 def _same(one: Part, other: Part) -> bool:
     """Whether two parts are one by all of their numbers that both have."""
-    both = [(one[key], other[key]) for key in ("serial", "id") if one[key] and other[key]]  # type: ignore[literal-required]
+    both = [(one[key], other[key]) for key in ("serial", "id") if one[key] and other[key]]
     return bool(both) and all(mine == its for mine, its in both)
 
 
