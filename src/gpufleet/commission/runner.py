@@ -31,9 +31,9 @@ from gpufleet.verification.session import HostRun
 from .ages import too_old
 from .attempts import Attempt, attempt_of, fabric_options, run_stage, session_of
 from .candidates import FAILED, MARK, NOT_JUDGED, OWNER, PASSED, RUNNING, Candidate, Request
-from .conclusion import conclude, last_seen
+from .conclusion import conclude, other_than_certified
 from .decision import reason
-from .identity import BURN_IN, NAMES, identity_of, other_parts, parts_of
+from .identity import BURN_IN, NAMES, identity_of
 from .records import CERTIFICATES, Store
 from .requirements import ports_are_set_up, unmet
 from .stages import (
@@ -175,10 +175,7 @@ class Commission:
 
     def void(self, each: Candidate) -> str:
         """Withdraw a certificate that speaks of other parts, and say so; otherwise say nothing."""
-        if "certificate" not in each.record or each.seen is None:
-            return ""
-        certified = parts_of(each.name, last_seen(each, self.store).snapshot)
-        others = other_parts(certified, parts_of(each.name, each.seen.snapshot))
+        others = other_than_certified(each, self.store)
         if not others:
             return ""
         self.withdraw(each)
