@@ -486,3 +486,80 @@ def test_a_card_prints_its_limit_in_degrees_or_its_margin(threshold: str, verdic
     found = judged(edit).get("gpu.throttle", ("PASS", ""))
     assert found[0] == verdict
     assert verdict == "PASS" or "margin to its temperature limit" in found[1]
+
+
+HOST_SIDE = [
+    "pci/pci_gpu_link_info/pcie_gen/max_host_link_gen",
+    "platformInfo/chassis_serial_number",
+    "platformInfo/slot_number",
+    "platformInfo/tray_index",
+    "platformInfo/host_id",
+]
+
+
+@pytest.mark.parametrize("path", [*HOST_SIDE, "clocks/video_clock"])
+@pytest.mark.parametrize("usual", ["Unknown Error", "4"])
+def test_an_error_of_the_hosts_side_on_all_cards_alike_is_none_of_a_card(
+    path: str, usual: str
+) -> None:
+    found = judged(element(path, "Unknown Error", usual)).get("gpu.smi", ("PASS", ""))
+    if path in HOST_SIDE and usual == "Unknown Error":
+        assert found[0] == "PASS"
+    else:
+        assert found[0] == "INCONCLUSIVE"
+        assert f"does not answer for {path}" in found[1]
+
+
+def login(memlock: str | None, account: int | None = 1000, *lines: str) -> Edit:
+    """The limit of the ssh login that the probe came by, and lines of limits.conf."""
+
+    def edit(snapshot: Document) -> None:
+        section = data(snapshot, "machine")
+        section["login"] = {"account": account, "memlock": memlock}
+        section["limits"]["logins"] = [*lines]
+
+    return edit
+
+
+@pytest.mark.parametrize(
+    ("edit", "kib"),
+    [
+        (login("65536:65536"), 64),
+        (login("65536:unlimited"), 64),
+        (login("32768:65536", 501), 32),
+        (login("0:0", 65534), 0),
+        (login("65536:65536", 1000, "* - memlock unlimited"), 64),
+        (login("65536:65536", 1000, "@guests hard memlock 32", "root - memlock unlimited"), 64),
+    ],
+)
+@pytest.mark.parametrize("count", [1, 2, 8])
+def test_a_login_that_may_lock_no_memory_is_told_where_ports_do_rdma(
+    edit: Edit, kib: int, count: int
+) -> None:
+    expect(edit, "network.ports", "INCONCLUSIVE", f"may lock {kib} KiB of memory (memlock)", count)
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        login("8388608:8388608"),
+        login("unlimited:unlimited"),
+        login("65536:65536", 0),
+        login("65536:65536", None),
+        login(None),
+        login("65536:65536", 1000, "@hpc - memlock unlimited"),
+        login("65536:65536", 1000, "@hpc soft memlock 33554432"),
+        lambda snapshot: data(snapshot, "machine").update(login=None),
+        lambda snapshot: data(snapshot, "machine").pop("login", None),
+    ],
+)
+def test_a_limit_of_root_or_of_nobody_knows_whom_is_not_judged(edit: Edit) -> None:
+    assert judged(edit) == {}
+
+
+def test_a_host_without_rdma_ports_needs_no_locked_memory() -> None:
+    def edit(snapshot: Document) -> None:
+        login("65536:65536")(snapshot)
+        data(snapshot, "network").update(devices=[], adapters=[])
+
+    assert "memlock" not in str(judged(edit))

@@ -171,7 +171,7 @@ HARMLESS: dict[str, str] = {
     "smi/devices/*/remap/*correctable": "history, while nothing is pending",
     "kernel_log/source: other": "reported",
     "kernel_log/error: other": "a word on what was read all the same",
-    "kernel_log/since_boot: other": "whether it reaches back to the boot says `complete`",
+    "kernel_log/since_boot: other": "as `complete`: a note where the driver's counters are clean",
     "kernel_log/complete: other": "a note where the driver's own counters are clean",
     # What a toolkit computes.
     "compute/deep: other": "then less is claimed, and said so",

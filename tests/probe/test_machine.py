@@ -329,3 +329,35 @@ def test_the_clock_of_this_machine_is_read() -> None:
     found = machine.clock(Host({}))
     assert found["unsynchronised"] in (True, False)
     assert 0 <= found["max_error_us"] <= 16_000_000
+
+
+@pytest.mark.parametrize(
+    ("chain", "found"),
+    [
+        # An ssh login that became root by sudo: what sshd started counts.
+        (
+            [("python3", 0), ("sudo", 0), ("sh", 1000), ("sshd", 1000), ("sshd", 0)],
+            {"account": 1000, "memlock": "3:3"},
+        ),
+        ([("python3", 1000), ("sshd-session", 1000)], {"account": 1000, "memlock": "1:1"}),
+        ([("python3", 0), ("sh (a) b", 0), ("sshd", 0)], {"account": 0, "memlock": "2:2"}),
+        # A timer, Slurm and a console.
+        ([("python3", 0), ("systemd", 0)], None),
+        ([("python3", 1000), ("slurmstepd", 0), ("slurmd", 0)], None),
+        ([("python3", 0), ("bash", 0), ("login", 0)], None),
+        ([], None),
+    ],
+)
+def test_the_limits_of_a_login_are_those_of_what_sshd_started(
+    tmp_path: Path, chain: list[tuple[str, int]], found: object
+) -> None:
+    for at, (name, account) in enumerate(chain, 1):
+        above = 11 + at if at < len(chain) else 1
+        put(tmp_path, f"proc/{10 + at}/stat", f"{10 + at} ({name}) S {above} 1 1\n")
+        put(tmp_path, f"proc/{10 + at}/status", f"Name:\tx\nUid:\t{account}\t0\t0\t0\n")
+        put(
+            tmp_path,
+            f"proc/{10 + at}/limits",
+            f"Max locked memory         {at}                    {at}                    bytes\n",
+        )
+    assert machine.login_limits(Host({"root": str(tmp_path)}), 11) == found

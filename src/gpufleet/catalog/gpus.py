@@ -77,9 +77,15 @@ def similar(name: str) -> str | None:
     """The known model or family whose name is most like an unknown one."""
     table = facts.document("gpus.yml")
     known = [*table["families"], *(each for row in table["models"] for each in row["names"])]
-    by_words = {" ".join(_tokens(each)): each for each in known}
-    found = difflib.get_close_matches(" ".join(_tokens(name)), by_words, 1)
+    by_words = {_numbered(each): each for each in known}
+    found = difflib.get_close_matches(_numbered(name), by_words, 1, 0.7)
     return by_words[found[0]] if found else None
+
+
+def _numbered(name: str) -> str:
+    """The words with a number, by which models differ; all words where there are none."""
+    words = _tokens(name)
+    return " ".join([word for word in words if re.search(r"\d", word)] or words)
 
 
 def _tokens(text: str) -> list[str]:

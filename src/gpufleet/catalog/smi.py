@@ -80,6 +80,12 @@ def excused(text: str) -> bool:
     return re.search(facts.document("smi_rules.yml")["texts"]["excused"], text, re.I) is not None
 
 
+def of_the_host() -> list[str]:
+    """The elements that describe the host's side of a card, and not the card."""
+    found: list[str] = facts.document("smi_rules.yml")["texts"]["of_the_host"]
+    return found
+
+
 def judged(path: str) -> bool:
     """Whether a rule reads this element of every card, or one in it."""
     return path in _judged()

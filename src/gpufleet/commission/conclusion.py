@@ -13,6 +13,7 @@ from gpufleet.rollout.schedulers import SchedulerError
 from . import signing
 from .candidates import FAILED, MARK, OWNER, PASSED, Candidate, Log, Request
 from .certificate import Seen, certificate
+from .identity import other_parts, parts_of
 from .records import CERTIFICATES, REFUSALS, SIGNATURE, Store, sha256_of
 from .stages import STAGES
 
@@ -162,6 +163,14 @@ def last_seen(each: Candidate, store: Store) -> Seen:
         if kept and (result := store.load(kept["evidence"], "verdicts")):
             return Seen(each.declared, store.load(kept["evidence"], "snapshot"), result)
     return Seen(each.declared, None, {"verdict": "INCONCLUSIVE", "checks": []})
+
+
+def other_than_certified(each: Candidate, store: Store) -> list[str]:
+    """What to say of the parts that are not those of the host's certificate, if it has one."""
+    if "certificate" not in each.record or each.seen is None:
+        return []
+    certified = parts_of(each.name, last_seen(each, store).snapshot)
+    return other_parts(certified, parts_of(each.name, each.seen.snapshot))
 
 
 def return_to_service(each: Candidate, request: Request, log: Log) -> None:

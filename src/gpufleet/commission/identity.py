@@ -161,6 +161,39 @@ def parts_of(name: str, snapshot: Snapshot | None) -> list[Part]:
     ]
 
 
+def other_parts(certified: Sequence[Part], now: Sequence[Part]) -> list[str]:
+    """What to say of each part that is not one of the certified ones, and of those that are gone.
+
+    Slots and firmware may change. A kind of which nothing was read now says nothing.
+    """
+    found = []
+    for kind in dict.fromkeys(part["kind"] for part in certified):
+        before, after = (
+            [part for part in parts if part["kind"] == kind and (part["serial"] or part["id"])]
+            for parts in (certified, now)
+        )
+        new = [part for part in after if not any(_same(part, known) for known in before)]
+        gone = {p["name"]: p for p in before if not any(_same(p, each) for each in after)}
+        if not after:
+            continue
+        for part in new:
+            known = gone.pop(part["name"], None)
+            was = f"certified was {_number(known)}" if known else "it was not certified"
+            found.append(f"{part['name']} is another one: {_number(part)}, {was}")
+        found += [f"{part['name']} ({_number(part)}) is gone" for part in gone.values()]
+    return found
+
+
+def _same(one: Part, other: Part) -> bool:
+    """Whether two parts are one by all of their numbers that both have."""
+    both = [(one[key], other[key]) for key in ("serial", "id") if one[key] and other[key]]
+    return bool(both) and all(mine == its for mine, its in both)
+
+
+def _number(part: Part) -> str:
+    return f"serial number {part['serial']}" if part["serial"] else str(part["id"])
+
+
 def host_part(name: str, data: SectionData) -> Part:
     """The host as a whole."""
     known = _hardware(data)

@@ -31,7 +31,7 @@ from gpufleet.verification.session import HostRun
 from .ages import too_old
 from .attempts import Attempt, attempt_of, fabric_options, run_stage, session_of
 from .candidates import FAILED, MARK, NOT_JUDGED, OWNER, PASSED, RUNNING, Candidate, Request
-from .conclusion import conclude
+from .conclusion import conclude, other_than_certified
 from .decision import reason
 from .identity import BURN_IN, NAMES, identity_of
 from .records import CERTIFICATES, Store
@@ -165,12 +165,25 @@ class Commission:
             why = reason(
                 "state",
                 Verdict.INCONCLUSIVE,
-                f"It is in production since {row['since']}, by {row['by']} ({row['why']}), and"
+                f"{self.void(each)}It is in production since {row['since']}, by {row['by']}"
+                f" ({row['why']}), and"
                 " commissioning loads all of its GPUs: nothing was changed on it.",
                 f"Drain the host, then: {self.command_for_new([each.name])}",
             )
             each.stop(PREFLIGHT, NOT_JUDGED, [why])
             self.show_reasons(each)
+
+    def void(self, each: Candidate) -> str:
+        """Withdraw a certificate that speaks of other parts, and say so; otherwise say nothing."""
+        others = other_than_certified(each, self.store)
+        if not others:
+            return ""
+        self.withdraw(each)
+        self.store.write(each.record)
+        return (
+            f"{'; '.join(others[:MOST_SHOWN])}: its certificate, which speaks of another machine,"
+            " is withdrawn, and it has to be commissioned. "
+        )
 
     def command_for_new(self, names: Iterable[str]) -> str:
         """The command that sets the state of hosts to `new`, as a person types it."""

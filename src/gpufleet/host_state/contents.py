@@ -14,7 +14,12 @@ MOST_BYTES = 1 << 20
 
 
 def scrub_of(snapshot: Mapping[str, Any] | None) -> Scrub | None:
-    """The share of contents that a night read; None where it read none, or sent something else."""
+    """The share of contents that a night read; None where it read none, or sent something else.
+
+    Its times are the host's: they are of no use where its clock is wrong.
+    """
+    if snapshot and snapshot.get("clock_offset_s"):
+        return None
     try:
         found = snapshot["sections"]["receipts"]["data"]["scrub"] if snapshot else None
     except (KeyError, TypeError):

@@ -110,6 +110,13 @@ class Snapshot(TypedDict):
     euid: NotRequired[Annotated[int, "the user id that the probe ran as"]]
     started: NotRequired[Time]
     finished: NotRequired[Time]
+    clock_offset_s: NotRequired[
+        Annotated[
+            float,
+            "only where the host's clock is wrong: by how much it is at least ahead of the control"
+            " machine's; negative: behind. `started` and `finished` are the control machine's then",
+        ]
+    ]
     unseen: NotRequired[list[Unseen]]
     sections: Sections
     pairs: NotRequired[Annotated[list[Meeting], "of a host that took part in `verify --pair`"]]

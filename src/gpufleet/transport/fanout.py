@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from ClusterShell.Event import EventHandler
 from ClusterShell.Task import task_self
@@ -25,7 +25,7 @@ from ClusterShell.Worker.Popen import PopenClient, WorkerPopen
 from ClusterShell.Worker.Worker import WorkerSimple
 
 from gpufleet.inventory import Connection
-from gpufleet.model import received
+from gpufleet.model import clock, received
 from gpufleet.model.snapshot import Snapshot
 
 from . import gateways
@@ -46,6 +46,7 @@ MOST_STDERR_BYTES = 32 << 10
 # Reserved from the remaining time to start the probe, and to write and transfer the snapshot: a
 # busy host takes seconds for each, and one section that hangs lasts until the probe's deadline.
 RETURN_S, RETURN_SHARE = 10.0, 0.25
+TIMES: Final = ("started", "finished")
 _READY_LINE = f"\n{READY}\n".encode()
 
 
@@ -87,6 +88,8 @@ class _HostOutput:
     deadline_s: float
     arrived: Arrived = lambda outcome, snapshot: None
     started: float = 0.0
+    # When the probe was sent, or earlier.
+    sent: clock.Moment = field(default_factory=clock.Moment)
     # Until the host is ready, the end of its output; from then on all of it.
     ready: bool = False
     stdout: bytearray = field(default_factory=lambda: bytearray(b"\n"))
@@ -121,7 +124,8 @@ class _HostOutput:
         return {**self.target.config, "deadline_s": left - min(RETURN_S, left * RETURN_SHARE)}
 
     def probe(self) -> bytes:
-        """The probe, as standard input."""
+        """The probe, as standard input, which is sent now."""
+        self.sent = clock.Moment()
         return standard_input(self.target.connection, self.config())
 
     def outcome(self) -> Outcome:
@@ -144,7 +148,7 @@ class _HostOutput:
             document = received.parsed(line, "snapshot") if line.startswith(b"{") else None
             answer = received.answer_in(document)
             if found := received.snapshot_in(document, connection.name):
-                outcome = Outcome(found, answer=answer)
+                outcome = Outcome(_by_own_clock(found, self.sent), answer=answer)
                 self.arrived(outcome, found)
                 return outcome
         except received.UnfitError as error:
@@ -158,6 +162,26 @@ class _HostOutput:
         except ValueError:
             pass
         return Outcome(None, *failure_reason(connection, self.status, stderr, self.ready), stderr)
+
+
+def _by_own_clock(found: Snapshot, sent: clock.Moment) -> Snapshot:
+    """The snapshot; where the host's clock is wrong, with that and this machine's times.
+
+    Raises `received.UnfitError` where it has no times: each probe writes them.
+    """
+    # A host's own word for it is not read.
+    found.pop("clock_offset_s", None)
+    earliest, latest = sent.until_now()
+    try:
+        off = clock.offset((clock.read(found[key]) for key in TIMES), earliest, latest)
+    except (KeyError, ValueError):
+        raise received.UnfitError(f"{' and '.join(TIMES)} should be times") from None
+    if off:
+        found["clock_offset_s"] = off.total_seconds()
+        found["started"], found["finished"] = (
+            f"{each:{clock.FORM}}" for each in (earliest, latest)
+        )
+    return found
 
 
 class _GatewayHandler(EventHandler):  # type: ignore[misc]

@@ -14,7 +14,7 @@ from pathlib import Path
 from gpufleet.errors import ConfigurationError
 from gpufleet.inventory import InventoryHost
 from gpufleet.judge import judge
-from gpufleet.model import received
+from gpufleet.model import clock, received
 from gpufleet.model.clock import utc_now
 from gpufleet.model.snapshot import SNAPSHOT_SCHEMA, Snapshot
 from gpufleet.model.text import brief
@@ -26,11 +26,9 @@ from .judging import judged
 from .saved import read_bounded
 from .session import Session
 
-# A host's clock may be ahead of this machine's by this much.
-AHEAD = timedelta(minutes=5)
+EARLIEST = datetime.min.replace(tzinfo=UTC)
 # What a host needs at most to judge its snapshot and to write the result.
 WRITTEN_WITHIN = timedelta(hours=1)
-TIME = "%Y-%m-%dT%H:%M:%SZ"
 TIMER = (
     "on the host: systemctl list-timers gpufleet-pull.timer; journalctl -u gpufleet-pull;"
     " then check what transfers its file to this machine"
@@ -69,7 +67,7 @@ def _read(path: Path, name: str, max_age: timedelta) -> tuple[Snapshot | None, H
         document = received.parsed(read_bounded(path), "the file")
         sent = document.pop("snapshot")
         received.checked(document, "the file")
-        probed = datetime.strptime(document["looked"], TIME).replace(tzinfo=UTC)
+        probed = clock.read(document["looked"])
         file_host = document["host"]
         result = judge.unreachable("", "")
         if sent is None:
@@ -94,18 +92,18 @@ def _read(path: Path, name: str, max_age: timedelta) -> tuple[Snapshot | None, H
             f"{path} is the result of {shown}, not of {name}",
             "check what collects the results: it mixes up hosts",
         )
-    age = datetime.now(UTC) - probed
+    now = datetime.now(UTC)
+    age = now - probed
     if age > max_age:
         return _rejected(
             f"{name} was last probed {document['looked']}, {_hours(age)} ago;"
             f" the maximum age is {_hours(max_age)}",
             TIMER,
         )
-    if age < -AHEAD:
-        return _rejected(
-            f"{name} was last probed {document['looked']}, which is in the future",
-            "set the clock of the host (timedatectl), or of this machine",
-        )
+    if ahead := clock.offset([probed], EARLIEST, now):
+        # How old it is, nobody knows: a clock that is behind makes a result look older.
+        wrong = f"The result of {name} is not read: {clock.described(ahead.total_seconds())}"
+        return None, judge.not_judged(wrong, clock.REMEDY, f"probed {document['looked']}")
     if snapshot and (cause := _other_snapshot(snapshot, own_host, name, probed)):
         return None, judge.not_judged(f"The result of {name} is not of one probe: {cause}", MIXED)
     return snapshot, result
@@ -119,11 +117,11 @@ def _other_snapshot(snapshot: Snapshot, host: object, name: str, written: dateti
         return f"its snapshot has schema {snapshot['schema']}, this release reads {SNAPSHOT_SCHEMA}"
     taken = snapshot.get("finished", "")
     try:
-        age = written - datetime.strptime(taken, TIME).replace(tzinfo=UTC)
+        apart = clock.offset([clock.read(taken)], written - WRITTEN_WITHIN, written)
     except ValueError:
         return f"its snapshot has no time ({brief(taken)})"
-    if not -AHEAD <= age <= WRITTEN_WITHIN:
-        return f"its snapshot was taken {taken}, the result was written {written:{TIME}}"
+    if apart:
+        return f"its snapshot was taken {taken}, the result was written {written:{clock.FORM}}"
     return None
 
 

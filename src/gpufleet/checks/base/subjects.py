@@ -40,6 +40,7 @@ it was observed:
     module/ib_umad  a kernel module of RDMA that is not loaded
     pci/acs         access control of PCI ports; `pci/read-request`: MaxReadReq of adapters
     kernel-log      the kernel log as a whole
+    clock           the clock of the host
     container       no container was started
     container-toolkit  another container toolkit than planned, or none
     /PATH           this file or directory is not there
@@ -61,7 +62,7 @@ Subjects = tuple[str, ...]
 DRIVER, SMI, NODES, GPUS, BUSY, TFLOPS = "driver", "smi", "nodes", "gpus", "busy", "tflops"
 REPOSITORIES = "repositories"
 CONTAINER, DOMAINS, MODULES = "container", "domains", "modules"
-BRANCH = "branch"
+BRANCH, CLOCK = "branch", "clock"
 MODULE, PCI = "module", "pci"
 ACCESS_CONTROL, READ_REQUEST = f"{PCI}/acs", f"{PCI}/read-request"
 CONTAINER_TOOLKIT = "container-toolkit"

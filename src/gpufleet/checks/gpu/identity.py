@@ -32,7 +32,7 @@ from gpufleet.model.verdict import Verdict
 
 from .card_state import unsupported_cards
 from .lost import GPU_IS_LOST, fallen_off, named_in, no_smi, passed_on, taken, unlisted, without_smi
-from .smi_elements import READ_AGAIN, card_faults, fields, label, unjudged_errors
+from .smi_elements import READ_AGAIN, card_faults, fields, label, silent_of_host, unjudged_errors
 from .unlike import MEMORY_TOLERANCE
 
 
@@ -304,6 +304,7 @@ def smi(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
             f"see driver.loaded: reboot {plan['host']}",
             about=(subjects.DRIVER,),
         )
+    silent = silent_of_host(cards(observed))
     for card in cards(observed):
         if (fault := card.get("broken")) and not broken_off(report):
             yield Finding(
@@ -319,7 +320,7 @@ def smi(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
                 about=subjects.card(card["address"]),
             )
         yield from card_faults(card)
-        yield from unjudged_errors(card)
+        yield from unjudged_errors(card, silent)
     yield from _remarks(report)
     yield from _twins(cards(observed))
     yield from fields("gpu.smi", observed)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
@@ -160,8 +160,20 @@ def card_faults(card: SmiDevice) -> Iterator[Finding]:
         )
 
 
-def unjudged_errors(card: SmiDevice) -> Iterator[Finding]:
-    """Errors in the place of elements that no rule reads: the driver failed at them."""
+def silent_of_host(cards: Sequence[SmiDevice]) -> frozenset[str]:
+    """The elements of the host's side that have one error's text on all cards."""
+    return frozenset(
+        path
+        for path in smi.of_the_host()
+        if len({(card.get("elements") or {}).get(path) for card in cards}) == 1
+    )
+
+
+def unjudged_errors(card: SmiDevice, silent: Collection[str] = ()) -> Iterator[Finding]:
+    """Errors in the place of elements that no rule reads, but for `silent` ones of the host.
+
+    The driver failed at them.
+    """
     elements = card.get("elements") or {}
     # What is in a block follows its path in this order.
     ordered = sorted(elements)
@@ -171,6 +183,7 @@ def unjudged_errors(card: SmiDevice) -> Iterator[Finding]:
         if _no_answer(text)
         and not smi.fault(text)
         and not smi.excused(text)
+        and path not in silent
         # What a list of processes lacks says nothing of the card.
         and re.split(r"[\[/]", path)[0] not in PROCESSES
         # Rules read what is in a block, not what else is said there.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
+from gpufleet.checks.base import subjects
 from gpufleet.checks.base.registry import Evidence, Finding, check, shortened
 from gpufleet.checks.base.remedies import person
 from gpufleet.checks.base.sections import Sections
@@ -25,6 +26,14 @@ def contents(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
             "scrub_days: a share of the contents is read by the nightly run",
             "./gpufleet verify --deep",
             verdict=Verdict.NOT_DECLARED,
+        )
+        return
+    if observed.snapshot.get("clock_offset_s"):
+        yield Finding(
+            "Since when the contents were not read is unknown: the host's clock is wrong",
+            person("see host.probe: set the clock of the host; then ./gpufleet verify"),
+            verdict=Verdict.INCONCLUSIVE,
+            about=(subjects.CLOCK,),
         )
         return
     # One night without an answer is made up for by the next: a disk may be busy.

@@ -31,6 +31,7 @@ from gpufleet.model.text import plain, quoted, shell
 from gpufleet.model.validator import DAMAGED
 from gpufleet.model.verdict import Verdict
 
+from .clock import clock
 from .remounted import remounted
 
 # A section that is read again exists only where something ran on GPUs.
@@ -112,7 +113,7 @@ def probed(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
             f"The snapshot is of {snapshot['host']}, the plan is for {plan['host']}",
             "use a plan and a snapshot of the same host",
         )
-    yield from _clock(observed)
+    yield from clock(observed)
     again = [name for name in SECOND_READINGS if name in snapshot["sections"]]
     former = [name for name in ADDED if name not in snapshot["sections"]]
     for name in (*SECTIONS, *again):
@@ -134,28 +135,6 @@ def probed(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     yield Evidence(
         f"{len(snapshot['sections'])} sections, mode {snapshot['mode']}, as"
         f" {'root' if snapshot['euid'] == 0 else 'user ' + str(snapshot['euid'])}"
-    )
-
-
-def _clock(observed: Sections) -> Iterator[Finding]:
-    """A clock that nothing sets: it is wrong, or will be, and so are the times that are reported.
-
-    In a container it is the machine's, whose services are not seen.
-    """
-    every = observed.read_elsewhere()
-    if "machine" not in every or "kernel" not in every or every["kernel"].get("container"):
-        return
-    clock = every["machine"]["clock"]
-    # A service may set the clock without the kernel's flag, as chrony does without `rtcsync`.
-    if not clock["unsynchronised"] or clock["services"]:
-        return
-    error = clock["max_error_us"]
-    off = f", and may be off by {error / 1e6:.3g} s" if error else ""
-    yield Finding(
-        f"The clock of the host is not synchronised{off}: no service that sets it runs",
-        "on the host: start one (systemctl enable --now chronyd, or systemd-timesyncd), and check"
-        " that it reaches its servers (chronyc tracking, or timedatectl)",
-        verdict=Verdict.INCONCLUSIVE,
     )
 
 

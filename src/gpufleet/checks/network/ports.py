@@ -22,6 +22,7 @@ from gpufleet.model.verdict import Verdict
 
 from .beside import without_adapter
 from .legs import lost_legs
+from .locked_memory import locked_memory
 from .reading import (
     Ports,
     declared,
@@ -54,6 +55,7 @@ def carrying(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     yield from not_judged(plan, observed, found)
     yield from role_evidence(found)
     yield from _missing(declared(plan), found)
+    yield from locked_memory(found, observed)
     if found.groups or not observed.data["kernel"].get("container"):
         yield from _without_device(found.network)
     for group in found.groups:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, TypedDict
+from typing import Annotated, NotRequired, TypedDict
 
 from gpufleet.model.types import Path, Text
 
@@ -114,6 +114,13 @@ class Inherited(TypedDict):
     memlock: Annotated[Text | None, "in bytes"]
 
 
+class SshLogin(TypedDict):
+    """The ssh login that the probe came by; null: not read."""
+
+    account: Annotated[int | None, "the number of its account, before sudo"]
+    memlock: Annotated[Text | None, "its limit of locked memory as SOFT:HARD, in bytes"]
+
+
 class Limits(TypedDict):
     """Lines of the files that limit processes."""
 
@@ -143,4 +150,7 @@ class Machine(TypedDict):
     clock: Clock
     limits: Annotated[Limits | None, "null: not read"]
     inherited: Annotated[dict[str, Inherited], "by service, such as sshd or slurmd"]
+    login: NotRequired[
+        Annotated[SshLogin | None, "null: it came by none, as in pull mode and by Slurm"]
+    ]
     unread: Annotated[dict[str, str], "by key that is null: why"]

@@ -58,6 +58,8 @@ STARTERS = ("sshd", "slurmd", "containerd", "dockerd", "kubelet", "pbs_mom")
 CLOCKS = ("chronyd", "ntpd", "systemd-timesyn", "ptp4l", "phc2sys", "timemaster")
 INHERITED = {"Max open files": "nofile", "Max locked memory": "memlock"}
 UNSYNCHRONISED = 0x40
+# The programs that start what a login runs; from OpenSSH 9.8 on the second one.
+SSHD = ("sshd", "sshd-session")
 
 
 def section_machine(host):
@@ -77,6 +79,7 @@ def section_machine(host):
         "clock": dict(clock(host), services=sorted(set(running) & set(CLOCKS))),
         "limits": asked(host, unread, "limits", limits),
         "inherited": {name: inherited(host, running[name]) for name in STARTERS if name in running},
+        "login": login_limits(host, os.getpid()),
         "unread": unread,
     }
 
@@ -241,3 +244,33 @@ def inherited(host, pid):
             if line.startswith(name):
                 found[key] = ":".join(line[len(name) :].split()[:2])
     return found
+
+
+def login_limits(host, pid):
+    """{"account", "memlock"} of the ssh login that this probe came by; None where it came by none.
+
+    What sshd started has the limits of the login's account, which PAM set; sudo may have given this
+    process those of root. A timer (pull mode), Slurm and a console have other limits than logins.
+    """
+    seen = set()
+    while pid not in seen and pid > 1:
+        seen.add(pid)
+        parent = parent_of(host, pid)
+        if parent and name_of(host, parent) in SSHD:
+            owner = re.search(r"^Uid:\s+(\d+)", word(host, "/proc/%d/status" % pid) or "", re.M)
+            return {
+                "account": int(owner.group(1)) if owner else None,
+                "memlock": inherited(host, pid)["memlock"],
+            }
+        pid = parent
+    return None
+
+
+def name_of(host, pid):
+    return (word(host, "/proc/%d/stat" % pid) or "").partition("(")[2].rpartition(")")[0]
+
+
+def parent_of(host, pid):
+    """The number of a process's parent, 0 where it is not known."""
+    rest = (word(host, "/proc/%d/stat" % pid) or "").rpartition(")")[2].split()
+    return int(rest[1]) if rest[1:] and rest[1].isdigit() else 0
