@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from gpufleet.cli.main import main
+from gpufleet.inventory import HostSelector, inventory_hosts
 
 
 def test_the_inventory_can_be_planned_as_it_is(
@@ -33,3 +37,41 @@ def test_a_directory_that_is_not_empty_is_refused_and_left_alone(
     assert [path.name for path in tmp_path.iterdir()] == ["hosts.yml"]
     assert main(["init", str(tmp_path / "hosts.yml")]) == 4
     assert (tmp_path / "hosts.yml").read_text() == "mine"
+
+
+@pytest.fixture
+def inventory(tmp_path: Path) -> Path:
+    """An inventory as it is after a first provisioning: with a lock, and a control host."""
+    directory = tmp_path / "fleet"
+    assert main(["init", str(directory)]) == 0
+    (directory / ".stacks").mkdir()
+    (directory / ".stacks" / "tensorflow-2.21.0-py3.12.lock").write_text("absl-py==2.5.1 \\\n")
+    with (directory / "hosts.yml").open("a") as hosts:
+        hosts.write(
+            "gpu_control:\n  hosts:\n    control:\n  vars:\n    secret: '{{ vault_become_password }}'\n"
+        )
+    (directory / "group_vars/all/vault.yml").write_text("vault_become_password: hunter2\n")
+    return directory
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_plain_ansible_reads_it_without_a_warning(inventory: Path, inside: bool) -> None:
+    words = [] if inside else ["-i", str(inventory)]
+    done = subprocess.run(
+        [Path(sys.executable).with_name("ansible-inventory"), *words, "--list"],
+        cwd=inventory if inside else inventory.parent,
+        env={name: value for name, value in os.environ.items() if not name.startswith("ANSIBLE_")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stderr == ""
+    found = json.loads(done.stdout)["_meta"]["hostvars"]
+    assert found["control"]["vault_become_password"] == "hunter2"
+    assert set(found) == {"control", "gpu01.example.org", "gpu02.example.org"}
+
+
+def test_its_locks_are_where_no_inventory_reader_looks(inventory: Path) -> None:
+    hosts = inventory_hosts(HostSelector([str(inventory)], "gpu_hosts"))
+    assert {host.locks_dir for host in hosts} == {inventory / ".stacks"}
+    assert {name for host in hosts for name in host.locks} == {"tensorflow-2.21.0-py3.12.lock"}

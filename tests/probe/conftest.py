@@ -45,3 +45,9 @@ def open_root(root: Path) -> Iterator[Path]:
         for place in (copy, copy.parent):
             place.chmod(0o755)
         yield copy
+
+
+@pytest.fixture(autouse=True)
+def idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests of the probe say how long sections have on a host that does nothing else."""
+    monkeypatch.setattr("gpufleet.probe.schedule.slowness", lambda: 1)

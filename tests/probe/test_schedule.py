@@ -11,7 +11,8 @@ import pytest
 
 from gpufleet.probe import runner
 from gpufleet.probe.host import DEFAULTS, Host
-from gpufleet.probe.schedule import Schedule, patience
+from gpufleet.probe.processes import Child, await_all
+from gpufleet.probe.schedule import ROUNDS, Schedule, patience, slowness
 from gpufleet.probe.sections.driver import section_driver
 from lab.stubs import library
 from lab.stubs.library import Function
@@ -223,3 +224,36 @@ def test_an_mps_server_of_another_account_is_named(root: Path) -> None:
     put(root, "proc/7/comm", "python3\n")
     (found,) = probe_tree(root)["gpus"]["mps"]
     assert (found["pid"], found["command"]) == (41, "nvidia-cuda-mps-control")
+
+
+def test_a_section_has_more_time_where_the_same_work_takes_longer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """At load 20 a part of the probe exceeded its 20 s, and everything was to be installed."""
+    settings = {**DEFAULTS, "deadline_s": 300, "mode": "facts"}
+    found = {}
+    for times in (1, 3, 100):
+        monkeypatch.setattr("gpufleet.probe.schedule.slowness", lambda times=times: times)
+        found[times] = Schedule(settings, runner.SECTIONS).section_s
+    # What hangs ends before the probe all the same.
+    assert found == {1: 20, 3: 60, 100: 150}
+
+
+def test_slowness_is_the_time_of_fixed_work_and_never_below_one() -> None:
+    assert slowness(0) == 1
+    assert slowness(20 * ROUNDS) > 1
+
+
+def test_a_section_that_waits_for_a_processor_is_not_called_hung(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def late() -> str:
+        time.sleep(0.4)
+        return "read"
+
+    monkeypatch.setattr("gpufleet.probe.processes.queued_s", lambda pid: 30)
+    child = Child(late, (), 0.1, patient=time.monotonic() + deadline(20))
+    assert await_all([child])[0][:2] == ("ok", "read")
+    # Not beyond the end of the probe.
+    child = Child(late, (), 0.1, patient=time.monotonic() + 0.1)
+    assert await_all([child])[0][0] == "hung"

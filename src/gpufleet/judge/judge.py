@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from gpufleet.checks import CHECKS, PAIR_CHECKS, Check, Evidence, Finding, Sections
@@ -28,7 +28,7 @@ from gpufleet.model.verdict import (
 )
 from gpufleet.probe.constants import REFUSED, UNJUDGED
 
-from . import causes
+from . import causes, due
 
 SCHEMA = 1
 REACHABLE = "host.reachable"
@@ -54,6 +54,13 @@ def judge_typed(plan: Plan, snapshot: Snapshot) -> HostResult:
     """The verdicts of a snapshot from `model.received`, which has marked what is damaged."""
     checks = [*CHECKS.values(), *(PAIR_CHECKS.values() if plan.get("pairs") else ())]
     results = {check.id: _apply(check, plan, snapshot) for check in checks}
+    found = [entry for entry, _ in results.values()]
+    if left := guarded(
+        "compared this host with its plan",
+        lambda: [*due.findings(plan, snapshot, found)],
+        lambda defect: [_damaged(defect)],
+    ):
+        results[due.CHECK] = _apply(CHECKS[due.CHECK], plan, snapshot, left)
     explained = causes.explained({name: judged for name, (_, judged) in results.items()})
     for name, cause in explained.items():
         results[name][0]["explained_by"] = cause
@@ -171,10 +178,17 @@ def _entry(
     }
 
 
-def _apply(check: Check, plan: Plan, snapshot: Snapshot) -> tuple[CheckResult, causes.Judged]:
+def _apply(
+    check: Check, plan: Plan, snapshot: Snapshot, further: Sequence[Finding] = ()
+) -> tuple[CheckResult, causes.Judged]:
+    """The check's entry. `further`: findings beside those of its function."""
+
     def skipped() -> tuple[str | None, list[Finding], list[str]]:
         reason = check.skip_reason(plan)
-        return (reason, [], []) if reason else (None, *_findings(check, plan, snapshot))
+        if reason:
+            return reason, [], []
+        findings, evidence = _findings(check, plan, snapshot)
+        return None, [*findings, *further], evidence
 
     skip_reason, findings, evidence = guarded(
         f"judged {check.id}", skipped, lambda defect: (None, [_damaged(defect)], [])

@@ -92,11 +92,12 @@ class Child:
 
     As another `account`, where one is given: with no open file but those that are arguments.
     `patient`: the time that it waits for a processor does not count, as something else has a
-    deadline for all of it.
+    deadline for all of it; a number is that deadline.
     """
 
     def __init__(self, function, arguments, deadline_s, account=None, *, patient=False):
-        self.account, self.patient = account, patient
+        self.account = account
+        self.patient_until = float("inf") if patient is True else float(patient)
         self.started = time.monotonic()
         self.deadline = self.started + deadline_s
         self.deadline_s = deadline_s
@@ -162,7 +163,8 @@ class Child:
             except OSError:
                 pass
         elif time.monotonic() > self.deadline and not (
-            self.patient and time.monotonic() <= self.deadline + queued_s(self.pid)
+            time.monotonic() < self.patient_until
+            and time.monotonic() <= self.deadline + queued_s(self.pid)
         ):
             self.abandon()
             self.outcome = ("hung", None, "no answer within %g s" % self.deadline_s, seconds)

@@ -277,7 +277,7 @@ def _unfinished(plan: Plan, entry: JournalStatus, planned: bool) -> Remedy:
 
 @check("install.complete", reads=("receipts",))
 def complete(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
-    """No installation or removal is unfinished, and every receipt is readable."""
+    """No installation, repair or removal is unfinished or due, and every receipt is readable."""
     planned = {("toolkit", row["short"]) for row in plan["toolkits"]}
     planned |= {("stack", row["name"]) for row in plan["stacks"]}
     planned |= {("cudnn", f"{row['toolkit']}-{row['major']}") for row in plan["cudnn"]}

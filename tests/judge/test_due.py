@@ -1,0 +1,157 @@
+"""`plan` and `verify` agree: what provision would do is a finding, and the other way round."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import pytest
+
+from gpufleet.diff import changes
+from gpufleet.diff.repairs import key
+from gpufleet.judge import due, judge
+from gpufleet.model.verdict import HEALTHY_VERDICTS
+from gpufleet.provision.ladder import components
+from tests.support.check_faults import faults
+from tests.support.healthy_host import document
+from tests.support.host_documents import receipt, section
+
+Row = dict[str, Any]
+
+# Checks whose findings `plan` does not name: it compares metadata, and these ran or read what is
+# there. The one judge of a component closes them.
+ONLY_VERIFIED = {
+    *("containers.gpus", "containers.matmul", "containers.reload", "containers.runtime"),
+    *("containers.vulnerable", "cudnn.convolution", "cudnn.files", "cudnn.links", "cudnn.present"),
+    *("driver.loaded", "driver.nouveau", "gpu.mig", "install.complete", "linker.cache"),
+    *("stack.build", "stack.compile", "stack.convolution", "stack.device-placement", "stack.hello"),
+    *("stack.libraries", "stack.mapped", "stack.matmul", "stack.python", "stack.release"),
+    *("stack.routines", "toolkit.default-link", "toolkit.files", "toolkit.nvrtc"),
+    "toolkit.present",
+}
+
+
+@cache
+def healthy(change: Any) -> str:
+    pair = document("plan.json"), document("snapshot.json")
+    change(*pair)
+    return json.dumps(pair)
+
+
+def compared(plan: Any, seen: Any) -> tuple[list[str], list[str]]:
+    """The changes that no unhealthy check names, and the checks whose repairs are no change."""
+    failing = [
+        check
+        for check in judge.judge(plan, seen)["checks"]
+        if check["verdict"] not in HEALTHY_VERDICTS
+    ]
+    rows = [row for row in changes(plan, seen) if row["action"] != "unread"]
+    named = {name for check in failing for name in components(check)}
+    areas = {
+        check["id"].partition(".")[0]
+        for check in failing
+        if any(part["by"] == "provision" for part in check.get("repairs", ()))
+    }
+    silent = [
+        f"{row['action']} {row['what']} {row['id']}: {row['because']}"
+        for row in rows
+        if key(row["what"], row["id"]) not in named and due.AREAS.get(row["what"]) not in areas
+        if not (row["action"] == "refuse" and failing)
+    ]
+    pending = {key(row["what"], row["id"]) for row in rows}
+    further = [
+        check["id"]
+        for check in failing
+        if "explained_by" not in check and components(check) and not pending & {*components(check)}
+    ]
+    return silent, further
+
+
+@pytest.mark.exhaustive
+def test_each_change_of_a_fault_is_a_finding_and_what_is_only_found_is_known() -> None:
+    found: set[str] = set()
+    for fault in faults():
+        plan, seen = json.loads(healthy(fault.healthy))
+        fault.apply(plan, seen)
+        if plan["problems"]:
+            continue
+        silent, further = compared(plan, seen)
+        assert silent == [], f"{fault.area}: {fault.name}"
+        found |= {*further}
+    # None is forgotten, and none stays listed.
+    assert found == ONLY_VERIFIED
+
+
+def other_file(host: Row) -> None:
+    receipt(host, "toolkit", "11.8")["source"] = {"sha256": "b" * 64}
+
+
+def other_archive(host: Row) -> None:
+    receipt(host, "cudnn", "11.8-8")["source"] = {"sha256": "b" * 64}
+
+
+def other_default(host: Row) -> None:
+    receipt(host, "cudnn", "11.8-8")["default"] = False
+
+
+def other_lock(host: Row) -> None:
+    receipt(host, "stack", "tensorflow-2.13.1")["lock_sha256"] = "b" * 64
+
+
+def lost_receipt(host: Row) -> None:
+    section(host, "receipts")["receipts"] = [
+        row for row in section(host, "receipts")["receipts"] if row["kind"] != "environment"
+    ]
+
+
+def unlisted(host: Row) -> None:
+    section(host, "linker")["files"] = []
+
+
+def moved(host: Row) -> None:
+    elsewhere = {"target": "cuda-12.4", "realpath": "/usr/local/cuda-12.4"}
+    section(host, "toolkits")["default"].update(elsewhere)
+
+
+def killed(host: Row) -> None:
+    entry = {"kind": "cudnn", "id": "11.8-8", "state": "installing", "started": "yesterday"}
+    section(host, "receipts")["journal"] = [{**entry, "path": "/usr/local/cuda-11.8"}]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [other_file, other_archive, other_default, other_lock, lost_receipt, unlisted, moved, killed],
+)
+def test_each_kind_of_change_is_a_finding(change: Callable[[Row], None]) -> None:
+    """A toolkit from another file than the planned one was healthy, and `plan` said repair."""
+    plan: Any = document("plan.json")
+    host = document("snapshot.json")
+    assert changes(plan, host) == []
+    change(host)
+    assert changes(plan, host) != []
+    assert compared(plan, host)[0] == []
+    assert judge.judge(plan, host)["verdict"] == "FAIL"
+
+
+def test_what_is_no_longer_declared_and_to_be_removed_is_a_finding() -> None:
+    plan: Any = document("plan.json")
+    host: Any = document("snapshot.json")
+    plan.update(stacks=[], prune=True)
+    row = next(row for row in changes(plan, host) if row["action"] == "remove")
+    results = {check["id"]: check for check in judge.judge(plan, host)["checks"]}
+    assert f"remove of stack {row['id']} is due" in results[due.CHECK]["cause"]
+
+
+def test_a_host_that_matches_its_plan_has_nothing_due() -> None:
+    plan: Any = document("plan.json")
+    assert [*due.findings(plan, document("snapshot.json"), [])] == []  # type: ignore[arg-type]
+
+
+def test_a_change_that_a_check_names_is_said_once() -> None:
+    plan, seen = document("plan.json"), document("snapshot.json")
+    moved(seen)
+    results = {check["id"]: check for check in judge.judge(plan, seen)["checks"]}  # type: ignore[arg-type]
+    assert results["toolkit.default-link"]["verdict"] == "FAIL"
+    assert "default_link" not in results[due.CHECK]["cause"]
