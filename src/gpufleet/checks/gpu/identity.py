@@ -31,7 +31,17 @@ from gpufleet.model.sections.gpu import PciDevice, Smi, SmiDevice
 from gpufleet.model.verdict import Verdict
 
 from .card_state import unsupported_cards
-from .lost import GPU_IS_LOST, fallen_off, named_in, no_smi, passed_on, taken, unlisted, without_smi
+from .lost import (
+    GPU_IS_LOST,
+    failed_smi,
+    fallen_off,
+    named_in,
+    no_smi,
+    passed_on,
+    taken,
+    unlisted,
+    without_smi,
+)
 from .smi_elements import READ_AGAIN, card_faults, fields, label, unjudged_errors
 from .unlike import MEMORY_TOLERANCE
 
@@ -149,11 +159,17 @@ def _no_layout(plan: Plan) -> str | None:
 def mig(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """Each GPU has exactly the MIG instances that are declared for it, also after a reboot."""
     if observed.data["gpus"]["mig"] is None:
+        loaded = observed.data["driver"]["loaded"]
+        why, check_id = (
+            ("nvidia-smi did not answer", "gpu.smi")
+            if loaded
+            else ("no driver is loaded", "driver.loaded")
+        )
         yield Finding(
-            "The MIG instances are unknown: no driver could be queried",
-            "see driver.loaded; then ./gpufleet verify",
+            f"The MIG instances are unknown: {why}",
+            f"see {check_id}; then ./gpufleet verify",
             verdict=Verdict.INCONCLUSIVE,
-            about=(subjects.DRIVER,),
+            about=(subjects.SMI if loaded else subjects.DRIVER,),
         )
         return
     known, cards = [row["gpu"] for row in observed.data["gpus"]["mig"]], len(_own(observed))
@@ -223,7 +239,7 @@ def smi(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     if not report["asked"] or report["program"] is None:
         yield Finding(
             no_smi(observed),
-            "take a snapshot in mode full" if not report["asked"] else without_smi(observed),
+            without_smi(observed),
             verdict=Verdict.INCONCLUSIVE,
             entails=(subjects.SMI,),
         )
@@ -245,8 +261,7 @@ def smi(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     elif report["error"]:
         yield Finding(
             f"nvidia-smi fails (status {report['status']}): {report['error']}",
-            "see driver.loaded: the module must be loaded (dkms status, lsmod); if it is,"
-            f" reboot {plan['host']}"
+            failed_smi(plan, observed)
             if not of_card
             else "see kernel.log for the GPU that it names; reboot, then replace that GPU",
             f"NVML status {status}",
