@@ -38,6 +38,7 @@ from gpufleet.host_state.host import Host
 from gpufleet.model.plan import Plan, PlannedDriver
 from gpufleet.model.sections.gpu import Driver, FabricManager, Unit
 from gpufleet.model.verdict import Verdict
+from gpufleet.on_host.pci_drivers import OWN_DRIVER
 
 # -- skip reasons ---------------------------------------------------------------------------------
 
@@ -252,7 +253,7 @@ def loaded(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     elif library is None:
         about = ("libcuda",)
     # NVIDIA's module does not stay where another driver has each card: no load of it helps.
-    of_others = {card["driver"] not in {None, cards.OWN_DRIVER} for card in section_cards} == {True}
+    of_others = {card["driver"] not in {None, OWN_DRIVER} for card in section_cards} == {True}
     waits = version is None and library is not None and library == section["on_disk"]
     if not (of_others and waits):
         for finding in driver_findings(driver_running.mismatch, plan, observed):

@@ -26,10 +26,10 @@ from gpufleet.checks.base.registry import (
 )
 from gpufleet.checks.base.sections import Sections
 from gpufleet.host_state import driver_running
-from gpufleet.host_state.cards import given_away
 from gpufleet.model.plan import Plan
 from gpufleet.model.sections.gpu import PciDevice, Smi, SmiDevice
 from gpufleet.model.verdict import Verdict
+from gpufleet.on_host.pci_drivers import given_away
 
 from .card_state import unsupported_cards
 from .hidden import SHOW, closed_nodes, denied, hidden

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from gpufleet.checks.base import subjects
 from gpufleet.checks.base.registry import HARDWARE, Evidence, Finding, check, no_gpus_declared
 from gpufleet.checks.base.sections import Sections
-from gpufleet.host_state.cards import held_by_another
 from gpufleet.model.plan import Plan
 from gpufleet.model.verdict import Verdict
+from gpufleet.on_host.pci_drivers import other_holder
 
 from .hidden import hidden, not_shown
 from .identity import (
@@ -44,7 +44,7 @@ def visible(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
                 about=(f"{subjects.SMI}/rest",),
             )
             continue
-        if held_by_another([bus[address]]):
+        if other_holder(bus[address]["driver"]):
             yield taken(bus[address], len(reported), plan["expect"]["count"])
             continue
         if closed:
