@@ -14,6 +14,7 @@ import re
 import shutil
 
 from ansible_collections.gpufleet.gpu.plugins.module_utils import pending
+from ansible_collections.gpufleet.gpu.plugins.module_utils.addresses import public_addresses
 from ansible_collections.gpufleet.gpu.plugins.module_utils.apt import upstream
 from ansible_collections.gpufleet.gpu.plugins.module_utils.dkms import remove_half_added
 from ansible_collections.gpufleet.gpu.plugins.module_utils.dnf import (
@@ -47,7 +48,6 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.text import nat
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (
     StateError,
     make_folder,
-    public_addresses,
     remove_tree,
     write_atomically,
 )

@@ -12,6 +12,7 @@ import os
 import shutil
 
 from ansible_collections.gpufleet.gpu.plugins.module_utils import pending
+from ansible_collections.gpufleet.gpu.plugins.module_utils.addresses import public_addresses
 from ansible_collections.gpufleet.gpu.plugins.module_utils.apt import complaints
 from ansible_collections.gpufleet.gpu.plugins.module_utils.dkms import end_of_log
 from ansible_collections.gpufleet.gpu.plugins.module_utils.driver_files import (
@@ -32,7 +33,6 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.sections.packag
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (
     StateError,
     make_folder,
-    public_addresses,
     remove_tree,
     write_atomically,
 )

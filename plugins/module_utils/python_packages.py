@@ -17,6 +17,10 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.venvs import pa
 # tensorboard 2.20 and older import pkg_resources, which setuptools has no longer from 82 on:
 # https://github.com/tensorflow/tensorboard/issues/7064, .../7107, .../7096.
 UNDECLARED_BOUNDS = (("tensorboard", (2, 20), "setuptools", (82,)),)
+# The version of a package that nothing pins: above each bound.
+ANY = "99999"
+# Packages that need such a package in their own version.
+BROUGHT_BY = {"tensorboard": ("tensorflow", "tensorflow-cpu", "tensorflow-gpu")}
 
 
 def locked_packages(lock):
@@ -25,15 +29,29 @@ def locked_packages(lock):
         return pinned_packages(stream.read())
 
 
+def expected_bounds(requirements):
+    """The undeclared requirements of what these requirements pin, or bring in the same version."""
+    pinned = pinned_packages("\n".join(requirements))
+    for name, bringing in BROUGHT_BY.items():
+        versions = [pinned[other] for other in bringing if other in pinned]
+        if versions:
+            pinned.setdefault(name, versions[0])
+    return _bounds(pinned, ANY)
+
+
 def undeclared_bounds(text):
     """The requirements that a lock's packages need and do not declare, where it breaks them."""
-    found = pinned_packages(text)
+    return _bounds(pinned_packages(text), "0")
+
+
+def _bounds(found, unpinned):
+    """The requirements that packages need and do not declare; `unpinned`: the version of others."""
     return [
         "{}<{}".format(other, ".".join(map(str, first)))
         for name, last, other, first in UNDECLARED_BOUNDS
         if name in found
         and _numbers(found[name])[: len(last)] <= last
-        and _numbers(found.get(other, "0")) >= first
+        and _numbers(found.get(other, unpinned)) >= first
     ]
 
 
@@ -44,7 +62,7 @@ def _numbers(version):
 
 def pinned_packages(text):
     """{name: version} of a lock's text, names as Python packages are compared."""
-    pairs = re.findall(r"^([A-Za-z0-9._-]+)==([^\s;\\]+)", text, re.M)
+    pairs = re.findall(r"^([A-Za-z0-9._-]+)(?:\[[^\]\n]*\])?==([^\s;\\]+)", text, re.M)
     return {re.sub(r"[-_.]+", "-", name).lower(): version for name, version in pairs}
 
 

@@ -28,11 +28,11 @@ import fcntl
 import hashlib
 import json
 import os
-import re
 import shutil
 import tempfile
 import time
 
+from ansible_collections.gpufleet.gpu.plugins.module_utils.addresses import public_addresses
 from ansible_collections.gpufleet.gpu.plugins.module_utils.file_errors import kept_from_removal
 from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.manifest import blocks_of
 from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.receipts import why_unusable
@@ -42,18 +42,6 @@ STATE_DIR = "/var/lib/gpufleet"
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 # The ending of a directory into which an artifact beside it was unpacked beforehand.
 UNPACKED = ".unpacked"
-
-
-# The same as in gpufleet.errors, which hosts do not have.
-LOGIN = re.compile(r"//[^/\s]*@")
-ADDRESS = re.compile(r"(?<=\w)://[^\s\"']*")
-
-
-def public_addresses(text):
-    """Return the text with ``***`` in place of the logins and queries of its addresses."""
-    return ADDRESS.sub(
-        lambda found: re.sub(r"\?.*", "?***", found.group()), LOGIN.sub("//***@", text)
-    )
 
 
 class StateError(Exception):

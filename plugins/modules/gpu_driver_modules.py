@@ -83,6 +83,7 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.driver_rules import (
     without_headers,
 )
 from ansible_collections.gpufleet.gpu.plugins.module_utils.file_errors import fail
+from ansible_collections.gpufleet.gpu.plugins.module_utils.pci_drivers import given_away
 from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.host import Host
 from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.sections.driver import dkms_of
 from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.sections.gpus import section_gpus
@@ -95,8 +96,6 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import State
 
 # The licence that modinfo tells: the proprietary modules have NVIDIA's own.
 PROPRIETARY = "NVIDIA"
-# The drivers of GPUs that are passed to virtual machines, beside those of VFIO.
-GIVING = ("pci-stub", "pciback", "xen-pciback")
 # A build that ends with less than this had no room.
 FULL_MIB = 16
 
@@ -234,10 +233,7 @@ def is_judged(row, running):
 
 def own_cards(host):
     """How many GPUs the driver can have: not those that are passed to virtual machines."""
-    return sum(
-        not (card["driver"] in GIVING or "vfio" in (card["driver"] or ""))
-        for card in section_gpus(host)["pci"]
-    )
+    return sum(not given_away(card["driver"]) for card in section_gpus(host)["pci"])
 
 
 def carry_out(modules, kernels, act):

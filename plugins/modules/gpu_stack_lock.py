@@ -69,17 +69,18 @@ import fcntl
 import os
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpufleet.gpu.plugins.module_utils.addresses import public_addresses
 from ansible_collections.gpufleet.gpu.plugins.module_utils.python_environment import (
     index_variables,
     platform_of,
     resolved_for,
 )
 from ansible_collections.gpufleet.gpu.plugins.module_utils.python_packages import (
+    expected_bounds,
     undeclared_bounds,
 )
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (
     digest_of,
-    public_addresses,
     write_atomically,
 )
 
@@ -92,23 +93,25 @@ def resolve(module):
     command += ["--python-platform", platform_of(params["arch"])]
     command += ["--python-version", resolved_for(params["python"])]
     index = index_variables(params["index_url"], params["index"])
-    text = "\n".join(params["requirements"]) + "\n"
-    status, out, err = module.run_command(
-        [*command, "-"], data=text, binary_data=True, environ_update=index
-    )
-    bounds = undeclared_bounds(out) if not status else []
-    if bounds:
-        text += "\n".join(bounds) + "\n"
+    bounds = expected_bounds(params["requirements"])
+    while True:
+        text = "\n".join(params["requirements"] + bounds) + "\n"
         status, out, err = module.run_command(
             [*command, "-"], data=text, binary_data=True, environ_update=index
         )
-    if status:
-        module.fail_json(
-            msg="The requirements {} cannot be resolved for Python {}: {}".format(
-                ", ".join(params["requirements"]), params["python"], public_addresses(err.strip())
+        if status:
+            module.fail_json(
+                msg="The requirements {} cannot be resolved for Python {}: {}".format(
+                    ", ".join(params["requirements"]),
+                    params["python"],
+                    public_addresses(err.strip()),
+                )
             )
-        )
-    return heading(params) + out
+        # Of a package that no requirement names.
+        missing = [bound for bound in undeclared_bounds(out) if bound not in bounds]
+        if not missing:
+            return heading(params) + out
+        bounds += missing
 
 
 X86_64 = "x86_64"

@@ -8,13 +8,14 @@ it after a time of the processor.
 
 from __future__ import annotations
 
-import re
 import signal
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
+
+from gpufleet.on_host.addresses import public_addresses
 
 T = TypeVar("T")
 # How many characters of an exception's text are shown, and how many frames before it.
@@ -24,22 +25,6 @@ MOST_TEXT, MOST_FRAMES = 500, 6
 MOST_CPU_S = 10.0
 # Where something keeps the exception from passing, it is raised again after this time.
 AGAIN_S = 0.5
-
-
-# The secrets of an address: its login, and its query, which may be a signature.
-LOGIN = re.compile(r"//[^/\s]*@")
-_ADDRESS = re.compile(r"(?<=\w)://[^\s\"']*")
-HIDDEN = "***"
-
-
-def public_addresses(text: str) -> str:
-    """The text with `***` in place of the logins and queries of its addresses."""
-    return _ADDRESS.sub(_public, LOGIN.sub(f"//{HIDDEN}@", text))
-
-
-def _public(address: re.Match[str]) -> str:
-    place, mark, _ = address[0].partition("?")
-    return f"{place}{mark}{HIDDEN}" if mark else place
 
 
 class ConfigurationError(Exception):

@@ -142,6 +142,39 @@ def test_a_bound_that_tensorboard_needs_and_does_not_declare(
     assert not answer.get("warnings")
 
 
+@pytest.mark.parametrize(
+    ("requirement", "times"),
+    [
+        ("tensorflow==2.13.1", 1),
+        ("tensorflow[and-cuda]==2.20.0", 1),
+        ("tensorflow-gpu==1.15.0", 1),
+        ("tensorboard==2.20.0", 1),
+        ("TensorFlow_CPU==2.17.1", 1),
+        # What brings tensorboard is known only afterwards.
+        ("example==1.0", 2),
+        ("tensorboard", 2),
+    ],
+)
+def test_a_bound_of_what_is_required_is_resolved_once(
+    run: Run, asked: dict[str, Any], requirement: str, times: int
+) -> None:
+    text = UV_OF_TENSORBOARD.format(
+        asked=asked["uv"].parent / "asked", tensorboard="2.20.0", setuptools="84.2.1"
+    )
+    asked["uv"].write_text(text.replace("given=$(cat)", f"given=$(cat); echo . >>{asked['uv']}.n"))
+    asked["requirements"] = [requirement]
+    run(load("gpu_stack_lock"), **asked)
+    assert len(Path(f"{asked['uv']}.n").read_text().splitlines()) == times
+    assert "setuptools==81.0.0" in asked["path"].read_text()
+
+
+@pytest.mark.parametrize("requirement", ["tensorflow==2.21.0", "torch==2.6.0", "jax==0.5.3"])
+def test_other_requirements_get_no_bound(run: Run, asked: dict[str, Any], requirement: str) -> None:
+    asked["requirements"] = [requirement]
+    run(load("gpu_stack_lock"), **asked)
+    assert (asked["uv"].parent / "asked").read_text() == f"{requirement}\n"
+
+
 def test_a_lock_of_before_that_lacks_the_bound_is_named(
     run: Run, asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

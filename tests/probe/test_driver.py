@@ -587,7 +587,8 @@ def test_mig_is_named_by_nvidia_smi_where_somebody_asks(
     monkeypatch: pytest.MonkeyPatch, root: Path, answers: list[Any], reported: object
 ) -> None:
     asked = iter(answers)
-    monkeypatch.setattr(mig, "run_command", lambda *_: next(asked))
+    monkeypatch.setattr(mig, "ask_nvidia_smi", lambda *_: next(asked))
+    put(root, "usr/bin/nvidia-smi")
     put(root, "proc/driver/nvidia/version")
     assert mig_of(Host({"root": str(root)})) is None
     assert mig_of(Host({"root": str(root), "mig": True})) == reported

@@ -1,6 +1,7 @@
 """The errors of the catalog's tools: each is a message for a person."""
 
-from gpufleet.errors import ConfigurationError, public_addresses
+from gpufleet.errors import ConfigurationError
+from gpufleet.on_host.addresses import public_addresses
 
 
 class MeasureError(Exception):

@@ -26,9 +26,9 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.python_packages impor
 from gpufleet import resolver, stopping
 from gpufleet.catalog import facts, lock_results, versions
 from gpufleet.catalog.records import Build
-from gpufleet.errors import public_addresses
 from gpufleet.frameworks import FRAMEWORKS, FrameworkId
 from gpufleet.model.plan import CudaSource
+from gpufleet.on_host.addresses import public_addresses
 from gpufleet.resolver import pythons
 
 from .errors import MeasureError, UnansweredError

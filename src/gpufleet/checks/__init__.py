@@ -20,6 +20,7 @@ READING_ORDER = (
     "cuda.linker",
     "cuda.environment",
     "gpu.identity",
+    "gpu.listed",
     "gpu.health",
     "gpu.links",
     "gpu.nvlink",

@@ -7,7 +7,6 @@ requires, is not judged.
 from __future__ import annotations
 
 import re
-import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from typing import Literal
 
 from gpufleet.checks import CHECKS
 from gpufleet.checks.base.registry import HARDWARE
+from gpufleet.checks.compute.work_done import unchecked_products
 from gpufleet.checks.driver.restart import PENDING
 from gpufleet.checks.host.shared_files import SHM
 from gpufleet.model.commission import FaultyPart, Figure, Part, Reason
@@ -30,10 +30,6 @@ from .stages import COLLECTIVES, OF_HARDWARE, OF_PORTS, Stage
 Outcome = Literal["passed", "failed", "not-judged"]
 # The names of the burn-in's own findings, of the disk and of the links.
 DISK, LINKS = "burn-in.disk", "burn-in.links"
-# Of the products that a load's time and speed give, at least so many are compared. The speed leaves
-# out up to half of the time, in which products are compared, and nothing is computed while the
-# slowest GPU ends its part.
-LEAST_PRODUCTS = 0.25
 # How many samples before and after the first wrong product are shown.
 AROUND = 5
 FAILING = {Verdict.FAIL.value, Verdict.HUNG.value}
@@ -159,9 +155,7 @@ def burned(snapshot: Snapshot | None, gpus: int, seconds: float) -> list[Reason]
     few = [
         number
         for number, entry in found.items()
-        if number < gpus
-        and number not in short
-        and entry.get("checked", 0) < LEAST_PRODUCTS * _products(entry)
+        if number < gpus and number not in short and unchecked_products(entry)
     ]
     return [
         reason(
@@ -177,14 +171,6 @@ def burned(snapshot: Snapshot | None, gpus: int, seconds: float) -> list[Reason]
         )
         if numbers
     ]
-
-
-def _products(entry: SustainedResult) -> float:
-    """How many products the time of a load and its usual speed give; 0 where neither was read."""
-    speeds = [each["tflops"] for each in entry["samples"] if each["tflops"]]
-    if not speeds or not entry["n"] or not entry["seconds"]:
-        return 0.0
-    return statistics.median(speeds) * 1e12 * entry["seconds"] / (2.0 * entry["n"] ** 3)
 
 
 def wrong_moments(entries: Iterable[SustainedResult]) -> list[str]:

@@ -7,18 +7,9 @@ from collections.abc import Mapping, Sequence
 
 from gpufleet.catalog import gpus, pci
 from gpufleet.model.types import Row
+from gpufleet.on_host.pci_drivers import given_away, other_holder
 
 from .host import Host
-
-OWN_DRIVER = "nvidia"
-# The drivers of a GPU that is passed to a virtual machine, beside those of VFIO (vfio-pci and
-# nvgrace_gpu_vfio_pci): Linux' drivers/pci/pci-stub.c and drivers/xen/xen-pciback.
-_GIVING = ("pci-stub", "pciback", "xen-pciback")
-
-
-def given_away(driver: object) -> bool:
-    """Whether the driver of a GPU passes it to a virtual machine."""
-    return driver in _GIVING or "vfio" in str(driver or "")
 
 
 def held_by_another(cards: Sequence[Mapping[str, object]]) -> dict[str, list[str]]:
@@ -28,9 +19,8 @@ def held_by_another(cards: Sequence[Mapping[str, object]]) -> dict[str, list[str
     """
     found: dict[str, list[str]] = {}
     for card in cards:
-        driver = card.get("driver")
-        if driver and driver != OWN_DRIVER and not given_away(driver):
-            found.setdefault(str(driver), []).append(str(card.get("address")))
+        if driver := other_holder(card.get("driver")):
+            found.setdefault(driver, []).append(str(card.get("address")))
     return found
 
 

@@ -9,7 +9,6 @@ from gpufleet.model.text import quoted, shell
 from gpufleet.model.types import Row
 
 from . import secure_boot
-from .cards import OWN_DRIVER
 from .driver_state import Fault, installed, part, provision, without_card
 from .host import Host, mapping, mappings
 
@@ -167,10 +166,10 @@ def nouveau(plan: Plan, host: Host) -> Iterator[Fault]:
                 f"{again} (on the host: {_initramfs(str(kernel.get('version')))})",
             )
     own = not part(host, "kernel").get("container")
-    # It may stay, loaded for a display that is gone: NVIDIA's driver has every card, and works.
+    # It may stay, loaded for a display that is gone: it holds no GPU, and CUDA works.
     harmless = (
         bool(host.gpus)
-        and all(card.get("driver") == OWN_DRIVER for card in host.gpus)
+        and not any(card.get("driver") == "nouveau" for card in host.gpus)
         and part(host, "driver").get("cuinit") == 0
     )
     if state.get("loaded") and own and not without_card(plan, host) and not harmless:

@@ -9,6 +9,7 @@ from gpufleet.catalog import pci
 from gpufleet.catalog.versions import is_dotted, key
 from gpufleet.model.plan import Plan
 from gpufleet.model.text import quoted, shell
+from gpufleet.on_host import pci_drivers
 
 from . import cards
 from .driver_state import Fault, installed, listed, managed, part, provision, texts, without_card
@@ -78,7 +79,7 @@ def persistence(plan: Plan, host: Host) -> Iterator[Fault]:
 
 def given_away(host: Host) -> bool:
     """Whether the host passes all its GPUs to virtual machines."""
-    return bool(host.gpus) and all(cards.given_away(card.get("driver")) for card in host.gpus)
+    return bool(host.gpus) and all(pci_drivers.given_away(card.get("driver")) for card in host.gpus)
 
 
 def fabric(plan: Plan, host: Host) -> Iterator[Fault]:

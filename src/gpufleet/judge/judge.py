@@ -270,7 +270,7 @@ def _bounded(finding: Finding, left: int) -> Finding:
             held=finding.held,
         )
     about = (*finding.about, *finding.entails)
-    named = len(about) <= MOST_FINDINGS and all(len(subject) <= MOST_CAUSE for subject in about)
+    named = len(about) <= MOST_FINDINGS and max(map(len, about), default=0) <= MOST_CAUSE
     if named and len(finding.cause) <= MOST_CAUSE and len(finding.evidence) <= MOST_EVIDENCE:
         return finding
     return replace(

@@ -12,8 +12,8 @@ from typing import Any
 
 from rich.filesize import decimal
 
-from gpufleet.errors import public_addresses
 from gpufleet.model.mirror import Delivery, DeliveryGroup
+from gpufleet.on_host.addresses import public_addresses
 
 # From so many hosts on another way is worth its preparation.
 MOST_COPIED = 10

@@ -28,7 +28,7 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.download import (
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import StateError
 from rich.filesize import decimal
 
-from gpufleet.errors import public_addresses
+from gpufleet.on_host.addresses import public_addresses
 
 from .needs import File, MirrorError
 

@@ -7,9 +7,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpufleet.errors import ConfigurationError, public_addresses
+from gpufleet.errors import ConfigurationError
 from gpufleet.inventory import InventoryHost
 from gpufleet.model.plan import NeededArtifact, PlannedStack, ProblemEntry
+from gpufleet.on_host.addresses import public_addresses
 from gpufleet.verification.judging import plan_of
 
 WHEELS = "wheels"

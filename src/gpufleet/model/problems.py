@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
-from gpufleet.errors import public_addresses
+from gpufleet.on_host.addresses import public_addresses
 
 from .plan import ProblemEntry
 

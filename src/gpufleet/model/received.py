@@ -56,7 +56,11 @@ MOST_SECTIONS = 64
 # rows are compared with each other, so a thousand times as many take a million times as long.
 MOST_ROWS = {
     **dict.fromkeys(("gpus", "smi", "smi_after", "compute", "network", "machine"), 512),
+    # Pythons, drives, modules of memory and features of the processor.
+    "os": 1000,
     **dict.fromkeys(("stacks", "containers", "kernel_log", "kernel_log_after"), 5000),
+    # Sources and pins of packages, libraries of cuDNN, and what sets variables.
+    **dict.fromkeys(("packages", "cudnn", "environment"), 5000),
 }
 # A probe sends 600 elements of a card (`LARGEST` in probe/smi_elements.py), and rules search them.
 MOST_ELEMENTS = 5000

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 import tenacity
 
-from gpufleet.errors import public_addresses
+from gpufleet.on_host.addresses import public_addresses
 
 from .config import Mail, Settings, Webhook
 from .message_forms import Message, as_mail, as_slack

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import TypeVar
 
-from gpufleet.errors import Defect, guarded
+from gpufleet.errors import Defect, bounded
 from gpufleet.judge import judge
 from gpufleet.model.nightly import Changes, Silence, Standing
 from gpufleet.model.verdict import LETTERS, Silenced, Verdict
@@ -157,7 +157,7 @@ def _standing(window: Window) -> Iterator[Standing]:
     )
     for speeds in _by_host(window.own_past).values():
         # Where it fails, that is among the host's changes.
-        yield from guarded(
+        yield from bounded(
             "compared the throughput of this host",
             partial(silenced_changes.of_standing, window, baselines.standing(speeds)),
             lambda defect: [],
@@ -209,7 +209,7 @@ def _changes(window: Window, standing: Sequence[Standing]) -> Iterator[Change]:
 
     silent = {name for name, _ in window.silences}
     for name in dict.fromkeys((*window.hosts, *outlying, *silent)):
-        yield from guarded(
+        yield from bounded(
             "compared this host with the nights before",
             partial(changes_of, name),
             partial(_defect_changes, name, outlying.get(name, [])),

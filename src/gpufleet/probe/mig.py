@@ -2,8 +2,7 @@
 
 import re
 
-from .processes import run_command
-from .programs import nvidia_smi
+from .driver_files import ask_nvidia_smi, nvidia_smi
 from .text import first_match, is_number
 
 # The unit that creates the declared instances at boot, written by the role nvidia_driver.
@@ -24,14 +23,14 @@ def mig_of(host):
     """
     if not host["mig"] or not host.exists("/proc/driver/nvidia/version"):
         return None
-    path = nvidia_smi(host)
-    smi = host.path(path) if path else "nvidia-smi"
-    status, modes, _ = run_command([smi, QUERY, "--format=csv,noheader"], host.inner_s / 2)
+    if not nvidia_smi(host):
+        return None
+    status, modes, _ = ask_nvidia_smi(host, [QUERY, "--format=csv,noheader"], host.inner_s / 2)
     if status != 0:
         return None
     listing = ""
     if "Enabled" in modes:
-        status, listing, _ = run_command([smi, "-L"], host.inner_s / 3)
+        status, listing, _ = ask_nvidia_smi(host, ["-L"], host.inner_s / 3)
         if status != 0:
             return None
     return parse_mig(modes, listing)

@@ -11,10 +11,5 @@ def find_tool(name):
 SYSTEM_LOCATIONS = ("/usr/bin/", "/bin/", "/usr/sbin/", "/sbin/", "/usr/local/bin/")
 
 
-def nvidia_smi(host):
-    """The path of nvidia-smi, in the usual directories or on PATH; None without nvidia-smi."""
-    return find_program(host, "nvidia-smi") or (shutil.which("nvidia-smi") if host.real else None)
-
-
 def find_program(host, name):
     return next((d + name for d in SYSTEM_LOCATIONS if host.exists(d + name)), None)

@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from gpufleet.errors import public_addresses
 from gpufleet.model.text import cut, printable
 from gpufleet.model.verdict import HEALTHY_VERDICTS, CheckResult, HostResult, Verdict
+from gpufleet.on_host.addresses import public_addresses
 
 # Which check says it: the plan was not carried out.
 CHECK = "host.plan"

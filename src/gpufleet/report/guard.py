@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-from gpufleet.errors import Defect, guarded
+from gpufleet.errors import Defect, bounded, guarded
 from gpufleet.judge import judge
 from gpufleet.verification.judging import undeclared
 from gpufleet.verification.session import HostRun, Session
@@ -52,5 +52,5 @@ def _renderable(session: Session, host: HostRun, alone: Callable[[Session], obje
 def _defect(session: Session, host: HostRun, alone: Callable[[Session], object]) -> Defect | None:
     found: list[Defect] = []
     single = replace(session, hosts=[host], provisioned=None)
-    guarded("wrote the report on this host", lambda: alone(single), found.append)
+    bounded("wrote the report on this host", lambda: alone(single), found.append)
     return found[0] if found else None

@@ -6,10 +6,10 @@ other checksums and its size are dropped.
 
 from __future__ import annotations
 
-from gpufleet.errors import public_addresses
 from gpufleet.model.plan import Artifact
 from gpufleet.model.problems import Code
 from gpufleet.model.types import Row
+from gpufleet.on_host.addresses import public_addresses
 
 from .context import ResolveContext
 

@@ -15,9 +15,9 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from gpufleet.catalog import versions
-from gpufleet.errors import LOGIN
 from gpufleet.model.problems import Code, Problems
 from gpufleet.model.text import cut, one_line
+from gpufleet.on_host.addresses import LOGIN
 
 # A part of a version that begins with a zero: no release of CUDA or cuDNN has one.
 ZERO_FIRST = re.compile(r"(^|\.)0[0-9]")

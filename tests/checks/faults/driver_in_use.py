@@ -354,9 +354,7 @@ def mig_of_a_card_that_is_not_there(plan: Document, snapshot: Document) -> None:
     plan["driver"]["mig"] = {"7": []}
 
 
-@fault(
-    "gpu.mig", verdict="INCONCLUSIVE", cause="no driver could be queried", remedy="driver.loaded"
-)
+@fault("gpu.mig", verdict="INCONCLUSIVE", cause="nvidia-smi did not answer", remedy="see gpu.smi")
 def mig_not_known(plan: Document, snapshot: Document) -> None:
     data(snapshot, "gpus")["mig"] = None
 

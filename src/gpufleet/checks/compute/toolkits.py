@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Literal, NamedTuple, TypedDict
 
-from gpufleet.checks.base import subjects
+from gpufleet.checks.base import mig, subjects
 from gpufleet.checks.base.holders import busy_finding
 from gpufleet.checks.base.items import for_each
 from gpufleet.checks.base.registry import (
@@ -248,9 +248,14 @@ def device_query(
         )
         return
     if wrong_gpu_count(plan, len(devices), wanted):
+        split = mig.split(observed)
+        why = f": {shortened(split)} with MIG enabled; CUDA shows a program one instance"
         yield Finding(
-            f"{where} lists {len(devices)} GPUs, declared is gpu_expect: {{count: {wanted}}}",
-            "see gpu.count and driver.nodes; if the host has that many: correct gpu_expect",
+            f"{where} lists {len(devices)} GPUs, declared is gpu_expect: {{count: {wanted}}}"
+            f"{why if split else ''}",
+            "declare the instances (gpu_mig), or disable MIG (nvidia-smi -mig 0)"
+            if split
+            else "see gpu.count and driver.nodes; if the host has that many: correct gpu_expect",
             about=subjects.missing_gpus(len(devices), wanted),
         )
     gone = subjects.gone_since(

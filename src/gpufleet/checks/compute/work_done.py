@@ -30,7 +30,8 @@ LEAST_KEPT = 0.6
 # Most of the samples: more than this share of them.
 MOSTLY = 0.5
 # A load is done if it took this share of its time, and checked this share of the products that its
-# rate gives: comparing them takes time as well.
+# time and rate give. The rate leaves out up to half of the time, in which products are compared,
+# and nothing is computed while the slowest GPU ends its part.
 DONE_TIME, DONE_PRODUCTS = 0.9, 0.25
 # How many samples of an even load may be slow by chance; more are a fault of the card.
 FEW_SAMPLES = 5
@@ -90,17 +91,23 @@ def load_not_done(entry: SustainedResult) -> Iterator[Finding]:
             again,
             verdict=Verdict.INCONCLUSIVE,
         )
-    speeds, size = speeds_of(entry), entry["n"] or 0
-    if not (checked and speeds and size):
-        return
-    expected = done * sum(speeds) / len(speeds) * 1e12 / (2.0 * size**3)
-    if checked < DONE_PRODUCTS * expected:
+    if expected := unchecked_products(entry):
         yield Finding(
             f"GPU {entry['gpu']}: {checked} products were checked under load, in {done} s at its"
             f" rate it computed about {expected:.0f}",
             again,
             verdict=Verdict.INCONCLUSIVE,
         )
+
+
+def unchecked_products(entry: SustainedResult) -> float | None:
+    """The products that a load computed by its time and rate, where few of them were checked."""
+    speeds = [sample["tflops"] for sample in entry["samples"] if sample["tflops"]]
+    size, checked = entry["n"] or 0, entry.get("checked")
+    if not (checked and speeds and size):
+        return None
+    computed = (entry["seconds"] or 0) * sum(speeds) / len(speeds) * 1e12 / (2.0 * size**3)
+    return computed if checked < DONE_PRODUCTS * computed else None
 
 
 def uneven_load(entry: SustainedResult, each: Measured, quick: float) -> Iterator[Finding]:

@@ -38,6 +38,7 @@ from gpufleet.host_state.host import Host
 from gpufleet.model.plan import Plan, PlannedDriver
 from gpufleet.model.sections.gpu import Driver, FabricManager, Unit
 from gpufleet.model.verdict import Verdict
+from gpufleet.on_host.pci_drivers import OWN_DRIVER
 
 # -- skip reasons ---------------------------------------------------------------------------------
 
@@ -146,6 +147,13 @@ def modules(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """Every bootable kernel has the driver's module, and the headers to build it again."""
     kernels = driver_kernels.judged_kernels(Host(observed.snapshot))
     found = [row["path"] for kernel in kernels for row in kernel["modules"]]
+    if not driver_state.managed(plan) and not found and observed.data["driver"].get("of_container"):
+        yield Finding(
+            "The driver's container builds its modules when it starts, for the kernel that runs",
+            "",
+            verdict=Verdict.NOT_DECLARED,
+        )
+        return
     if not driver_state.managed(plan) and not found:
         yield Finding(
             "It is unknown whether each kernel has the preinstalled driver's module: none is in the"
@@ -245,7 +253,7 @@ def loaded(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     elif library is None:
         about = ("libcuda",)
     # NVIDIA's module does not stay where another driver has each card: no load of it helps.
-    of_others = {card["driver"] not in {None, cards.OWN_DRIVER} for card in section_cards} == {True}
+    of_others = {card["driver"] not in {None, OWN_DRIVER} for card in section_cards} == {True}
     waits = version is None and library is not None and library == section["on_disk"]
     if not (of_others and waits):
         for finding in driver_findings(driver_running.mismatch, plan, observed):
@@ -260,7 +268,17 @@ def loaded(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
 def nodes(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """Each GPU of the loaded driver has a device file."""
     missing = list(driver_findings(driver_running.nodes, plan, observed))
-    if observed.data["driver"]["cuinit"] is None:
+    if observed.data["driver"].get("of_container"):
+        # Only root creates those of the host, by the first program that starts CUDA.
+        missing = [
+            Finding(
+                f"{finding.cause}; the driver's container has its own",
+                f"{AS_ROOT}: CUDA then creates them",
+                verdict=Verdict.INCONCLUSIVE,
+            )
+            for finding in missing
+        ]
+    elif observed.data["driver"]["cuinit"] is None:
         # The first program that starts CUDA creates them, and none may have since the boot.
         missing = [
             Finding(

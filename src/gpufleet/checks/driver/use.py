@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpufleet.checks.base import subjects
+from gpufleet.checks.base import mig, subjects
 from gpufleet.checks.base.registry import (
     AS_ROOT,
     INSPECT,
@@ -25,13 +25,13 @@ from gpufleet.model.verdict import Verdict
 from .installed import RESTART_FABRIC, card_not_expected
 
 # The meaning of each status of cuInit, and its remedy.
-STUB = 34
+STUB, NO_CARD = 34, 100
 REFUSALS = {
     3: "it is not initialised",
     STUB: "a stub of the toolkit is loaded as libcuda.so.1",
     35: "the driver is older than CUDA needs",
     46: "one program uses every GPU exclusively",
-    100: "it finds no card",
+    NO_CARD: "it finds no card",
     802: "the system is not ready: the fabric manager does not run",
     803: "driver and libraries are of different versions",
     999: "unknown error",
@@ -40,7 +40,7 @@ REFUSALS = {
 REMEDIES = {
     STUB: "remove the stub, or its directory, from the linker's path (/etc/ld.so.conf.d), and run"
     " ldconfig",
-    100: "see gpu.visible, driver.nodes, and environment.login for CUDA_VISIBLE_DEVICES",
+    NO_CARD: "see gpu.visible, driver.nodes, and environment.login for CUDA_VISIBLE_DEVICES",
     802: f"on the host: {RESTART_FABRIC}; see driver.fabric",
     803: "see driver.loaded: reboot {host}",
     804: "remove cuda-compat, which supports data center GPUs only",
@@ -62,15 +62,16 @@ def cuda(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     section = observed.data["driver"]
     status, known = section["cuinit"], section["cuda_version"]
     if status:
+        meaning = REFUSALS.get(status, "see the CUDA documentation, CUresult")
+        remedy = REMEDIES.get(status, "reboot {host}; if it persists, reinstall the driver")
+        if status == NO_CARD and (split := mig.no_card(observed)):
+            meaning, remedy = f"{meaning}: {split[0]}", split[1]
         yield Finding(
-            f"CUDA does not start: cuInit returned {status}"
-            f" ({REFUSALS.get(status, 'see the CUDA documentation, CUresult')})"
+            f"CUDA does not start: cuInit returned {status} ({meaning})"
             + (
                 f": {section['library_path']}" if status == STUB and section["library_path"] else ""
             ),
-            REMEDIES.get(status, "reboot {host}; if it persists, reinstall the driver").format(
-                host=plan["host"]
-            ),
+            remedy.format(host=plan["host"]),
             about=ABOUT.get(status, ()),
             entails=(subjects.GPUS,),
         )

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from gpufleet.catalog import smi as fields_catalog
 from gpufleet.checks.base import subjects
 from gpufleet.checks.base.registry import (
+    AS_ROOT,
     HARDWARE,
     INSPECT,
     Evidence,
@@ -25,13 +26,23 @@ from gpufleet.checks.base.registry import (
 )
 from gpufleet.checks.base.sections import Sections
 from gpufleet.host_state import driver_running
-from gpufleet.host_state.cards import given_away, held_by_another
 from gpufleet.model.plan import Plan
 from gpufleet.model.sections.gpu import PciDevice, Smi, SmiDevice
 from gpufleet.model.verdict import Verdict
+from gpufleet.on_host.pci_drivers import given_away
 
 from .card_state import unsupported_cards
-from .lost import GPU_IS_LOST, fallen_off, named_in, no_smi, passed_on, taken, unlisted, without_smi
+from .hidden import SHOW, closed_nodes, denied, hidden
+from .lost import (
+    GPU_IS_LOST,
+    failed_smi,
+    fallen_off,
+    named_in,
+    no_smi,
+    passed_on,
+    unlisted,
+    without_smi,
+)
 from .smi_elements import READ_AGAIN, card_faults, fields, label, silent_of_host, unjudged_errors
 from .unlike import MEMORY_TOLERANCE
 
@@ -47,15 +58,15 @@ def _count_not_set(plan: Plan) -> str | None:
 @check("gpu.count", reads=("gpus",), repair=HARDWARE, skip_reason=_count_not_set)
 def count(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """The PCI bus has as many NVIDIA GPUs as declared."""
-    wanted, cards = required(plan["expect"]["count"], "gpu_expect.count"), _own(observed)
+    wanted, cards = required(plan["expect"]["count"], "gpu_expect.count"), own_cards(observed)
     named = [f"{card['address']} ({card['device']})" for card in cards]
     drivers = [card["driver"] for card in observed.data["gpus"]["pci"]]
     for driver in sorted({driver for driver in drivers if driver and given_away(driver)}):
         named.append(f"{drivers.count(driver)} of virtual machines ({driver})")
-    old = _not_counted(observed)
+    old = not_counted(observed)
     named += old
     listed = ", ".join(named)
-    if unsupported := list(_off_the_bus(observed)):
+    if unsupported := list(off_the_bus(observed)):
         yield from unsupported
     elif plan["expect"].get("found"):
         yield Finding(
@@ -106,7 +117,7 @@ def count(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
 PLATFORMS = {"wsl": "WSL 2", "jetson": "NVIDIA Jetson"}
 
 
-def _off_the_bus(observed: Sections) -> Iterator[Finding]:
+def off_the_bus(observed: Sections) -> Iterator[Finding]:
     """INCONCLUSIVE for a machine of a kind whose GPUs are on no PCI bus."""
     name = PLATFORMS.get(observed.data["gpus"].get("platform") or "")
     if name and not observed.data["gpus"]["pci"]:
@@ -118,7 +129,7 @@ def _off_the_bus(observed: Sections) -> Iterator[Finding]:
         )
 
 
-def _own(observed: Sections) -> list[PciDevice]:
+def own_cards(observed: Sections) -> list[PciDevice]:
     """The GPUs on the bus that the host's driver has to run."""
     without = unsupported_cards(observed)
     return [
@@ -128,7 +139,7 @@ def _own(observed: Sections) -> list[PciDevice]:
     ]
 
 
-def _not_counted(observed: Sections) -> list[str]:
+def not_counted(observed: Sections) -> list[str]:
     """The GPUs on the bus that are too old for the driver, for display."""
     return [
         f"{address} is not counted: {why}" for address, why in unsupported_cards(observed).items()
@@ -149,14 +160,20 @@ def _no_layout(plan: Plan) -> str | None:
 def mig(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """Each GPU has exactly the MIG instances that are declared for it, also after a reboot."""
     if observed.data["gpus"]["mig"] is None:
+        loaded = observed.data["driver"]["loaded"]
+        why, check_id = (
+            ("nvidia-smi did not answer", "gpu.smi")
+            if loaded
+            else ("no driver is loaded", "driver.loaded")
+        )
         yield Finding(
-            "The MIG instances are unknown: no driver could be queried",
-            "see driver.loaded; then ./gpufleet verify",
+            f"The MIG instances are unknown: {why}",
+            f"see {check_id}; then ./gpufleet verify",
             verdict=Verdict.INCONCLUSIVE,
-            about=(subjects.DRIVER,),
+            about=(subjects.SMI if loaded else subjects.DRIVER,),
         )
         return
-    known, cards = [row["gpu"] for row in observed.data["gpus"]["mig"]], len(_own(observed))
+    known, cards = [row["gpu"] for row in observed.data["gpus"]["mig"]], len(own_cards(observed))
     if sorted(known) != list(range(cards)):
         yield Finding(
             f"The PCI bus has {cards} GPUs; the MIG mode is known of"
@@ -210,7 +227,7 @@ def missing_value(card: SmiDevice, field: str, value: object) -> Iterator[Findin
         yield Finding(
             f"{label(card)} does not report its {field.replace('_', ' ')}"
             f"{' (' + failed[0] + ')' if failed else ''}",
-            READ_AGAIN,
+            SHOW if failed and denied(failed[0]) else READ_AGAIN,
             verdict=Verdict.INCONCLUSIVE,
             about=subjects.card(card["address"], field),
         )
@@ -223,7 +240,7 @@ def smi(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     if not report["asked"] or report["program"] is None:
         yield Finding(
             no_smi(observed),
-            "take a snapshot in mode full" if not report["asked"] else without_smi(observed),
+            without_smi(observed),
             verdict=Verdict.INCONCLUSIVE,
             entails=(subjects.SMI,),
         )
@@ -242,11 +259,19 @@ def smi(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
             about=(subjects.DRIVER,),
             entails=(subjects.SMI,),
         )
+    elif denied(report["error"] or "") and not of_card and observed.snapshot.get("euid"):
+        yield Finding(
+            f"nvidia-smi may not ask the driver as this account (status {report['status']}):"
+            f" {report['error']}",
+            AS_ROOT,
+            f"NVML status {status}",
+            Verdict.INCONCLUSIVE,
+            entails=entails,
+        )
     elif report["error"]:
         yield Finding(
             f"nvidia-smi fails (status {report['status']}): {report['error']}",
-            "see driver.loaded: the module must be loaded (dkms status, lsmod); if it is,"
-            f" reboot {plan['host']}"
+            failed_smi(plan, observed)
             if not of_card
             else "see kernel.log for the GPU that it names; reboot, then replace that GPU",
             f"NVML status {status}",
@@ -290,7 +315,8 @@ def smi(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
             verdict=Verdict.INCONCLUSIVE,
         )
     attached, listed = report.get("attached"), len(cards(observed))
-    cut_short = broken_off(report) or (report["error"] and not listed)
+    # gpu.visible names a GPU that is hidden from the account.
+    cut_short = broken_off(report) or (report["error"] and not listed) or closed_nodes(observed)
     if not cut_short and attached is not None and attached != listed:
         yield Finding(
             f"nvidia-smi reports {attached} attached GPUs, and lists {listed}",
@@ -313,7 +339,14 @@ def smi(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
                 verdict=Verdict.INCONCLUSIVE,
             )
         broken = [text for text in card["unanswered"] if text.split(":")[0] in IDENTITY]
-        if broken:
+        if broken and all(map(denied, broken)):
+            yield Finding(
+                f"{label(card)} shows this account no {', '.join(broken)}",
+                SHOW,
+                verdict=Verdict.INCONCLUSIVE,
+                about=subjects.card(card["address"]),
+            )
+        elif broken:
             yield Finding(
                 f"{label(card)} does not answer: {', '.join(broken)}",
                 fields_catalog.remedy("lost"),
@@ -401,13 +434,17 @@ def identity(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     if uuids and present:
         known = [uuid.lower() for uuid in uuids]
         missing = [uuid for uuid in uuids if uuid.lower() not in present]
-        if missing and broken_off(observed.data["smi"]):
+        rest, found = broken_off(observed.data["smi"]), len(uuids) - len(missing)
+        closed = hidden(observed, missing)
+        if missing and (rest or closed):
+            why = "nvidia-smi broke off" if rest else f"{shortened(closed)} may not be opened"
             yield Finding(
-                f"It is unknown whether declared GPUs are there, since nvidia-smi broke off:"
-                f" {', '.join(missing)}",
-                "see gpu.smi",
+                f"It is unknown whether declared GPUs are there, since {why}: {', '.join(missing)}",
+                "see gpu.smi" if rest else "see gpu.visible",
                 verdict=Verdict.INCONCLUSIVE,
-                about=(f"{subjects.SMI}/rest",),
+                about=(f"{subjects.SMI}/rest",)
+                if rest
+                else subjects.missing_gpus(found, wanted["count"]),
             )
         elif missing:
             yield Finding(
@@ -415,7 +452,7 @@ def identity(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
                 change,
                 about=()
                 if set(present) - set(known)
-                else subjects.missing_gpus(len(uuids) - len(missing), wanted["count"]),
+                else subjects.missing_gpus(found, wanted["count"]),
             )
         if foreign := [uuid for uuid in present if uuid not in known]:
             yield Finding(f"GPUs are installed that are not declared: {', '.join(foreign)}", change)
@@ -439,56 +476,3 @@ def _same_model(wanted: str, name: str) -> bool:
     # A 3080 is neither a 3080 Ti nor one of a laptop, a 4090 no 4090 D.
     other = KINDS & ({*have.split()} - {*need.split()})
     return f" {need} " in f" {have} " and not other
-
-
-@check("gpu.visible", reads=("smi", "gpus"), repair=HARDWARE, skip_reason=no_gpus_declared)
-def visible(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
-    """NVML and nvidia-smi list every NVIDIA GPU on the PCI bus."""
-    yield from unknown_without_cards(observed, "The GPUs of the driver")
-    if unsupported := list(_off_the_bus(observed)):
-        yield from unsupported
-        return
-    bus = {card["address"]: card for card in _own(observed)}
-    reported = [card["address"] for card in cards(observed)]
-    counted = observed.data["smi"]["nvml"]["count"]
-    for address in sorted(set(bus) - set(reported)) if reported else []:
-        if broken_off(observed.data["smi"]):
-            yield Finding(
-                f"nvidia-smi broke off before the GPU at {address}",
-                "see gpu.smi",
-                verdict=Verdict.INCONCLUSIVE,
-                about=(f"{subjects.SMI}/rest",),
-            )
-            continue
-        if held_by_another([bus[address]]):
-            yield taken(bus[address], len(reported), plan["expect"]["count"])
-            continue
-        yield Finding(
-            f"The GPU at {address} is on the PCI bus, but nvidia-smi does not list it (bound to"
-            f" {bus[address]['driver'] or 'no driver'})",
-            "see kernel.log for Xid 79 and errors of the driver; power the host off and on, then"
-            " reseat or replace the GPU",
-            about=subjects.card(address),
-            entails=subjects.missing_gpus(len(reported), plan["expect"]["count"]),
-        )
-    gone = sorted(set(map(str, reported)) - set(bus))
-    for address in gone:
-        yield Finding(
-            f"nvidia-smi lists a GPU at {address} that is not on the PCI bus",
-            "power the host off and on; then take a new snapshot",
-            about=subjects.gone_since(len(gone), len(bus), plan["expect"]["count"]),
-        )
-    if reported and counted is None and observed.data["smi"]["nvml"]["status"] == 0:
-        yield Finding(
-            "The number of GPUs that NVML lists is unknown",
-            "see gpu.smi",
-            verdict=Verdict.INCONCLUSIVE,
-        )
-    elif reported and counted not in {None, len(reported)} and not broken_off(observed.data["smi"]):
-        yield Finding(
-            f"NVML lists {counted} GPUs, nvidia-smi lists {len(reported)}",
-            "see kernel.log; power the host off and on, then replace the GPU that fails",
-            about=unlisted(observed, counted),
-        )
-    listed = f"PCI {len(bus)}, nvidia-smi {len(reported)}, NVML {counted}"
-    yield Evidence("; ".join([listed, *_not_counted(observed)]))

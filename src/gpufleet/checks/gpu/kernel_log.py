@@ -23,11 +23,11 @@ from gpufleet.checks.base.registry import (
     shortened,
 )
 from gpufleet.checks.base.sections import Sections
-from gpufleet.host_state.cards import given_away
 from gpufleet.model.plan import Plan
 from gpufleet.model.sections.host import Event
 from gpufleet.model.text import plain
 from gpufleet.model.verdict import Verdict
+from gpufleet.on_host.pci_drivers import given_away
 
 from .card_state import (
     CardState,

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 
 from gpufleet.checks.base import subjects
-from gpufleet.checks.base.registry import Finding, shortened
+from gpufleet.checks.base.registry import AS_ROOT, Finding, shortened
 from gpufleet.checks.base.sections import Sections
 from gpufleet.host_state.cards import release
+from gpufleet.model.plan import Plan
 from gpufleet.model.sections.gpu import PciDevice
 
 ADDRESS = re.compile(r"\b[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]")
@@ -80,29 +81,44 @@ def taken(card: PciDevice, listed: int, wanted: int | None) -> Finding:
     )
 
 
-def _in_container(observed: Sections) -> bool:
-    """Whether the host's driver is that of a container, such as the GPU operator's."""
+def in_container(observed: Sections) -> bool:
+    """True where a container has the host's driver, such as the GPU operator's."""
     return bool(observed.data["driver"].get("of_container"))
 
 
+# No package: a second driver's would break a host whose driver is a container's.
+_ASK_CONTAINER = (
+    "install no package of a driver here, it would be a second one; on the host, as root: chroot"
+    " /run/nvidia/driver nvidia-smi; if that fails too, restart the driver's container"
+)
+
+
 def no_smi(observed: Sections) -> str:
-    """Why nvidia-smi says nothing."""
+    """The cause of a snapshot without a report of nvidia-smi."""
     if not observed.data["smi"]["asked"]:
         return "nvidia-smi was not run"
-    if _in_container(observed):
+    if in_container(observed):
         return (
-            "The driver is a container's, below /run/nvidia/driver: its nvidia-smi is not run from"
-            " the host"
+            "The driver is a container's, below /run/nvidia/driver, and this account cannot read"
+            " its nvidia-smi"
         )
     return "nvidia-smi is not installed"
 
 
 def without_smi(observed: Sections) -> str:
-    """The remedy; a second driver's packages would break a host whose driver is a container's."""
-    if _in_container(observed):
-        return (
-            "install no package of a driver here; ask nvidia-smi in the driver's container"
-            " (on the host, as root: chroot /run/nvidia/driver nvidia-smi), and declare"
-            " gpu_driver: {source: preinstalled}"
-        )
+    """The remedy where no nvidia-smi was run."""
+    if not observed.data["smi"]["asked"]:
+        return "take a snapshot in mode full"
+    if in_container(observed):
+        return f"{AS_ROOT}; {_ASK_CONTAINER}"
     return "install it with the driver (Debian: apt-get install nvidia-smi)"
+
+
+def failed_smi(plan: Plan, observed: Sections) -> str:
+    """The remedy where nvidia-smi fails, and names no GPU."""
+    if in_container(observed):
+        return _ASK_CONTAINER
+    return (
+        "see driver.loaded: the module must be loaded (dkms status, lsmod); if it is, reboot"
+        f" {plan['host']}"
+    )

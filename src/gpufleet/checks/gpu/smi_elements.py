@@ -25,6 +25,8 @@ from gpufleet.model.verdict import Verdict
 from gpufleet.probe.smi_document import NUMBER, SENTINEL, SENTINEL_32
 from gpufleet.probe.smi_elements import NO_ANSWER, PROCESSES
 
+from .hidden import SHOW, denied
+
 READ_AGAIN = "on the host: nvidia-smi -q; then ./gpufleet verify"
 # The guest's side of a GPU that is shared with other virtual machines.
 VIRTUAL = re.compile(r"^vgpu$", re.IGNORECASE)
@@ -427,7 +429,7 @@ def _unread(rule: Rule, reader: _Reader, text: str) -> Finding:
     said = f"{rule.key}: {text}" if rule.key else text
     return Finding(
         f"{reader.label} does not report its {name} ({said})",
-        READ_AGAIN,
+        SHOW if denied(text) else READ_AGAIN,
         verdict=Verdict.INCONCLUSIVE,
         about=subjects.card(reader.card["address"], rule.key or rule.name),
     )

@@ -94,11 +94,11 @@ def _device(port: Port) -> str:
 
 def _missing(ports: list[Port]) -> Iterator[Finding]:
     """Ports without counters that their siblings have; adapters of a kind have the same ones."""
-    names = {port.name: _names(port) for port in ports}
+    known: dict[tuple[str, str | None], set[str]] = {}
     for port in ports:
-        kind = [each for each in ports if _kind(each) == _kind(port)]
-        lacking = set().union(*(names[each.name] for each in kind)) - names[port.name]
-        if lacking:
+        known.setdefault(_kind(port), set()).update(_names(port))
+    for port in ports:
+        if lacking := known[_kind(port)] - _names(port):
             yield Finding(
                 f"{port.name} has no counters that its siblings have: {shortened(sorted(lacking))}",
                 "on the host: compare their files (ls /sys/class/infiniband/*/ports/*/counters)",

@@ -5,6 +5,7 @@ import json
 import os
 
 from ..constants import IMAGE
+from ..driver_files import LIBRARY_LOCATIONS, driver_library, judge_library, of_container
 from ..holders import holders_of
 from ..kernel_modules import driver_modules
 from ..mig import BOOT_UNIT, boot_layout
@@ -12,48 +13,14 @@ from ..modprobe import COMMAND_LINE, blocked, kept_out, modprobe_files
 from ..nvlink import subnet_manager
 from ..processes import NoAnswerError, in_child, open_library, run_command
 from ..text import first_match, natural
-from ..trust import CACHE, account_for, library_file
 from .kernel import container_of, running_kernel
 
-# Where the driver's user-space libraries are: of distributions, of a container that has them from
-# its host, of a driver that runs in a container, and of Windows' subsystem for Linux.
-LIBRARY_LOCATIONS = (
-    "/usr/lib/*-linux-gnu",
-    "/usr/lib/*-linux-gnu/nvidia/current",
-    "/usr/lib64",
-    "/usr/lib",
-    "/usr/local/nvidia/lib64",
-    "/usr/local/nvidia/lib",
-    "/run/nvidia/driver/usr/lib/*-linux-gnu",
-    "/run/nvidia/driver/usr/lib64",
-    "/usr/lib/wsl/lib",
-)
-CONTAINER = "/run/nvidia/driver"
 # The states of units that start at boot; a static one is started by others, such as the rules for
 # devices.
 ENABLED = ("enabled", "enabled-runtime", "static")
 # The modules that CUDA needs, as modprobe writes them.
 NEEDED = ("nvidia", "nvidia_uvm")
 LIBRARY_FILE = r"libcuda\.so\.(\d{2,}\.\d+(?:\.\d+)?)$"
-
-
-def driver_library(host, soname):
-    """What to open: the name alone, as programs do; in a planted tree the file that is there,
-    or was there: a name alone would leave the tree."""
-    if host.real:
-        return soname
-    found = [name for location in LIBRARY_LOCATIONS for name in host.glob(location + "/" + soname)]
-    return host.path(host.realpath(found[0]) if found else LIBRARY_LOCATIONS[-1] + "/" + soname)
-
-
-def judge_library(name):
-    """Raise RefusedError where root would load what others could have written.
-
-    Such a library opens others by their names.
-    """
-    account_for(
-        [name, CACHE] if "/" in name else [library_file(name) or CACHE, CACHE], as_owner=False
-    )
 
 
 def section_driver(host):
@@ -102,8 +69,7 @@ def section_driver(host):
             "loaded": "nouveau" in modules,
             "blacklisted": kept_out(files, command_line, "nouveau"),
         },
-        # The GPU operator's container shows its root there (NVIDIA/gpu-operator issue 2137).
-        "of_container": host.exists(CONTAINER + "/usr/bin/nvidia-smi"),
+        "of_container": of_container(host),
         "persistence": unit_state(host, "nvidia-persistenced.service"),
         "fabric": fabric,
         "nvlsm": subnet_manager(host),

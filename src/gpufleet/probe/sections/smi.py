@@ -4,11 +4,10 @@ import ctypes
 import os
 import re
 
+from ..driver_files import ask_nvidia_smi, driver_library, judge_library, nvidia_smi
 from ..nvlink import query_nvlink
-from ..processes import NoAnswer, NoAnswerError, in_child, open_library, run_command
-from ..programs import nvidia_smi
+from ..processes import NoAnswer, NoAnswerError, in_child, open_library
 from ..smi_document import on_bus, parse_smi, pci_address
-from .driver import driver_library, judge_library
 
 
 def section_smi(host):
@@ -40,7 +39,7 @@ def section_smi(host):
             found["nvml"], known, found["nvlink"] = answer
             known = [(on_bus(host, address), capability) for address, capability in known]
     if found["program"]:
-        status, out, err = run_command([host.path(found["program"]), "-q", "-x"], host.inner_s / 2)
+        status, out, err = ask_nvidia_smi(host, ["-q", "-x"], host.inner_s / 2)
         if isinstance(err, NoAnswer):
             raise NoAnswerError("nvidia-smi gave %s" % err)
         found["status"] = status

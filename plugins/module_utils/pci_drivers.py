@@ -1,0 +1,1 @@
+../../src/gpufleet/on_host/pci_drivers.py
