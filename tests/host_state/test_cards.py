@@ -177,7 +177,6 @@ def test_a_holders_name_is_no_part_of_a_command(driver: str, command: str) -> No
         ("nvidia", "nvidia"),
         ("nvidia", "vfio-pci"),
         ("pci-stub", "nvidia"),
-        ("nvidia", None),
         ("nvidia", "nvidia", "nvidia", "vfio-pci"),
     ],
 )

@@ -166,10 +166,10 @@ def nouveau(plan: Plan, host: Host) -> Iterator[Fault]:
                 f"{again} (on the host: {_initramfs(str(kernel.get('version')))})",
             )
     own = not part(host, "kernel").get("container")
-    # It may stay, loaded for a display that is gone: it holds no GPU, and CUDA works.
+    # It may stay, loaded for a display that is gone: each GPU has another driver, and CUDA works.
     harmless = (
         bool(host.gpus)
-        and not any(card.get("driver") == "nouveau" for card in host.gpus)
+        and all(card.get("driver") not in (None, "nouveau") for card in host.gpus)
         and part(host, "driver").get("cuinit") == 0
     )
     if state.get("loaded") and own and not without_card(plan, host) and not harmless:

@@ -14,6 +14,8 @@ from gpufleet.model.verdict import HEALTHY_VERDICTS, CheckResult
 
 # The check that says it.
 CHECK = "install.complete"
+# Where this is not healthy, nothing says what the host is to have.
+PLAN = "host.plan"
 # The areas of checks that find what is due of a component; of others each has its own name.
 AREAS = {"network": "network", "driver": "driver", "containers": "containers"}
 # What of a part was not read is INCONCLUSIVE in the checks that read it.
@@ -22,7 +24,11 @@ FOUND_ELSEWHERE = {"unread"}
 
 def findings(plan: Plan, snapshot: Snapshot, judged: Iterable[CheckResult]) -> Iterator[Finding]:
     """A finding for each change of the plan whose component no unhealthy check names."""
-    if plan["problems"] or locally_found(plan):
+    judged = list(judged)
+    undeclared = any(
+        check["id"] == PLAN and check["verdict"] not in HEALTHY_VERDICTS for check in judged
+    )
+    if plan["problems"] or locally_found(plan) or undeclared:
         return
     repairs = [
         (check["id"].partition(".")[0], part)
@@ -38,6 +44,9 @@ def findings(plan: Plan, snapshot: Snapshot, judged: Iterable[CheckResult]) -> I
     areas = {area for area, part in repairs if part["by"] == "provision"}
     for row in changes(plan, snapshot):
         if row["action"] in FOUND_ELSEWHERE or key(row["what"], row["id"]) in named:
+            continue
+        # What is refused is a fault of what is there, with a cause of its own.
+        if row["action"] == "refuse" and repairs:
             continue
         if AREAS.get(row["what"]) in areas:
             continue

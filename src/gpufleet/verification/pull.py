@@ -50,6 +50,7 @@ PACKED = (
     "catalog/*.py",
     "catalog/data/**/*.yml",
     "model/**/*.py",
+    "on_host/*.py",
     "spec/*.py",
     "frameworks/*.py",
     "host_state/*.py",
