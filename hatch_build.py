@@ -17,14 +17,21 @@ PARTS = (
     "ansible.cfg",
     "docs/reference/schemas/inventory.json",
     "galaxy.yml",
+    "gpufleet",
+    "hatch_build.py",
     "inventory/example",
     "meta",
     "playbooks",
     "plugins",
+    "pyproject.toml",
     "requirements.txt",
     "roles",
     "verify",
 )
+
+
+# Of these the launcher, the project and this file are for the control host of the nightly: with the
+# package they make a checkout again, which is what it runs (`gpufleet pack`).
 
 
 class WheelHook(BuildHookInterface):

@@ -10,7 +10,9 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -156,3 +158,39 @@ def test_the_playbooks_roles_and_plugins_are_found(installed: Installed, tmp_pat
     assert verdicts["host.disk"] == "PASS", done.stderr
     assert "1 passed" in done.stderr
     assert (tmp_path / "reports" / "latest" / "report.html").exists()
+
+
+@pytest.mark.costly
+def test_what_only_a_checkout_has_is_not_in_its_help(installed: Installed, tmp_path: Path) -> None:
+    shown = installed("--help", cwd=tmp_path).stdout
+    assert "    verify " in shown and "    playbook " in shown
+    for verb in ("lab", "test", "lint", "docs", "build", "bench", "catalog"):
+        assert f"    {verb} " not in shown
+    assert "checkout" not in shown
+
+
+@pytest.mark.costly
+def test_it_packs_itself_for_a_control_host_which_builds_it_again(
+    installed: Installed, tmp_path: Path
+) -> None:
+    archive, control = tmp_path / "nightly.tar", tmp_path / "control"
+    digest = installed("pack", str(archive), cwd=tmp_path)
+    assert len(digest.stdout.strip()) == 16, digest.stderr
+    with tarfile.open(archive) as packed:
+        packed.extractall(control, filter="data")
+    done = subprocess.run(
+        [sys.executable, control / "gpufleet", "nightly", "--help"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "gpufleet nightly" in done.stdout, done.stderr
+    # The same versions as here, and the same roles.
+    listed = subprocess.run(
+        [control / ".venv/bin/ansible-playbook", "--version"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert f"core {version('ansible-core')}" in listed
+    assert (control / "roles/nightly_verify/tasks/main.yml").exists()

@@ -30,7 +30,7 @@ from gpufleet.provision.playbook import log
 from gpufleet.provision.playbook import run as run_command
 
 from .developer import BIN, require_checkout
-from .pack import pack
+from .pack import files, pack
 from .parser import Parser
 
 # uv's "via" for what pyproject.toml names itself, without its groups for developers.
@@ -110,7 +110,7 @@ def commit_time() -> str:
 def copy_source(directory: Path) -> None:
     """Copy the checkout's own files there; the collection gets the addresses of the package."""
     archive = directory.with_suffix(".tar")
-    pack(ROOT, archive)
+    pack(files(ROOT), archive)
     with tarfile.open(archive) as tar:
         tar.extractall(directory, filter="data")
     archive.unlink()

@@ -18,10 +18,11 @@ from contextlib import suppress
 from typing import Any
 
 from gpufleet.errors import ConfigurationError
+from gpufleet.paths import IN_CHECKOUT
 from gpufleet.stopping import GRACE_S, reason_of, status_of
 
 from .parser import Parser
-from .verbs import GROUPS, VERBS
+from .verbs import GROUPS, OF_CHECKOUTS, VERBS
 
 USAGE = 4
 # New objects after which Python looks for cycles among them: the documents of a fleet are many and
@@ -107,6 +108,8 @@ def overview() -> str:
     width = max(map(len, VERBS)) + 2
     lines = [f"{DESCRIPTION}", "", "Usage: gpufleet VERB [options]"]
     for title, verbs in GROUPS.items():
+        if title in OF_CHECKOUTS and not IN_CHECKOUT:
+            continue
         lines += ["", f"{title}:", *(f"    {verb.name:{width}}{verb.summary}" for verb in verbs)]
     lines += [
         "",
@@ -114,7 +117,11 @@ def overview() -> str:
         f"    {'-h, --help':{width}}Show this help",
         f"    {'--version':{width}}Show the version",
         "",
-        "In a checkout the verbs work on the lab's hosts unless -i names an inventory.",
+        *(
+            ["In a checkout the verbs work on the lab's hosts unless -i names an inventory."]
+            if IN_CHECKOUT
+            else []
+        ),
         "gpufleet VERB --help lists the options of a verb.",
     ]
     return "\n".join(lines)

@@ -1,4 +1,5 @@
-"""`gpufleet pack FILE`: this checkout as one archive, for a control host.
+"""`gpufleet pack FILE`: a checkout as one archive, for a control host: this one, or one made of the
+installed package.
 
 Reads the files that git tracks, as they are here; without git, all but what use leaves behind.
 Prints the digest of the content: the same files have the same digest.
@@ -10,13 +11,14 @@ import argparse
 import hashlib
 import subprocess
 import tarfile
+from collections.abc import Mapping
 from pathlib import Path
 
-from gpufleet.paths import ROOT
+from gpufleet.paths import IN_CHECKOUT, PACKAGE, ROOT
 
-from .developer import require_checkout
 from .parser import Parser
 
+LAUNCHER = "gpufleet"
 # As .gitignore has it.
 GENERATED = {
     ".git",
@@ -32,8 +34,8 @@ GENERATED = {
 }
 
 
-def files(root: Path) -> list[str]:
-    """The names of the files, sorted."""
+def files(root: Path) -> dict[str, Path]:
+    """{name in the archive: file} of a checkout, sorted."""
     if (root / ".git").exists():
         listed = subprocess.run(
             ["git", "ls-files", "-z"], cwd=root, check=True, capture_output=True
@@ -41,12 +43,21 @@ def files(root: Path) -> list[str]:
         names = [name for name in listed.stdout.decode().split("\0") if name]
     else:
         names = [str(path.relative_to(root)) for path in root.rglob("*") if not path.is_dir()]
-    return sorted(
-        name for name in names if not GENERATED & set(Path(name).parts) and (root / name).exists()
-    )
+    return {
+        name: root / name
+        for name in sorted(names)
+        if not GENERATED & set(Path(name).parts) and (root / name).exists()
+    }
 
 
-def pack(root: Path, archive: Path) -> str:
+def installed_files(package: Path, collection: Path) -> dict[str, Path]:
+    """The same of an installed wheel: its package and its collection make a checkout again."""
+    found = {**files(collection)}
+    found |= {f"src/gpufleet/{name}": path for name, path in files(package).items()}
+    return dict(sorted(found.items()))
+
+
+def pack(contents: Mapping[str, Path], archive: Path) -> str:
     """Write the archive by rename; the digest of names, modes and contents."""
     archive.parent.mkdir(parents=True, exist_ok=True)
     partial, digest = archive.with_name(f".{archive.name}.partial"), hashlib.sha256()
@@ -54,15 +65,16 @@ def pack(root: Path, archive: Path) -> str:
     def plain(entry: tarfile.TarInfo) -> tarfile.TarInfo:
         entry.uid = entry.gid = 0
         entry.uname = entry.gname = "root"
-        entry.mode = 0o755 if entry.mode & 0o100 else 0o644
+        # Not every installer keeps the mode of a wheel's files.
+        entry.mode = 0o755 if entry.mode & 0o100 or entry.name == LAUNCHER else 0o644
         digest.update(f"{entry.name} {entry.mode:o} {entry.linkname}\0".encode())
         return entry
 
     with tarfile.open(partial, "w") as tar:
-        for name in files(root):
-            tar.add(root / name, name, filter=plain)
-            if not (root / name).is_symlink():
-                digest.update((root / name).read_bytes())
+        for name, path in contents.items():
+            tar.add(path, name, filter=plain)
+            if not path.is_symlink():
+                digest.update(path.read_bytes())
     partial.replace(archive)
     return digest.hexdigest()[:16]
 
@@ -83,6 +95,6 @@ def parser() -> Parser:
 
 def run(options: argparse.Namespace, _: list[str]) -> int:
     """Write the archive and print its digest; the exit status."""
-    require_checkout("pack")
-    print(pack(ROOT, options.file))
+    contents = files(ROOT) if IN_CHECKOUT else installed_files(PACKAGE, ROOT)
+    print(pack(contents, options.file))
     return 0

@@ -62,6 +62,8 @@ GROUPS: dict[str, tuple[Verb, ...]] = {
         Verb("catalog", "Add releases to the catalog, check it, make and try its locks"),
     ),
 }
+# What an installed gpufleet does not have, and does not name.
+OF_CHECKOUTS = {"Lab", "Developer"}
 # Run by roles and by the generator of documents.
 INTERNAL = (
     Verb("checks-table", "Print the checks as a table"),
