@@ -72,8 +72,8 @@ def unread_message(snapshot, host):
 def part_unread_message(why, host):
     """Return what to do where a part of a host was not read: nobody knows what it lacks."""
     return (
-        f"Nothing was changed on {host}: {why}. Remedy: run the same command again when the host is "
-        "less busy; if it stays so, see what keeps it busy (uptime, ps -eo stat,wchan:32,cmd)."
+        f"Nothing was changed on {host}: {why}. Remedy: run the same command again when the host "
+        "is less busy; if it stays so, see what keeps it busy (uptime, ps -eo stat,wchan:32,cmd)."
     )
 
 

@@ -168,8 +168,9 @@ def test_what_only_the_host_can_refuse_is_refused_before_ansible_runs(host: Row)
 
 
 def test_what_is_not_gpufleet_s_keeps_ansible_away(plan: Row, host: Row) -> None:
-    section(host, "receipts")["receipts"] = []
-    assert "not gpufleet's" in differs.left_alone(run(plan, host))
+    section(host, "toolkits")["default"] = {"path": "/usr/local/cuda", "state": "directory"}
+    reason = differs.left_alone(run(plan, host))
+    assert reason == "/usr/local/cuda is a directory, not gpufleet's link (default_link)"
 
 
 def test_a_host_with_something_to_do_is_not_left_alone(plan: Row, host: Row) -> None:

@@ -39,8 +39,8 @@ def left_alone(host: HostRun) -> str:
     if host.snapshot is None:
         return "it is not reached, see host.reachable below"
     rows = changes(host.plan, host.snapshot)
-    if any(row["action"] == "refuse" for row in rows):
-        return "what is there is not gpufleet's, see host.plan below"
+    if refused := [row for row in rows if row["action"] == "refuse"]:
+        return f"{refused[0]['because']} ({refused[0]['what']})"
     if unread := [row["because"] for row in rows if row["action"] == "unread"]:
         return f"a part of it was not read: {unread[0]}"
     return ""
