@@ -89,7 +89,9 @@ def accept(command: str) -> None:
     """Raise `ConfigurationError` or exit where a command line is not accepted."""
     program, *words = shlex.split(command, comments=True)
     if program == "ansible-playbook":
-        assert (ROOT / words[0]).is_file(), words[0]
+        # Of the collection, or in the checkout.
+        file = re.sub(r"^gpufleet\.gpu\.(\w+)$", r"playbooks/\1.yml", words[0])
+        assert (ROOT / file).is_file(), words[0]
         check_playbook_args(playbook.parser(), words[1:])
         return
     verb, *args = words
@@ -186,6 +188,7 @@ OTHER_NAMES = {
     "gpu_control",
     "gpu_changes",
     "gpu_repair",
+    "gpu_environment_configure",  # a tag
     "gpu_snapshot",
     "gpu_verdicts",
 }
