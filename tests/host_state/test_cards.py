@@ -177,6 +177,7 @@ def test_a_holders_name_is_no_part_of_a_command(driver: str, command: str) -> No
         ("nvidia", "nvidia"),
         ("nvidia", "vfio-pci"),
         ("pci-stub", "nvidia"),
+        ("nvidia", "xen-pciback"),
         ("nvidia", "nvidia", "nvidia", "vfio-pci"),
     ],
 )
@@ -193,6 +194,7 @@ def test_a_loaded_nouveau_without_a_card_harms_nobody(drivers: tuple[str | None,
     ("drivers", "cuinit"),
     [
         (("nvidia", "nouveau"), 0),
+        (("nvidia", None), 0),
         (("nouveau", "nouveau"), 100),
         (("nvidia", "nvidia"), 100),
         (("nvidia", "nvidia"), None),

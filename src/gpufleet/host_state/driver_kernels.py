@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from gpufleet.model.plan import Plan
 from gpufleet.model.text import quoted, shell
 from gpufleet.model.types import Row
+from gpufleet.on_host.pci_drivers import OWN_DRIVER, given_away
 
 from . import secure_boot
 from .driver_state import Fault, installed, part, provision, without_card
@@ -166,10 +167,12 @@ def nouveau(plan: Plan, host: Host) -> Iterator[Fault]:
                 f"{again} (on the host: {_initramfs(str(kernel.get('version')))})",
             )
     own = not part(host, "kernel").get("container")
-    # It may stay, loaded for a display that is gone: each GPU has another driver, and CUDA works.
+    # It may stay, loaded for a display that is gone: others have every card, and CUDA works.
     harmless = (
         bool(host.gpus)
-        and all(card.get("driver") not in (None, "nouveau") for card in host.gpus)
+        and all(
+            card.get("driver") == OWN_DRIVER or given_away(card.get("driver")) for card in host.gpus
+        )
         and part(host, "driver").get("cuinit") == 0
     )
     if state.get("loaded") and own and not without_card(plan, host) and not harmless:
