@@ -177,3 +177,37 @@ def test_another_checksum_without_a_size_leaves_the_size_unknown() -> None:
     renamed = resolve(declaration("2.13.1", gpu_artifacts={RUNFILE: {"file": "slim.run"}}))
     assert renamed["artifacts"][0]["file"] == "slim.run"
     assert renamed["artifacts"][0]["size_bytes"] == 4336730777
+
+
+def host_with_default(**link: str) -> dict[str, Any]:
+    """A host whose `/usr/local/cuda` is this."""
+    return snapshot(toolkits={"default": {"path": "/usr/local/cuda", "state": "link", **link}})
+
+
+@pytest.mark.parametrize(
+    ("link", "short"),
+    [
+        ({"target": "cuda-11.8"}, "11.8"),
+        ({"target": "/usr/local/cuda-11.8"}, "11.8"),
+        ({"target": "cuda-12.5"}, "12.5"),
+        # What is not declared, or goes another way, is no default that anybody chose.
+        ({"target": "cuda-10.2"}, "12.5"),
+        ({"target": "/etc/alternatives/cuda"}, "12.5"),
+        ({"target": "cuda-11.8", "path": "/opt/cuda"}, "12.5"),
+        ({"target": "", "state": "absent"}, "12.5"),
+    ],
+)
+def test_a_stack_that_is_added_moves_nobodys_default(link: dict[str, str], short: str) -> None:
+    plan = resolve(declaration("2.13.1", "2.18.1"), host_with_default(**link))
+    assert plan["problems"] == []
+    assert plan["default_link"]["target"] == f"cuda-{short}"
+    assert [row["short"] for row in plan["toolkits"] if row["default"]] == [short]
+    assert any("stays at CUDA 11.8" in note for note in plan["notes"]) == (short == "11.8")
+
+
+def test_a_declared_default_is_the_one_whatever_stands_there() -> None:
+    declared = declaration("2.13.1", "2.18.1", gpu_cuda_default="12.5")
+    plan = resolve(declared, host_with_default(target="cuda-11.8"))
+    assert plan["default_link"]["target"] == "cuda-12.5"
+    fresh = resolve(declaration("2.13.1", "2.18.1"), snapshot())
+    assert fresh["default_link"]["target"] == "cuda-12.5"

@@ -256,12 +256,14 @@ def _too_new_glibc(toolkit: Toolkit, glibc: str) -> bool:
 def default(context: ResolveContext, chosen: dict[str, Chosen], wants: list[Want]) -> None:
     """Mark the toolkit that `/usr/local/cuda` points to: the declared one, or the newest.
 
-    A default that was refused before is not refused again.
+    Where none is declared, one that is the default already stays it: whoever adds a stack moves
+    nobody's CUDA. A default that was refused before is not refused again.
     """
     wanted = context.spec.cuda_default
     if wanted is None:
         if chosen:
-            list(chosen.values())[-1].default = True
+            newest = list(chosen.values())[-1]
+            (_standing(context, chosen, newest) or newest).default = True
         return
     for each in chosen.values():
         if versions.has_prefix(each.toolkit.version, wanted):
@@ -277,6 +279,21 @@ def default(context: ResolveContext, chosen: dict[str, Chosen], wants: list[Want
         "gpu_cuda_default",
         f'add "{wanted}" to gpu_toolkits, or set gpu_cuda_default to one of these toolkits',
     )
+
+
+def _standing(context: ResolveContext, chosen: dict[str, Chosen], newest: Chosen) -> Chosen | None:
+    """The planned toolkit to which the host's link points now."""
+    prefix, link = context.spec.prefix, context.host.default_link or {}
+    if link.get("state") != "link" or link.get("path") != f"{prefix}/cuda":
+        return None
+    target = str(link.get("target")).removeprefix(f"{prefix}/")
+    found = next((each for each in chosen.values() if target == f"cuda-{each.short}"), None)
+    if found and found is not newest:
+        context.note(
+            f"{prefix}/cuda stays at CUDA {found.short}: gpu_cuda_default:"
+            f' "{newest.short}" would move it for all users'
+        )
+    return found
 
 
 def describe(context: ResolveContext, chosen: Chosen) -> PlannedToolkit:
