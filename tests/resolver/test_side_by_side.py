@@ -8,7 +8,7 @@ import pytest
 
 from gpufleet.catalog import facts
 from gpufleet.resolver import resolve
-from tests.support.host_documents import codes, declaration, refusal
+from tests.support.host_documents import codes, declaration, refusal, snapshot
 
 
 def cudnn_of(plan: dict[str, Any]) -> dict[str, bool]:
