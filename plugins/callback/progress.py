@@ -10,14 +10,14 @@ short_description: Shows the progress of long tasks
 description:
   - Ansible prints nothing while a task runs. On a terminal this callback keeps one line up to date,
     with the task that has run longest, for how long, and the hosts that have not answered yet.
-    Elsewhere it prints a line after every few seconds for each task that has run longer than that.
-    Hosts can be at different tasks.
+    Elsewhere, as in a file or a log, it prints nothing, unless an interval is set, and then a line for each
+    task that has run longer than that, every so many seconds. Hosts can be at different tasks.
   - Prints the messages of the module debug where C(display_ok_hosts) is off, which hides them.
 options:
   interval:
-    description: Seconds between two lines where the output is not a terminal.
+    description: Seconds between two lines where the output is not a terminal; 0 for none.
     type: float
-    default: 5
+    default: 0
     env: [{name: GPUFLEET_PROGRESS_INTERVAL}]
     ini: [{section: callback_progress, key: interval}]
   display_ok_hosts:
@@ -98,7 +98,8 @@ class CallbackModule(CallbackBase):
             )
 
     def v2_playbook_on_start(self, playbook):
-        threading.Thread(target=self._tick, daemon=True).start()
+        if self._in_place or self.get_option("interval") > 0:
+            threading.Thread(target=self._tick, daemon=True).start()
 
     def v2_runner_on_start(self, host, task):
         self._running[host.get_name()] = (task.get_name(), time.monotonic())

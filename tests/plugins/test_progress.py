@@ -25,19 +25,23 @@ PLAYBOOK = """
 """
 
 
-def played(folder: Path, playbook: str, hosts: str) -> str:
+def played(folder: Path, playbook: str, hosts: str, **variables: str) -> str:
     """What a playbook prints."""
     path = folder / "long.yml"
     path.write_text(playbook)
-    done = run_playbook(
-        path, hosts=hosts, ANSIBLE_DISPLAY_OK_HOSTS="false", GPUFLEET_PROGRESS_INTERVAL="0.2"
-    )
+    variables = {"GPUFLEET_PROGRESS_INTERVAL": "0.2", **variables}
+    done = run_playbook(path, hosts=hosts, ANSIBLE_DISPLAY_OK_HOSTS="false", **variables)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 def test_a_long_task_says_what_it_waits_for(tmp_path: Path) -> None:
     assert "s: Take a while on localhost" in played(tmp_path, PLAYBOOK, "localhost,")
+
+
+def test_a_file_has_no_line_that_only_says_that_time_passes(tmp_path: Path) -> None:
+    printed = played(tmp_path, PLAYBOOK, "localhost,", GPUFLEET_PROGRESS_INTERVAL="0")
+    assert "... " not in printed and "changed: [localhost]" in printed
 
 
 TWO_HOSTS = """

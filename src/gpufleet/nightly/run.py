@@ -103,6 +103,8 @@ class NightlyRun:
         self.done: list[str] = []
         # The hosts that the nightly keeps out of service.
         self.drained: list[str] = []
+        # A sentence for each host that is out of service, or not in production.
+        self.aside: list[str] = []
         self.link = ""
 
     def run(self) -> int:
@@ -170,7 +172,7 @@ class NightlyRun:
             known = host_states.recorded(history)
             everyone = host_states.fleet(history, [host.name for host in session.hosts])
             self.host_states = {row["host"]: row["state"] for row in everyone}
-            session.states = host_states.sentences(known, [host.name for host in session.hosts])
+            self.aside = host_states.sentences(known, [host.name for host in session.hosts])
             hosts = {host.name for host in session.hosts}
             self.contents_read = {
                 host: min(map(last_read, states))
@@ -192,7 +194,7 @@ class NightlyRun:
                     wanted = {**settings.drain, "selector": selector(settings)}
                     found = drain.after_night(history, wanted, self._act)
                     self.drained = found.drained
-                    session.states += found.known
+                    self.aside += found.known
                     if found.failed:
                         raise ConfigurationError(" ".join(found.failed))
             self.recorded = history.recorded_time()
@@ -206,6 +208,7 @@ class NightlyRun:
             message = notifications.nightly_message(self.changes, "", self._around())
             for line in as_text(message).splitlines():
                 log(line)
+        session.states = [*self.done, *self.aside]
         with self._step("report"):
             written = report.write_report(directory, session, self.changes, self.past)
             page, self.session = written.value, written.session
@@ -349,7 +352,7 @@ class NightlyRun:
             self._late(),
             done=self.done,
             drained=self.drained,
-            aside=self.session.states if self.session else [],
+            aside=self.aside,
             week=self._week(),
         )
 
