@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -84,3 +85,31 @@ def test_why_a_driver_is_needed_is_a_whole_sentence(
     text = " ".join(shown(capsys, inventory).split())
     assert ",)" not in text
     assert "or newer, for NVIDIA H100 (compute capability 9.0), first supported by CUDA" in text
+
+
+def test_what_another_declaration_would_change_is_shown_without_a_host(
+    inventory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new = inventory.with_name("new.yml")
+    text = inventory.read_text().replace('"2.13.1"}]', '"2.13.1"}, {tensorflow: "2.18.1"}]')
+    new.write_text(text.replace("count: 8", "count: 4").replace("    gpu40:\n", ""))
+    assert main(["plan", "-i", str(new), "--against", str(inventory)]) == 0
+    shown = capsys.readouterr().out
+    both, gone = shown.split("\ngpu40\n")
+    assert both.startswith("39 hosts (gpu[01-39])\n")
+    assert "add stack tensorflow-2.18.1: Python 3.12, CUDA 12.5 from toolkit" in both
+    assert "change expect count: 8 becomes 4" in both
+    assert "2.13.1" not in both
+    assert "no longer declare stack tensorflow-2.13.1" in gone
+    assert main(["plan", "-i", str(inventory), "--against", str(inventory)]) == 0
+    assert capsys.readouterr().out == "40 hosts (gpu[01-40])\n  no difference\n"
+
+
+def test_a_declaration_that_is_refused_is_refused_against_another_one_too(
+    inventory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new = inventory.with_name("new.yml")
+    new.write_text(inventory.read_text().replace("2.13.1", "9.9"))
+    assert main(["plan", "-i", str(new), "--against", str(inventory), "--json"]) == 4
+    found = json.loads(capsys.readouterr().out)["differences"]["gpu01"]
+    assert any(row.startswith("add refused gpu_stacks[0].tensorflow: ") for row in found)

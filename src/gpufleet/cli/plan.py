@@ -7,6 +7,7 @@ import json
 import sys
 from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,12 @@ from rich.text import Text
 
 from gpufleet.checks.base.registry import shortened
 from gpufleet.diff import changes
+from gpufleet.diff.declarations import differences
 from gpufleet.errors import Defect, bounded
 from gpufleet.inventory import InventoryHost, inventory_hosts
 from gpufleet.judge import judge
 from gpufleet.mirror.delivery import delivery, sentences
+from gpufleet.model.plan import Plan
 from gpufleet.model.verdict import FAILED, HEALTHY, NOT_JUDGED, USAGE
 from gpufleet.provision.privilege import cannot_become_root
 from gpufleet.report import summary, terminal
@@ -62,6 +65,14 @@ def parser() -> Parser:
         action="store_true",
         help="Probe no host: show what the inventory alone determines",
     )
+    group.add_argument(
+        "--against",
+        action="append",
+        default=[],
+        metavar="INV",
+        help="Show what this declaration would change in the plans of another inventory, such as"
+        " the one that is in use; probes no host; may be repeated",
+    )
     add_output(verb, report=False).add_argument(
         "--by-host", action="store_true", help="Show each host by itself, not alike ones together"
     )
@@ -70,6 +81,8 @@ def parser() -> Parser:
 
 def run(options: argparse.Namespace, _: list[str]) -> int:
     """Print the plans: 4 if one is refused, 1 if a host was not reached, else 0."""
+    if options.against:
+        return against(options)
     how = probe_options(options, "facts", deep=options.deep, topology=options.topology)
     if not options.offline:
         require(SSH)
@@ -111,6 +124,35 @@ def run(options: argparse.Namespace, _: list[str]) -> int:
         row["action"] == "unread" for plan in plans.values() for row in plan["changes"] or ()
     )
     return NOT_JUDGED if unread else HEALTHY
+
+
+def against(options: argparse.Namespace) -> int:
+    """Print what the declaration changes in the plans of another inventory; 4 if it is refused."""
+    mine = selector(options)
+    other = replace(mine, inventories=options.against)
+    new, old = ({host.name: host for host in inventory_hosts(each)} for each in (mine, other))
+    found = {
+        name: [
+            str(each)
+            for each in differences(*(_offline(hosts.get(name), name) for hosts in (old, new)))
+        ]
+        for name in dict.fromkeys((*old, *new))
+    }
+    if options.json:
+        sys.stdout.write(json.dumps({"schema": SCHEMA, "differences": found}, indent=1) + "\n")
+    else:
+        alike: dict[tuple[str, ...], list[str]] = defaultdict(list)
+        for name, rows in found.items():
+            alike[tuple(summary.mask_name(row, name) for row in rows)].append(name)
+        for masked, names in alike.items():
+            lines = [summary.insert_names(row, names, "HOST") for row in masked]
+            text = [terminal.named(names), *(f"  {line}" for line in lines or ["no difference"])]
+            terminal.output().print("\n".join(text), markup=False, soft_wrap=True, highlight=False)
+    return USAGE if any(_offline(host, name)["problems"] for name, host in new.items()) else HEALTHY
+
+
+def _offline(host: InventoryHost | None, name: str) -> Plan:
+    return plan_of(host, None) if host else undeclared(name)
 
 
 # What is shown of a plan.
