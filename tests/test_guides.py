@@ -7,6 +7,7 @@ that go on to it, and named files of the repository exist.
 from __future__ import annotations
 
 import argparse
+import gzip
 import re
 import shlex
 import subprocess
@@ -124,6 +125,34 @@ def accept_values(parser: Parser, options: argparse.Namespace, rest: list[str]) 
 @pytest.mark.parametrize(("page", "command"), sorted(set(commands())))
 def test_a_printed_command_is_accepted(page: str, command: str) -> None:
     accept(command)
+
+
+def remedies() -> set[str]:
+    """The commands in the texts of all golden documents, up to the prose after them."""
+    found = set()
+    for path in (ROOT / "tests/golden/data").rglob("*.json.gz"):
+        text = gzip.decompress(path.read_bytes()).decode()
+        found |= set(re.findall(r"\./(gpufleet [^\"\\;,()]*)", text))
+    return {_command(line.split()) for line in found}
+
+
+def _command(words: list[str]) -> str:
+    """The words of a command before the prose: a verb, and options with their values."""
+    taken, rest = words[:2], words[2:]
+    options = PARSERS[words[1]]._option_string_actions
+    while rest and rest[0].startswith("-"):
+        action = options.get(rest[0])
+        count = 2 if action and action.nargs != 0 else 1
+        taken, rest = [*taken, *rest[:count]], rest[count:]
+    # A verb of its own kinds: `manifest propose`.
+    return " ".join(taken if words[1] != "manifest" else [*taken, *rest[:1]])
+
+
+def test_each_command_of_a_remedy_is_accepted() -> None:
+    found = remedies()
+    assert len(found) > 10
+    for command in sorted(found):
+        accept(command.replace("COMPUTE_CAPABILITY", "9.0").replace("VERSION", "2.13.1"))
 
 
 @pytest.mark.parametrize(
