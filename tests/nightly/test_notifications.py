@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import smtplib
 import urllib.error
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from gpufleet.nightly import channels, message_forms, notifications
 from gpufleet.nightly.config import Mail, Webhook
 from gpufleet.nightly.notifications import Surroundings
+from gpufleet.nightly.run import NightlyRun
 from tests.support import nights
 from tests.support.receivers import Listener, change
 
@@ -349,3 +351,29 @@ def test_the_reader_gets_commands_as_they_call_gpufleet() -> None:
     assert "gpufleet provision -i mine --limit gpu01,gpu02,gpu03" in message_forms.as_text(message)
     # Programs get what all documents have.
     assert message.document["changes"][0]["remedy"].startswith("./gpufleet")
+
+
+@pytest.mark.parametrize(
+    ("nights", "day", "week"),
+    [
+        # 2026-11-23 is a Monday.
+        (["2026-11-21", "2026-11-22", "2026-11-23"], "monday", [1, 2, 1]),
+        (["2026-11-21", "2026-11-22", "2026-11-23"], "tuesday", []),
+        (["2026-11-21", "2026-11-22", "2026-11-23"], None, []),
+        # The second run of the day, by hand.
+        (["2026-11-21", "2026-11-23", "2026-11-23"], "monday", []),
+    ],
+)
+def test_a_summary_of_the_week_is_sent_once_on_its_day(
+    nights: list[str], day: str | None, week: list[int]
+) -> None:
+    made = NightlyRun(SimpleNamespace(weekly=day))  # type: ignore[arg-type]
+    made.past = {
+        "schema": 1,
+        "nights": [f"{night}T03:00:00Z" for night in nights],
+        "hosts": {
+            "gpu01": {"verdicts": "PPP", "measures": {}},
+            "gpu02": {"verdicts": "FPF", "measures": {}},
+        },
+    }
+    assert made._week() == week
