@@ -12,6 +12,7 @@ import pytest
 
 from gpufleet.errors import ConfigurationError
 from gpufleet.inventory import HostSelector, inventory_hosts
+from gpufleet.inventory.reader import refuse_misspelt
 from gpufleet.verification.judging import plan_of
 
 INVENTORY = """
@@ -306,3 +307,26 @@ def test_group_variables_that_are_no_yaml_are_refused_with_file_and_line(tmp_pat
     with pytest.raises(ConfigurationError) as caught:
         inventory_hosts(HostSelector([str(tmp_path)]))
     assert caught.value.where == f"{broken}:3"
+
+
+@pytest.mark.parametrize(
+    ("groups", "refused"),
+    [
+        (["gpu_host"], True),
+        (["gpuhosts"], True),
+        (["gpu-hosts"], True),
+        (["gpus_hosts"], True),
+        (["gpu_hosts", "gpu_host"], False),
+        (["gpu_hosts2", "gpu_hosts_a100"], False),
+        (["workers", "h100", "gpu"], False),
+    ],
+)
+def test_a_group_that_is_nearly_that_of_the_hosts_is_refused(
+    groups: list[str], refused: bool
+) -> None:
+    """Without the group all hosts of an inventory are selected, the web servers too."""
+    if not refused:
+        refuse_misspelt("gpu_hosts", groups)
+        return
+    with pytest.raises(ConfigurationError, match=f"there is '{groups[0]}'"):
+        refuse_misspelt("gpu_hosts", groups)

@@ -9,10 +9,11 @@ Reads inventories and vault password files. Starts no process.
 
 from __future__ import annotations
 
+import difflib
 import functools
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,19 @@ class _Inventory(InventoryManager):  # type: ignore[misc]
         return parsed
 
 
+def refuse_misspelt(group: str, groups: Iterable[str]) -> None:
+    """Refuse a group that is probably meant to be the one of the hosts: all would be selected."""
+    others = [name for name in groups if not name.startswith(group)]
+    near = difflib.get_close_matches(group, others, 1, 0.85)
+    if near and group not in groups:
+        raise ConfigurationError(
+            f"There is no group '{group}', so that all hosts of the inventory would be selected;"
+            f" there is '{near[0]}'.",
+            "",
+            f"Rename it to '{group}', or to what is less like it.",
+        )
+
+
 def _read(sources: list[str], selector: HostSelector) -> list[InventoryHost]:
     start_ansible()
     context.CLIARGS = ImmutableDict(extra_vars=tuple(map(trust_as_template, selector.extra_vars)))
@@ -122,6 +136,7 @@ def _read(sources: list[str], selector: HostSelector) -> list[InventoryHost]:
     variables = VariableManager(loader=loader, inventory=inventory)
     if selector.limit:
         inventory.subset(selector.limit)
+    refuse_misspelt(selector.group, inventory.groups)
     hosts = inventory.get_hosts(selector.group if selector.group in inventory.groups else "all")
     if not hosts:
         raise ConfigurationError(
