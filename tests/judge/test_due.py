@@ -47,7 +47,7 @@ def compared(plan: Any, seen: Any) -> tuple[list[str], list[str]]:
         for check in judge.judge(plan, seen)["checks"]
         if check["verdict"] not in HEALTHY_VERDICTS
     ]
-    rows = [row for row in changes(plan, seen) if row["action"] != "unread"]
+    rows = [row for row in changes(plan, seen) if row["action"] not in due.FOUND_ELSEWHERE]
     named = {name for check in failing for name in components(check)}
     areas = {
         check["id"].partition(".")[0]

@@ -18,8 +18,9 @@ CHECK = "install.complete"
 PLAN = "host.plan"
 # The areas of checks that find what is due of a component; of others each has its own name.
 AREAS = {"network": "network", "driver": "driver", "containers": "containers"}
-# What of a part was not read is INCONCLUSIVE in the checks that read it.
-FOUND_ELSEWHERE = {"unread"}
+# What of a part was not read is INCONCLUSIVE in the checks that read it. Whether a driver needs a
+# restart is for its own checks: where it runs, only a marker is left to remove.
+FOUND_ELSEWHERE = {"restart", "unread"}
 
 
 def findings(plan: Plan, snapshot: Snapshot, judged: Iterable[CheckResult]) -> Iterator[Finding]:
