@@ -9,7 +9,8 @@ type: aggregate
 short_description: Keeps the last failure of each host
 description:
   - Writes a line of JSON for each task that fails on a host into a file, with C(host), C(task),
-    C(message) and C(address), where the task's result names an address.
+    C(message), C(address), where the task's result names an address, whether the host was
+    C(unreachable), and whether the message is the playbook's C(own).
   - Does nothing where no file is named.
 options:
   path:
@@ -24,6 +25,15 @@ import json
 
 from ansible.plugins.callback import CallbackBase
 
+# What writes its message on the control machine, out of a playbook's text and the declaration.
+OWN = {
+    "ansible.builtin.assert",
+    "ansible.builtin.fail",
+    "assert",
+    "fail",
+    "gpufleet.gpu.gpu_plan",
+    "gpu_plan",
+}
 # Characters of a message.
 MOST = 4000
 
@@ -57,6 +67,8 @@ class CallbackModule(CallbackBase):
             "task": result.task.get_name(),
             "message": message,
             "address": address,
+            "unreachable": bool(result.result.get("unreachable")),
+            "own": result.task.action in OWN,
         }
         with open(path, "a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")

@@ -10,8 +10,9 @@ short_description: Shows the progress of long tasks
 description:
   - Ansible prints nothing while a task runs. On a terminal this callback keeps one line up to date,
     with the task that has run longest, for how long, and the hosts that have not answered yet.
-    Elsewhere, as in a file or a log, it prints nothing, unless an interval is set, and then a line for each
-    task that has run longer than that, every so many seconds. Hosts can be at different tasks.
+    Elsewhere, as in a file or a log, it prints nothing, unless an interval is set, and then a line
+    for each task that has run longer than that, every so many seconds. Hosts can be at different
+    tasks.
   - Prints the messages of the module debug where C(display_ok_hosts) is off, which hides them.
 options:
   interval:

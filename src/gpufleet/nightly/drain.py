@@ -158,6 +158,9 @@ def after_night(
 
 def _out_of_service(host: str, state: NodeState) -> str:
     """Who took a host out of service, why, and until when."""
+    if not state.ours() and state.unresponsive:
+        why = f": {state.reason}" if state.reason else ""
+        return f"{host} does not answer its scheduler, which gives it no jobs{why} ({state.state})."
     if not state.ours():
         why = state.reason or "no reason is given"
         return f"{host} is out of service, not by gpufleet: {why}. Who drained it resumes it."

@@ -137,7 +137,9 @@ def _standing(window: Window) -> Iterator[Standing]:
     """Everything that is not healthy tonight, new or not."""
     for (host, check), line in window.checks.items():
         now = line[-1]
-        if now and (now.letter in BAD or _VERDICTS[now.letter] in UNJUDGED):
+        # That a job held a GPU is no fault of it.
+        unjudged = now and _VERDICTS[now.letter] in UNJUDGED and not now.held
+        if now and (now.letter in BAD or unjudged):
             letters = reachability(window.hosts[host]) if check == REACHABLE else _letters(line)
             row: Standing = {
                 "host": host,

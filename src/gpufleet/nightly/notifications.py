@@ -29,7 +29,7 @@ MOST_CHARACTERS = 600
 # How many characters the document for programs has of each text, and in all. Servers refuse
 # more, and a message that is refused notifies nobody.
 MOST_TEXT, MOST_DOCUMENT = 2000, 200_000
-_UNJUDGED = Verdict.INCONCLUSIVE.value
+_UNJUDGED, _WAITS = Verdict.INCONCLUSIVE.value, "not judged"
 OF_WEIGHT = {"bad": NOW, "note": NEW, "good": BETTER}
 # Characters of a subject after the program's name: what lists of mail show of it.
 MOST_SUBJECT = 60
@@ -241,7 +241,7 @@ def _worst_of_hosts(changes: Changes, known: Collection[str]) -> dict[str, str]:
         nights = f" {count_nights(row['strikes'])}" if row["strikes"] > 1 else ""
         what = {
             Verdict.UNREACHABLE: "unreachable",
-            _UNJUDGED: "not judged",
+            _UNJUDGED: _WAITS,
         }.get(row["verdict"], f"fails {row['check']}")
         found.setdefault(row["host"], f"{what}{nights}")
     return found
@@ -259,7 +259,11 @@ def _named_parts(found: Mapping[str, str]) -> list[tuple[str, int]]:
         (f"{_names(names)} {what.replace('fails ', 'fail ') if names[1:] else what}", len(names))
         for what, names in hosts.items()
     ]
-    return sorted(parts, key=lambda part: -part[1] if part[1] > MOST_NAMED else 0)
+    # Who waits for nobody's hand comes last: a GPU may be busy with a job.
+    return sorted(
+        parts,
+        key=lambda part: (_WAITS in part[0], -part[1] if part[1] > MOST_NAMED else 0),
+    )
 
 
 def _names(hosts: Sequence[str]) -> str:

@@ -204,10 +204,8 @@ class NightlyRun:
                 log(future_note([run.started for run in future]), WARNING)
             history.prune(settings.keep_days)
             self.nights = len(history.nights())
-        if self.changes:
-            message = notifications.nightly_message(self.changes, "", self._around())
-            for line in as_text(message).splitlines():
-                log(line)
+        with self._step("message"):
+            self._log_message()
         session.states = [*self.done, *self.aside]
         with self._step("report"):
             written = report.write_report(directory, session, self.changes, self.past)
@@ -342,6 +340,13 @@ class NightlyRun:
             channels.deliver(channel, message, self.settings.tell_within_s)
             log(f"Notified: {channel.name}, of the run at {document['night']}.")
 
+    def _log_message(self) -> None:
+        """The journal has what people are told."""
+        if self.changes:
+            message = notifications.nightly_message(self.changes, "", self._around())
+            for line in as_text(message).splitlines():
+                log(line)
+
     def _late(self) -> notifications.Surroundings:
         """What is known of an earlier run."""
         return notifications.Surroundings(as_called=self.session.as_called if self.session else str)
@@ -359,7 +364,7 @@ class NightlyRun:
     def _week(self) -> list[int]:
         """How many hosts were healthy in each of the last nights, on the day of the summary."""
         nights = self.past["nights"][-WEEK:] if self.past else []
-        days = [read_time(night).date() for night in nights]
+        days = [read_time(night).astimezone().date() for night in nights]
         if not self.past or not days or days[-1] in days[:-1]:
             return []
         if DAYS[days[-1].weekday()] != self.settings.weekly:

@@ -126,7 +126,8 @@ class Schedule:
             reserved={"load_s": self.load_s, "toolkits_s": self.toolkits_s},
         )
         arguments = (function, Host(settings, deadline_s))
-        return Child(run_section, arguments, deadline_s, patient=self.ends)
+        # What follows still has its time.
+        return Child(run_section, arguments, deadline_s, patient=self.ends - self.total_s / 5)
 
     def driver(self):
         """What section `driver` has read; None as long as it has not, or could not."""

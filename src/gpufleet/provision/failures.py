@@ -9,7 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpufleet.model.text import cut, printable
-from gpufleet.model.verdict import HEALTHY_VERDICTS, CheckResult, HostResult, Verdict
+from gpufleet.model.verdict import (
+    HEALTHY_VERDICTS,
+    CheckResult,
+    HostResult,
+    Repair,
+    Verdict,
+)
 from gpufleet.on_host.addresses import public_addresses
 
 # Which check says it: the plan was not carried out.
@@ -85,6 +91,12 @@ _KNOWN = (
         "wait until it has ended (unattended-upgrades, or somebody's apt); " + AGAIN,
     ),
 )
+_FETCHING = [each for each in _KNOWN if FETCHES in each.remedy]
+# By which a message is about something that is fetched, and not about a service that is slow.
+FETCH = re.compile(
+    r"https?://|urlopen|[Ff]etch|[Dd]ownload|resolv|mirror|index|repositor|[Ii]ndex files"
+    r"|curl|wget|InRelease|pypi|uv pip|dnf|yum|apt"
+)
 _PATH = re.compile(r"(?:'|\"|: |\s)(/[\w./+-]+)")
 _ADDRESS = re.compile(r"https?://[^\s'\"<>,;)`]+(?<![:.])")
 _HOST = re.compile(r"(?:resolv\w+|host|connect to|reach)(?:ing)?:? '?([\w-]+(?:\.[\w-]+)+)")
@@ -107,13 +119,22 @@ def of_lines(lines: Iterable[str]) -> dict[str, Failure]:
 def in_plain_words(row: dict[str, Any]) -> Failure:
     """The cause and the remedy of a failed task."""
     text = public_addresses(printable(" ".join(str(row["message"]).split())))
-    message, _, remedy = _split(text)
+    if row.get("unreachable"):
+        return Failure(
+            f"The connection broke in '{row['task']}': {cut(text, MOST_CHARACTERS)}",
+            f"see whether the host or its ssh service restarted, or its network failed; {AGAIN}",
+        )
+    # What to do is never a host's own word.
+    message, remedy = _split(text) if row.get("own") else (text, "")
     known = next((each for each in _KNOWN if re.search(each.seen, message)), None)
+    if known in _FETCHING and not FETCH.search(f"{message} {row.get('address') or ''}"):
+        known = None
     if remedy or known is None:
         shown = cut(message.removesuffix("."), MOST_CHARACTERS) or "it gave no reason"
         return Failure(
             f"Ansible failed in '{row['task']}': {shown}",
-            remedy or f"remove the cause that Ansible's output names; {AGAIN}",
+            cut(remedy, MOST_CHARACTERS)
+            or f"remove the cause that Ansible's output names; {AGAIN}",
         )
     path, key = _PATH.search(_ADDRESS.sub("", message)), _KEY.search(message)
     address = _ADDRESS.search(message)
@@ -133,17 +154,33 @@ def in_plain_words(row: dict[str, Any]) -> Failure:
     )
 
 
-def _split(text: str) -> tuple[str, str, str]:
+def _split(text: str) -> tuple[str, str]:
     """A message of ours: cause and remedy."""
     found = REMEDY.search(text)
-    if not found:
-        return text, "", ""
-    return text[: found.start()], found[0], text[found.end() :]
+    return (text[: found.start()], text[found.end() :]) if found else (text, "")
+
+
+def _entry(failure: Failure, known: CheckResult | None = None) -> CheckResult:
+    """The check's entry with the failure, before what it has found itself."""
+    found = known if known and known["verdict"] not in HEALTHY_VERDICTS else None
+    own: list[Repair] = [{"by": "person", "act": failure.remedy}]
+    entry: CheckResult = {
+        "id": CHECK,
+        "verdict": Verdict.FAIL.value,
+        "statement": known["statement"] if known else "The declaration is carried out.",
+        "cause": ". ".join([failure.cause, *([found["cause"]] if found else [])]),
+        "remedy": "; ".join([failure.remedy, *([found["remedy"]] if found else [])]),
+        "evidence": known["evidence"] if known else "",
+        "repairs": [*own, *(found.get("repairs", []) if found else [])],
+    }
+    return entry
 
 
 def as_cause(result: HostResult, failure: Failure) -> HostResult:
     """A host's result, with the failure as the cause of all that provisioning was to repair."""
     checks: list[CheckResult] = []
+    if all(check["id"] != CHECK for check in result["checks"]):
+        checks.append(_entry(failure))
     left = {
         check["id"]
         for check in result["checks"]
@@ -152,15 +189,7 @@ def as_cause(result: HostResult, failure: Failure) -> HostResult:
     }
     for check in result["checks"]:
         if check["id"] == CHECK:
-            checks.append(
-                {
-                    **check,
-                    "verdict": Verdict.FAIL.value,
-                    "cause": failure.cause,
-                    "remedy": failure.remedy,
-                    "repairs": [{"by": "person", "act": failure.remedy}],
-                }
-            )
+            checks.append(_entry(failure, check))
         elif check["id"] in left or check.get("explained_by") in left:
             checks.append({**check, "explained_by": CHECK})
         else:

@@ -97,7 +97,7 @@ class ProvisionOptions:
 class Converged:
     """The result: the verdicts of all hosts, where Ansible ran and why, the exit status.
 
-    `failed`: the hosts on which Ansible failed, or could not become root.
+    `failed`: the hosts on which Ansible failed, could not become root, or could do nothing.
     """
 
     session: Session
@@ -132,7 +132,7 @@ def converge_hosts(
     the repair ladder, and the host is verified again.
     """
     session, work = hosts_to_run(hosts, options, notify)
-    statuses = dict.fromkeys(work.without_root, FAILED)
+    statuses, alone = dict.fromkeys(work.without_root, FAILED), work.alone
     failures: dict[str, Failure] = {}
     reasons = dict(work.reasons)
     for _ in range(MOST_ROUNDS + 1):
@@ -176,7 +176,7 @@ def converge_hosts(
         list(reasons),
         reasons,
         verified,
-        [name for name, ended in statuses.items() if ended],
+        [*(name for name, ended in statuses.items() if ended), *alone],
     )
 
 

@@ -39,7 +39,8 @@ def left_alone(host: HostRun) -> str:
     if host.snapshot is None:
         return "it is not reached, see host.reachable below"
     rows = changes(host.plan, host.snapshot)
-    if refused := [row for row in rows if row["action"] == "refuse"]:
+    refused = [row for row in rows if row["action"] == "refuse"]
+    if refused and len(refused) == len(rows):
         return f"{refused[0]['because']} ({refused[0]['what']})"
     if unread := [row["because"] for row in rows if row["action"] == "unread"]:
         return f"a part of it was not read: {unread[0]}"

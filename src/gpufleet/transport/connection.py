@@ -203,7 +203,7 @@ def failure_reason(
             " known_hosts for all (/etc/ssh/ssh_known_hosts)",
         )
     missing = re.search(r"Identity file (\S+) not accessible", stderr)
-    if status == 255 and missing:
+    if status == 255 and missing and "Permission denied" in stderr:
         return (
             f"The key file {missing[1]}, which the inventory names for {name}, cannot be read",
             "correct ansible_ssh_private_key_file, or put the key there, readable by this account",

@@ -275,7 +275,7 @@ def _unfinished(plan: Plan, entry: JournalStatus, planned: bool) -> Remedy:
     )
 
 
-@check("install.complete", reads=("receipts",))
+@check("install.complete", reads=("receipts",), severity="major")
 def complete(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """No installation, repair or removal is unfinished or due, and every receipt is readable."""
     planned = {("toolkit", row["short"]) for row in plan["toolkits"]}
