@@ -172,24 +172,26 @@ def test_a_host_verifies_itself(example: Example, fleet: Fleet) -> None:
     assert "changed=0" in example("pull_verify")
 
 
-def test_a_nightly_without_a_checkout_is_refused_before_anything_changes(
-    example: Example, fleet: Fleet, site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where gpufleet is installed as a package: the control host gets a checkout."""
-    (wheel,) = (site / "dist").glob("*.whl")
-    zipfile.ZipFile(wheel).extractall(tmp_path / "installed")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "installed"))
-    before = fleet.state("lab1")
-    output = example("nightly_verify", status=2)
-    assert "Nothing was changed on lab1: the control host gets the checkout" in output
-    assert "needs a checkout of gpufleet; this one is installed as a package" in output
-    assert fleet.state("lab1") == before
-
-
 @pytest.mark.slow
-def test_a_control_host_verifies_every_night(example: Example, fleet: Fleet) -> None:
+@pytest.mark.parametrize("installed", [False, True])
+def test_a_control_host_verifies_every_night(
+    example: Example,
+    fleet: Fleet,
+    site: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    installed: bool,
+) -> None:
+    """By a checkout, and by a package as `uv tool install` leaves it, which packs itself."""
+    if installed:
+        (wheel,) = (site / "dist").glob("*.whl")
+        zipfile.ZipFile(wheel).extractall(tmp_path / "installed")
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path / "installed"))
+        monkeypatch.setenv("HOME", str(tmp_path))
     example("nightly_verify")
     assert "gpufleet-nightly.timer" in fleet.on("lab1", "systemctl list-timers")
+    assert "verify" in fleet.on("lab1", "gpufleet --help")
     assert "changed=0" in example("nightly_verify")
 
 
