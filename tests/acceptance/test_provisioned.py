@@ -77,6 +77,21 @@ def test_a_host_without_python_gets_no_ansible_and_is_named(fleet: Fleet) -> Non
     assert "PLAY [" not in done.stdout
 
 
+@pytest.mark.slow
+def test_what_ansible_cannot_do_is_one_cause_and_is_not_tried_again(fleet: Fleet) -> None:
+    """An index without an address: three runs of Ansible and 14 causes, the true one among them."""
+    fleet.on("lab1", f"rm -r {STACK}")
+    nowhere = "http://index.invalid/simple"
+    words = ("provision", "--limit", "lab1", "-e", f"gpu_pip_index_url={nowhere}")
+    done = fleet.gpufleet(*words, status=1)
+    assert done.stdout.count("PLAY RECAP") == 1
+    output = " ".join(done.stdout.split())
+    assert "FAIL host.plan: " in output and "Ansible failed in '" in output
+    assert f"{nowhere}" in output and "consequence" in output
+    assert "recreate" not in output
+    fleet.gpufleet("provision")
+
+
 # Each has a row in the table of faults as well.
 @pytest.mark.slow
 @pytest.mark.parametrize(
