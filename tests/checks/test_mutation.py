@@ -194,7 +194,6 @@ HARMLESS: dict[str, str] = {
     "receipts/receipts/*/installed": "reported",
     "receipts/receipts/*/source*": "reported",
     "receipts/receipts/*/files: other": "a count",
-    "receipts/receipts/environment/texts/*/for": "reported",
     "receipts/receipts/environment/folders*": "what is taken away with it",
     "receipts/receipts/stack/packages/*: drop": "what people add beside the lock is theirs",
     "receipts/receipts/stack/python": "the environment says its Python itself",

@@ -58,14 +58,14 @@ def compared(run: HostRun) -> list[str]:
     provision._compared(run, lambda each: differences.beyond(each.plan, each.snapshot, each.result))
     if run.snapshot is not None and not run.plan["problems"]:
         printed += [row["because"] for row in changes(run.plan, run.snapshot)]
-    printed += unhealthy(session.hosts).values()
+    printed += unhealthy(session).values()
     return printed
 
 
 def rendered(session: Session, folder: Path, *, with_bundles: bool) -> str:
     """All that a verification writes and shows of many hosts, as one text."""
-    texts = [report.render_page(session.hosts)]
-    junit.write(folder / "junit.xml", session.hosts)
+    texts = [report.render_page(session)]
+    junit.write(folder / "junit.xml", session)
     texts.append((folder / "junit.xml").read_text(encoding="utf-8"))
     shown = io.StringIO()
     terminal.show(Console(file=shown, width=100, no_color=True), session, None)
@@ -79,7 +79,7 @@ def night(sessions: list[Session], file: Path) -> str:
     """All that nightly runs record, compare and send, as one text."""
     with History(file) as history:
         for session in sessions:
-            history.record(session.hosts)
+            history.record(session)
         return reported(history, sessions[-1])
 
 
@@ -104,7 +104,7 @@ def reported(history: History, session: Session | None = None) -> str:
                     (),
                     1,
                     session.document["hosts"],
-                    measured(session.hosts).values,
+                    measured(session).values,
                 )
             )
         )

@@ -55,7 +55,8 @@ def compared(plan: Any, seen: Any) -> tuple[list[str], list[str]]:
         for row in rows
         if key(row["what"], row["id"]) not in named
         and not (row["what"] in due.JUDGED_WHOLE and row["what"] in areas)
-        if not (row["action"] == "refuse" and failing)
+        # What is there, or was stopped, has a cause of its own.
+        and not (row["action"] in {"refuse", "remove"} and failing)
     ]
     pending = {key(row["what"], row["id"]) for row in rows}
     further = [

@@ -18,13 +18,13 @@ from gpufleet.model.verdict import HEALTHY_VERDICTS, CheckResult, Verdict
 CHECK = "install.complete"
 # Where this is not healthy, nothing says what the host is to have.
 PLAN = "host.plan"
-# Of these the checks judge what is there, whoever installed it: what else a run would do is to
-# write down that it is gpufleet's.
-JUDGED_WHOLE = {"containers", "driver", "network"}
+# Of these the checks judge what is there, whoever installed it and by whatever way a link leads
+# there: what else a run would do is to write down that it is gpufleet's.
+JUDGED_WHOLE = {"containers", "default_link", "driver", "network"}
 # What of a part was not read is INCONCLUSIVE in the checks that read it.
 UNREAD = "unread"
 # What a run takes back where nothing of its kind is declared any more.
-TAKEN_BACK = {"default_link", "environment", "linker"}
+TAKEN_BACK = {"environment", "linker"}
 FAILING = {Verdict.FAIL, Verdict.HUNG}
 
 
