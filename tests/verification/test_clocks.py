@@ -124,7 +124,7 @@ def test_a_snapshot_without_times_is_not_read(
     hosts.change("gpu01", change)
     found = verified(tmp_path / "report", hosts, capsys)["gpu01"]
     assert found["verdict"] == "INCONCLUSIVE"
-    assert "started and finished should be times" in probe_check(found)["cause"]
+    assert "snapshot.started and snapshot.finished should be times" in probe_check(found)["cause"]
 
 
 @pytest.mark.parametrize("claimed", [3600.0, -1e300, 1e-9, 0.0, 86400])

@@ -175,7 +175,8 @@ def _by_own_clock(found: Snapshot, sent: clock.Moment) -> Snapshot:
     try:
         off = clock.offset((clock.read(found[key]) for key in TIMES), earliest, latest)
     except (KeyError, ValueError):
-        raise received.UnfitError(f"{' and '.join(TIMES)} should be times") from None
+        named = " and ".join(f"snapshot.{name}" for name in TIMES)
+        raise received.UnfitError(f"{named} should be times") from None
     if off:
         found["clock_offset_s"] = off.total_seconds()
         found["started"], found["finished"] = (
