@@ -30,8 +30,8 @@ PARTS = (
 )
 
 
-# Of these the launcher, the project and this file are for the control host of the nightly: with the
-# package they make a checkout again, which is what it runs (`gpufleet pack`).
+# The launcher, pyproject.toml and this file are for the control host of the nightly: together with
+# the package they make a checkout, which the control host runs (`gpufleet pack`).
 
 
 class WheelHook(BuildHookInterface):

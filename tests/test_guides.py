@@ -90,7 +90,7 @@ def accept(command: str) -> None:
     """Raise `ConfigurationError` or exit where a command line is not accepted."""
     program, *words = shlex.split(command, comments=True)
     if program == "ansible-playbook":
-        # Of the collection, or in the checkout.
+        # A guide names a playbook by the collection, or by its path in the checkout.
         file = re.sub(r"^gpufleet\.gpu\.(\w+)$", r"playbooks/\1.yml", words[0])
         assert (ROOT / file).is_file(), words[0]
         check_playbook_args(playbook.parser(), words[1:])

@@ -43,7 +43,7 @@ def message_of(result):
     failed = [row for row in result.get("results") or () if row.get("failed")]
     row = failed[0] if failed else result
     text = row.get("msg") or row.get("stderr") or row.get("module_stderr") or ""
-    # Of a command that is not a module's, the message is only a status.
+    # The message of a failed command is only its status; its standard error says why.
     if row.get("stderr") and "non-zero return code" in str(text):
         text = row["stderr"]
     return str(text)[-MOST:].strip(), str(row.get("url") or "")

@@ -107,7 +107,7 @@ def resolve(module):
                     public_addresses(err.strip()),
                 )
             )
-        # Of a package that no requirement names.
+        # Such a bound belongs to a package that no requirement names.
         missing = [bound for bound in undeclared_bounds(out) if bound not in bounds]
         if not missing:
             return heading(params) + out

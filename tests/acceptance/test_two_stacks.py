@@ -18,6 +18,7 @@ from tests.support.mapped_libraries import mapped
 try:
     pythons.find("3.6", os.environ)
 except LabError as error:
+    # TensorFlow 1.4.0 has no wheel for a newer Python, and this machine has no 3.6.
     pytest.skip(error.message, allow_module_level=True)
 
 pytestmark = pytest.mark.lab

@@ -50,9 +50,9 @@ def failure(message: str, address: str = "", **more: Any) -> Failure:
             "correct its DNS",
         ),
         (
-            "Temporary failure resolving 'deb.debian.org'",
+            "Temporary failure resolving 'deb.example.org'",
             "",
-            "the name of deb.debian.org is not resolved",
+            "the name of deb.example.org is not resolved",
             "a mirror",
         ),
         (

@@ -54,7 +54,7 @@ UNREAD = Bad(
 
 
 def since(bad: Bad, letters: str) -> Bad:
-    """The same with other nights."""
+    """The same finding with the letters of other nights."""
     return replace(bad, letters=letters)
 
 

@@ -51,7 +51,7 @@ def files(root: Path) -> dict[str, Path]:
 
 
 def installed_files(package: Path, collection: Path) -> dict[str, Path]:
-    """The same of an installed wheel: its package and its collection make a checkout again."""
+    """{name in the archive: file} of an installed wheel, whose parts make a checkout again."""
     found = {**files(collection)}
     found |= {f"src/gpufleet/{name}": path for name, path in files(package).items()}
     return dict(sorted(found.items()))

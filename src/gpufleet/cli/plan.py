@@ -23,7 +23,6 @@ from gpufleet.errors import Defect, bounded
 from gpufleet.inventory import InventoryHost, inventory_hosts
 from gpufleet.judge import judge
 from gpufleet.mirror.delivery import delivery, sentences
-from gpufleet.model.plan import Plan
 from gpufleet.model.verdict import FAILED, HEALTHY, NOT_JUDGED, USAGE
 from gpufleet.provision.privilege import cannot_become_root
 from gpufleet.report import summary, terminal
@@ -130,11 +129,13 @@ def against(options: argparse.Namespace) -> int:
     """Print what the declaration changes in the plans of another inventory; 4 if it is refused."""
     mine = selector(options)
     other = replace(mine, inventories=options.against)
-    new, old = ({host.name: host for host in inventory_hosts(each)} for each in (mine, other))
+    new, old = (
+        {host.name: plan_of(host, None) for host in inventory_hosts(each)} for each in (mine, other)
+    )
     found = {
         name: [
             str(each)
-            for each in differences(*(_offline(hosts.get(name), name) for hosts in (old, new)))
+            for each in differences(*(plans.get(name) or undeclared(name) for plans in (old, new)))
         ]
         for name in dict.fromkeys((*old, *new))
     }
@@ -148,11 +149,7 @@ def against(options: argparse.Namespace) -> int:
             lines = [summary.insert_names(row, names, "HOST") for row in masked]
             text = [terminal.named(names), *(f"  {line}" for line in lines or ["no difference"])]
             terminal.output().print("\n".join(text), markup=False, soft_wrap=True, highlight=False)
-    return USAGE if any(_offline(host, name)["problems"] for name, host in new.items()) else HEALTHY
-
-
-def _offline(host: InventoryHost | None, name: str) -> Plan:
-    return plan_of(host, None) if host else undeclared(name)
+    return USAGE if any(plan["problems"] for plan in new.values()) else HEALTHY
 
 
 # What is shown of a plan.

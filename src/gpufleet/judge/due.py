@@ -18,10 +18,10 @@ from gpufleet.model.verdict import HEALTHY_VERDICTS, CheckResult, Verdict
 CHECK = "install.complete"
 # Where this is not healthy, nothing says what the host is to have.
 PLAN = "host.plan"
-# Of these the checks judge what is there, whoever installed it and by whatever way a link leads
-# there: what else a run would do is to write down that it is gpufleet's.
+# The checks of these components judge what is there, whoever installed it and by whatever way a
+# link leads there: beyond that a run would only write down that it is gpufleet's.
 JUDGED_WHOLE = {"containers", "default_link", "driver", "network"}
-# What of a part was not read is INCONCLUSIVE in the checks that read it.
+# A part that was not read is INCONCLUSIVE in the checks that read it.
 UNREAD = "unread"
 # What a run takes back where nothing of its kind is declared any more.
 TAKEN_BACK = {"environment", "linker"}

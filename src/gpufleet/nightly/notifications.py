@@ -121,11 +121,11 @@ _STATES = {
 }
 
 
-def _standing(changes: Changes, told: Sequence[ChangeEntry]) -> list[ChangeEntry]:
-    """What is unhealthy tonight and not told as a change, as changes are."""
-    known = {(row["host"], row["check"]) for row in told if row["weight"] == "bad"}
+def _standing(changes: Changes, reported: Sequence[ChangeEntry]) -> list[ChangeEntry]:
+    """What is unhealthy tonight and not reported as a change, in the form of changes."""
+    known = {(row["host"], row["check"]) for row in reported if row["weight"] == "bad"}
     unjudged_news = {
-        row["host"] for row in told if (row["weight"], row["after"]) == ("note", _UNJUDGED)
+        row["host"] for row in reported if (row["weight"], row["after"]) == ("note", _UNJUDGED)
     }
     rows: list[ChangeEntry] = []
     unjudged: dict[str, list[Standing]] = defaultdict(list)
@@ -149,8 +149,8 @@ def _sounding(changes: Changes) -> list[Standing]:
 
 def _state(row: Standing) -> str:
     state = _STATES.get(row["verdict"])
-    told = f"{row['check']} {state}" if state else "The host is unreachable"
-    return f"{told}{_for_nights(row)}: {row['cause'].removesuffix('.')}."
+    what = f"{row['check']} {state}" if state else "The host is unreachable"
+    return f"{what}{_for_nights(row)}: {row['cause'].removesuffix('.')}."
 
 
 def _for_nights(row: Standing) -> str:
