@@ -13,6 +13,7 @@ from gpufleet.host_state.host import Host
 from gpufleet.judge import judge
 from gpufleet.probe.host import Host as ProbedHost
 from gpufleet.probe.smi_document import on_bus, pci_address
+from tests.support.harmful_remedies import harmful
 from tests.support.healthy_host import data, document, with_cards
 
 Document = dict[str, Any]
@@ -116,15 +117,6 @@ def judged(*drivers: str | None, listed: int, **driver: object) -> dict[str, Doc
     return {row["id"]: row for row in checks}
 
 
-def harmful(checks: dict[str, Document]) -> list[str]:
-    return [
-        f"{name}: {row['remedy']}"
-        for name, row in checks.items()
-        if row["verdict"] not in {"PASS", "NOT-DECLARED"} and not row.get("explained_by")
-        if any(word in row["remedy"] for word in HARMS)
-    ]
-
-
 @pytest.mark.parametrize("driver", GIVING)
 @pytest.mark.parametrize("left", [1, 0])
 def test_a_card_that_is_given_to_a_virtual_machine_is_named_with_its_holder(
@@ -136,7 +128,7 @@ def test_a_card_that_is_given_to_a_virtual_machine_is_named_with_its_holder(
     assert row["cause"].startswith(f"{2 - left} of 2 declared GPUs are on the PCI bus, and held by")
     assert f"0000:01:00.0 ({driver})" in row["cause"]
     assert f"gpu_expect: {{count: {left}}}" in row["remedy"]
-    assert harmful({"gpu.count": row, "gpu.visible": checks["gpu.visible"]}) == []
+    assert harmful({"gpu.count": row, "gpu.visible": checks["gpu.visible"]}, HARMS) == []
 
 
 @pytest.mark.parametrize("driver", HOLDING)
@@ -150,7 +142,7 @@ def test_a_card_of_another_driver_is_there_and_not_lost(driver: str, left: int) 
     assert "0000:01:00.0" in row["cause"]
     assert f"blacklist {driver}" in row["remedy"]
     shown = {name: checks[name] for name in ("driver.loaded", "gpu.visible", "gpu.count")}
-    assert harmful(shown) == []
+    assert harmful(shown, HARMS) == []
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from gpufleet.judge import judge
+from tests.support.harmful_remedies import harmful
 from tests.support.healthy_host import data
 from tests.support.planted_gpu_host import CARDS, GpuHost
 
@@ -44,16 +45,6 @@ def judged(healthy: tuple[Document, Document]) -> Judged:
         return {row["id"]: row for row in checks}
 
     return judged
-
-
-def harmful(checks: dict[str, Document]) -> list[str]:
-    """The remedies that a person would follow and that touch the hardware or end all work."""
-    return [
-        f"{name}: {row['remedy']}"
-        for name, row in checks.items()
-        if row["verdict"] not in {"PASS", "NOT-DECLARED"} and not row.get("explained_by")
-        if any(word in row["remedy"] for word in HARMS)
-    ]
 
 
 def unlisted(snapshot: Document, *gone: int) -> None:
@@ -98,7 +89,7 @@ def test_a_gpu_behind_a_closed_device_file_is_not_called_lost(
     assert checks["gpu.identity"]["verdict"] == "INCONCLUSIVE"
     assert checks["gpu.identity"]["explained_by"] == "gpu.visible"
     assert checks["gpu.smi"]["verdict"] == "PASS"
-    harms = [text for text in harmful(checks) if not text.startswith("driver.access")]
+    harms = [text for text in harmful(checks, HARMS) if not text.startswith("driver.access")]
     assert harms == []
 
 
@@ -155,7 +146,7 @@ def test_values_of_a_split_gpu_that_are_for_root_are_no_failure_of_the_gpu(
     assert checks["gpu.smi"]["verdict"] == "INCONCLUSIVE"
     assert f"shows this account no {fields[0]}: {text}" in checks["gpu.smi"]["cause"]
     assert checks["gpu.smi"]["remedy"].startswith("let the probe run as root")
-    assert harmful(checks) == []
+    assert harmful(checks, HARMS) == []
 
 
 @pytest.mark.parametrize(
@@ -178,7 +169,7 @@ def test_a_driver_that_answers_root_alone_is_not_restarted(judged: Judged, error
     assert checks["gpu.smi"]["verdict"] == "INCONCLUSIVE"
     assert checks["gpu.smi"]["remedy"].startswith("let the probe run as root")
     assert checks["gpu.visible"]["explained_by"] == "gpu.smi"
-    assert harmful(checks) == []
+    assert harmful(checks, HARMS) == []
 
 
 @pytest.mark.parametrize(
