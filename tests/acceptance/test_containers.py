@@ -179,6 +179,7 @@ def opened(fleet: Fleet, name: str) -> str:
     return fleet.on("lab1", f"docker exec {name} /bin/busybox sh -c '{script}' 2>&1").strip()
 
 
+@pytest.mark.slow
 def test_running_containers_keep_their_gpus(
     fleet: Fleet, declared: dict[str, Any], theirs: str
 ) -> None:
@@ -221,6 +222,7 @@ def test_running_containers_keep_their_gpus(
     fleet.on("lab1", f"docker rm --force plain given late; {NO_CARDS}")
 
 
+@pytest.mark.slow
 def test_the_command_of_old_gives_all_cards(fleet: Fleet, declared: dict[str, Any]) -> None:
     fleet.gpufleet("provision", *words(declared))
     fleet.on("lab1", CARDS)
@@ -345,6 +347,7 @@ def test_a_toolkit_that_stays_is_named_with_its_upgrade_and_its_vulnerability(
     assert containers(fleet, declared)["containers.vulnerable"]["verdict"] == "PASS"
 
 
+@pytest.mark.slow
 def test_a_removal_is_refused_before_it_begins_and_names_who_needs_the_runtime(
     fleet: Fleet, declared: dict[str, Any], theirs: str
 ) -> None:

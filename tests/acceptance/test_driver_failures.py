@@ -190,6 +190,7 @@ def test_a_rotated_key_is_reported(host: Host) -> None:
     host.works(NEW)
 
 
+@pytest.mark.slow
 def test_a_key_of_another_fingerprint_is_refused(host: Host) -> None:
     host.on("rm /etc/apt/keyrings/gpufleet-nvidia.asc")
     known, host.fingerprint = host.fingerprint, "0" * 40

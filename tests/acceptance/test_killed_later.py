@@ -14,9 +14,8 @@ from typing import Any
 import pytest
 
 from tests.support.lab_fleet import ROOT, TOOLKIT, Fleet
-from tests.support.moments import all_but_one_slow
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.slow]
 
 NEWER = "cudnn-linux-x86_64-8.7.0.84_cuda11-archive.tar.xz"
 ARTIFACTS = ("--cuda", "8.0", "--cuda", "11.8", "--file", NEWER)
@@ -100,7 +99,6 @@ GOING = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("start")
 @pytest.mark.parametrize("moment", GOING)
 def test_remove(fleet: Fleet, moment: str) -> None:
@@ -110,7 +108,6 @@ def test_remove(fleet: Fleet, moment: str) -> None:
     fleet.on("lab1", f"rm -r {LEGACY}")
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("start")
 @pytest.mark.parametrize("moment", GOING)
 def test_prune(fleet: Fleet, moment: str) -> None:
@@ -120,7 +117,6 @@ def test_prune(fleet: Fleet, moment: str) -> None:
     fleet.on("lab1", f"rm -r {LEGACY}")
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("start")
 def test_a_killed_removal_of_what_is_declared_no_longer_is_finished_without_prune(
     fleet: Fleet,
@@ -150,9 +146,7 @@ def cudnn(fleet: Fleet) -> set[str]:
 
 
 @pytest.mark.usefixtures("start")
-@pytest.mark.parametrize(
-    "moment", all_but_one_slow(INSTALLING, "new libraries stand beside the old")
-)
+@pytest.mark.parametrize("moment", INSTALLING)
 def test_upgrade(fleet: Fleet, moment: str) -> None:
     declared = {**BOTH, "gpu_toolkits": [{"cuda": "11.8", "cudnn": ["8.7"]}, "8.0"]}
     kept = f"{LEGACY} {TOOLKIT}"
@@ -160,7 +154,6 @@ def test_upgrade(fleet: Fleet, moment: str) -> None:
     assert cudnn(fleet) == {"8.7.0"}
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("start")
 def test_an_upgrade_that_was_killed_and_is_declared_no_longer(fleet: Fleet) -> None:
     declared = {**BOTH, "gpu_toolkits": [{"cuda": "11.8", "cudnn": ["8.7"]}, "8.0"]}
@@ -176,7 +169,6 @@ ADOPTING = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("start")
 @pytest.mark.parametrize("moment", ADOPTING)
 def test_adopt(fleet: Fleet, moment: str) -> None:
@@ -187,7 +179,6 @@ def test_adopt(fleet: Fleet, moment: str) -> None:
     assert len(receipts) == 3
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("start")
 def test_switch(fleet: Fleet) -> None:
     declared = {**BOTH, "gpu_cuda_default": "8.0"}

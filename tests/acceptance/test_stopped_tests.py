@@ -22,7 +22,7 @@ from tests.support.moments import wait_until
 from tests.support.processes import await_ended, started_with
 from tests.support.stopped_midway import MIDWAY, NAME, REMOVED
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.slow]
 # A minute for the teardown, and more for the machine that is busy.
 LIMIT_S = deadline(120)
 WORDS = ("test", "--hosts", "tests/support/stopped_midway.py")
@@ -77,13 +77,7 @@ def run(tmp_path: Path) -> Iterator[Run]:
     hosts.down(made.lab, Progress())
 
 
-@pytest.mark.parametrize(
-    "number",
-    [
-        pytest.param(each, marks=[pytest.mark.slow] * (each != signal.SIGTERM), id=each.name)
-        for each in SIGNALS
-    ],
-)
+@pytest.mark.parametrize("number", [pytest.param(each, id=each.name) for each in SIGNALS])
 def test_a_stopped_run_leaves_nothing(run: Run, number: signal.Signals) -> None:
     run.await_midway()
     if number == signal.SIGINT:
