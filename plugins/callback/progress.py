@@ -1,5 +1,5 @@
 # Apache-2.0, see LICENSE
-"""Show which hosts a long task is waiting for, and the messages of roles."""
+"""Show which hosts a long task is waiting for."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ description:
     Elsewhere, as in a file or a log, it prints nothing, unless an interval is set, and then a line
     for each task that has run longer than that, every so many seconds. Hosts can be at different
     tasks.
-  - Prints the messages of the module debug where C(display_ok_hosts) is off, which hides them.
 options:
   interval:
     description: Seconds between two lines where the output is not a terminal; 0 for none.
@@ -21,12 +20,6 @@ options:
     default: 0
     env: [{name: GPUFLEET_PROGRESS_INTERVAL}]
     ini: [{section: callback_progress, key: interval}]
-  display_ok_hosts:
-    description: The setting of Ansible's default callback.
-    type: bool
-    default: true
-    env: [{name: ANSIBLE_DISPLAY_OK_HOSTS}]
-    ini: [{section: defaults, key: display_ok_hosts}]
 requirements: [enabled in the configuration]
 """
 
@@ -110,16 +103,6 @@ class CallbackModule(CallbackBase):
 
     def v2_runner_on_ok(self, result):
         self._answered(result)
-        if not self.get_option("display_ok_hosts"):
-            self._show_message(result)
-
-    def _show_message(self, result):
-        """Print the message of a debug task, whose result the default callback does not show."""
-        if result.task.action in {"debug", "ansible.builtin.debug"} and not result.is_changed():
-            answers = result.result.get("results", [result.result])
-            for message in [answer.get("msg") for answer in answers]:
-                if message:
-                    self._display.display("{}: {}".format(result.host.get_name(), message))
 
     def v2_runner_on_failed(self, result, ignore_errors=False):
         self._answered(result)

@@ -67,24 +67,6 @@ def test_hosts_at_different_tasks_have_a_line_each(tmp_path: Path) -> None:
     assert "s: Take another while on fast\n" in printed
 
 
-MESSAGE = """
-- hosts: localhost
-  connection: local
-  gather_facts: false
-  tasks:
-    - name: Change nothing
-      ansible.builtin.set_fact: {count: 1}
-    - name: Show a message
-      ansible.builtin.debug: {msg: Restart its services}
-"""
-
-
-def test_messages_of_roles_are_shown_and_unchanged_tasks_are_not(tmp_path: Path) -> None:
-    output = played(tmp_path, MESSAGE, "localhost,")
-    assert "localhost: Restart its services\n" in output
-    assert "Change nothing" not in output
-
-
 @pytest.mark.costly
 def test_a_terminal_has_one_line_that_is_updated_in_place(tmp_path: Path) -> None:
     (tmp_path / "long.yml").write_text(PLAYBOOK.replace("sleep 1", "sleep 3"))
