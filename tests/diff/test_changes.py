@@ -15,6 +15,7 @@ Row = dict[str, Any]
 
 STACK = "tensorflow-2.13.1"
 CONF = "/etc/ld.so.conf.d/gpufleet-cuda.conf"
+LIB = "/usr/local/cuda-11.8/lib64"
 
 
 @pytest.fixture
@@ -268,7 +269,7 @@ def test_a_lock_that_was_resolved_again(plan: Row, host: Row) -> None:
     receipt(host, "stack", STACK)["lock_sha256"] = "a" * 64
     assert changes(locked, host) == []
     gone = only(with_locks(plan, {}), host)["because"]
-    assert gone == f"its lock {name} is missing, and will be resolved again"
+    assert gone.startswith(f"its lock {name} is missing: its packages are resolved again (gpu_st")
 
 
 def test_a_stack_on_a_toolkit_has_what_no_toolkit_has_in_its_packages(plan: Row, host: Row) -> None:
@@ -356,7 +357,11 @@ def test_the_default_link(link: Row, action: str | None, plan: Row, host: Row) -
 
 def test_the_linker_file(plan: Row, host: Row) -> None:
     section(host, "linker")["files"][0]["directories"] = ["/usr/local/cuda-12.2/lib64"]
-    assert "lists other directories" in only(plan, host)["because"]
+    toolkits = "(gpu_toolkits, gpu_stacks)"
+    assert only(plan, host)["because"] == (f"{CONF} does not list {LIB} {toolkits}")
+    section(host, "linker")["files"][0]["directories"] = [LIB, "/usr/local/cuda-12.2/lib64"]
+    more = f"/usr/local/cuda-12.2/lib64, which no declared toolkit has {toolkits}"
+    assert only(plan, host)["because"] == f"{CONF} lists {more}"
     section(host, "linker")["files"] = []
     assert only(plan, host)["because"] == f"{CONF} is missing"
 

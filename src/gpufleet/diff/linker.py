@@ -17,15 +17,26 @@ def linker_change(host: Host, plan: Plan) -> PlanChange | None:
     if found := unobserved(host, "linker", path, "linker"):
         return found
     files = [row for row in host.linker_files if row.get("path") == path]
-    listed = files[0].get("directories") or [] if files else None
+    rows = files[0].get("directories") or [] if files else None
+    listed = rows if rows is None or isinstance(rows, list) else [rows]
     if listed is None and not wanted:
         return None
     if listed != wanted:
-        because = f"{path} is missing" if listed is None else f"{path} lists other directories"
+        because = f"{path} is missing" if listed is None else f"{path} {_unlike(listed, wanted)}"
         return change("linker", path, "install", because)
     off = [f"still has {each}" for each in _stale(host, wanted)]
     off += [f"lacks {each}" for each in _lacking(host, plan)]
     return change("linker", path, "install", f"the linker cache {off[0]}") if off else None
+
+
+def _unlike(listed: list[str], wanted: list[str]) -> str:
+    """How the file's directories differ from the planned ones, with the variables that say so."""
+    declared = "gpu_toolkits, gpu_stacks"
+    if lacking := [each for each in wanted if each not in listed]:
+        return f"does not list {', '.join(lacking)} ({declared})"
+    if more := [each for each in listed if each not in wanted]:
+        return f"lists {', '.join(map(str, more))}, which no declared toolkit has ({declared})"
+    return f"lists its directories in another order: {wanted[0]} comes first (gpu_cuda_default)"
 
 
 def _cached(host: Host, directory: str) -> list[Row]:

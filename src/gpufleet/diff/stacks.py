@@ -50,8 +50,8 @@ def _drift(receipt: Row, stack: Row, row: PlannedStack) -> list[str]:
         found.append(f"its activation does not read {row['activation']}")
     lock = row.get("lock_sha256")
     if receipt.get("lock_sha256") != lock:
-        state = "has changed" if lock else "is missing, and will be resolved again"
-        found.append(f"its lock {row['lock']} {state}")
+        declared = "is missing: its packages are resolved again (gpu_stacks, gpu_jupyter_kernels)"
+        found.append(f"its lock {row['lock']} {'has changed' if lock else declared}")
     have, want = mapping(stack.get("packages")), mapping(receipt.get("packages"))
     found += [
         f"package {name} is {have.get(name) or 'missing'}, not {want[name]}"
@@ -99,7 +99,11 @@ def environment_change(host: Host, rows: list[EnvironmentFile]) -> PlanChange | 
     have = {path: mapping(row) for path, row in mapping(receipt.get("texts")).items()}
     want = environment.digests(rows)
     off = [f"{path} is missing" for path in want if path not in have]
-    off += [f"{path} is no longer declared" for path in have if path not in want]
+    off += [
+        f"{path} is no longer declared ({environment.variable(path)})"
+        for path in have
+        if path not in want
+    ]
     off += [
         f"{row['path']} differs from the plan"
         for row in rows

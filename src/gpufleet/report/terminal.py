@@ -34,8 +34,8 @@ from . import guard, summary
 STYLES = {
     Verdict.PASS: "green",
     Verdict.FAIL: "bold red",
-    Verdict.HUNG: "bold red",
-    Verdict.UNREACHABLE: "bold red",
+    Verdict.HUNG: "bold magenta",
+    Verdict.UNREACHABLE: "bold magenta",
     Verdict.INCONCLUSIVE: "yellow",
     Verdict.NOT_DECLARED: "dim",
 }

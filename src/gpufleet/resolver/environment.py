@@ -88,6 +88,15 @@ def digests(rows: Iterable[EnvironmentFile]) -> dict[str, str]:
     return {row["path"]: hashlib.sha256(row["text"].encode()).hexdigest() for row in rows}
 
 
+def variable(path: str) -> str:
+    """The variables by which a file is declared."""
+    if path.startswith(f"{KERNELS}/"):
+        return "gpu_jupyter_kernels, gpu_stacks"
+    if path == DEFAULT_PROFILE:
+        return "gpu_profile, gpu_cuda_default"
+    return "gpu_toolkits, gpu_stacks"
+
+
 def _toolkit(row: PlannedToolkit) -> str:
     return f"toolkit {row['short']}"
 
