@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -16,6 +17,9 @@ from typing import Any
 
 DATA = Path(__file__).parent / "data"
 SUFFIX = ".json.gz"
+
+# Where in the program an error arose changes with every edit of it.
+FRAMES = re.compile(r"\n\S+\.py:\d+ in \w+")
 
 Values = dict[str, Any]
 Document = Mapping[str, Any]
@@ -43,6 +47,8 @@ def flat(value: object, place: str = "") -> Iterator[tuple[str, Any]]:
     ):
         parts = iter(enumerate(value))
     else:
+        if isinstance(value, str):
+            value = FRAMES.sub("", value)
         yield place, [*value] if isinstance(value, tuple) else value
         return
     for key, part in parts:
