@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from gpufleet.provision.ladder import Ladder, components, person_has_to_look
+from gpufleet.judge.due import components
+from gpufleet.provision.ladder import Ladder, person_has_to_look
 from gpufleet.resolver import resolve
 from tests.support.host_documents import declaration
 

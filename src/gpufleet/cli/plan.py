@@ -17,11 +17,11 @@ from rich.table import Table
 from rich.text import Text
 
 from gpufleet.checks.base.registry import shortened
-from gpufleet.diff import changes
 from gpufleet.diff.declarations import differences
 from gpufleet.errors import Defect, bounded
 from gpufleet.inventory import InventoryHost, inventory_hosts
 from gpufleet.judge import judge
+from gpufleet.judge.due import agreed
 from gpufleet.mirror.delivery import delivery, sentences
 from gpufleet.model.verdict import FAILED, HEALTHY, NOT_JUDGED, USAGE
 from gpufleet.provision.privilege import cannot_become_root
@@ -189,8 +189,9 @@ def planned(host: InventoryHost, outcome: Outcome | None) -> dict[str, Any]:
             ("The snapshot is not read: " if outcome.refused else "The host was not reached: ")
             + outcome.cause,
         ]
-    known = snapshot is not None and not plan["problems"]
-    pending = changes(plan, snapshot) if known else None
+    pending = None
+    if snapshot is not None and not plan["problems"]:
+        pending = agreed(plan, snapshot, judge.judge(plan, snapshot)["checks"])
     if pending and (why := cannot_become_root(host, snapshot)):
         plan["notes"] = [*plan["notes"], f"{why[0].upper()}{why[1:]}."]
     return {**plan, "changes": pending}

@@ -1,4 +1,8 @@
-"""What provision would do on a host and no check has found, so that `plan` and `verify` agree."""
+"""Keeps `plan` and `verify` in agreement: each change is a finding, each finding a change.
+
+A change that no failing check names is a finding of `install.complete`; a failing check whose
+remedy is to provision, and that no change answers, is a change.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,8 @@ from typing import cast
 from gpufleet.checks import Finding
 from gpufleet.checks.base.remedies import Component, locally_found, person, provision
 from gpufleet.diff import changes
-from gpufleet.diff.repairs import key
+from gpufleet.diff.repairs import key, repairable
+from gpufleet.diff.row import change
 from gpufleet.host_state.host import Host
 from gpufleet.model.plan import Plan, PlanChange
 from gpufleet.model.snapshot import Snapshot
@@ -54,6 +59,35 @@ def findings(plan: Plan, snapshot: Snapshot, judged: Iterable[CheckResult]) -> I
             if row["action"] == "refuse"
             else provision(plan, Component(row["what"], row["id"])),
         )
+
+
+def agreed(plan: Plan, snapshot: Snapshot, judged: Iterable[CheckResult]) -> list[PlanChange]:
+    """The changes of a host, and a repair for each failing check that none of them answers.
+
+    The first component that a check names is the likely one. Its contents are compared first.
+    """
+    rows, known = changes(plan, snapshot), {key(*each): each for each in repairable(plan)}
+    for check in judged:
+        named = components(check)
+        if check["verdict"] not in FAILING or "explained_by" in check or not {*named} & {*known}:
+            continue
+        if {*named} & {key(row["what"], row["id"]) for row in rows}:
+            continue
+        what, identity = next(known[name] for name in named if name in known)
+        because = f"{check['id']} fails: {check['cause']}"
+        rows.append(change(what, identity, "repair", because, "contents"))
+    return rows
+
+
+def components(check: CheckResult) -> list[str]:
+    """The components that `provision` repairs for a check, the most likely one first."""
+    return list(
+        dict.fromkeys(
+            key(part["component"], part["name"])
+            for part in check.get("repairs", [])
+            if part["by"] == "provision" and "component" in part and "name" in part
+        )
+    )
 
 
 def _is_a_fault(plan: Plan, row: PlanChange) -> bool:

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpufleet.diff.repairs import STEPS, key, repairable
+from gpufleet.judge.due import components
 from gpufleet.model.plan import Plan
 from gpufleet.model.verdict import HEALTHY_VERDICTS, CheckResult, HostResult
 
@@ -110,17 +111,6 @@ def demanding(result: HostResult) -> list[CheckResult]:
         and "explained_by" not in check
         and components(check)
     ]
-
-
-def components(check: CheckResult) -> list[str]:
-    """The components that `provision` repairs for a check, the most likely one first."""
-    return list(
-        dict.fromkeys(
-            key(part["component"], part["name"])
-            for part in check.get("repairs", [])
-            if part["by"] == "provision" and "component" in part and "name" in part
-        )
-    )
 
 
 def waits(check: CheckResult, differing: Mapping[str, str]) -> bool:
