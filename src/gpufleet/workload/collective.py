@@ -28,7 +28,7 @@ MOST_GPUS = 1024
 
 
 class Member(Side):
-    """This host's document, see `CollectiveSide` in docs/reference/documents.md."""
+    """This host's document, see `CollectiveSide` in src/gpufleet/model/collectives.py."""
 
     def empty(self):
         return {
