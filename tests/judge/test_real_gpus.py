@@ -27,7 +27,7 @@ FAULTS = {
     # Two GPUs of another model were declared, and /tmp had been closed.
     "h100-not-as-declared": {
         "host.temporary": "/tmp has mode 0755, not 1777",
-        "gpu.count": "1 of 2 declared GPUs are not on the PCI bus",
+        "gpu.count": "1 of 2 declared GPUs is not on the PCI bus",
         "gpu.identity": "NVIDIA H100 80GB HBM3, declared is NVIDIA H200",
         "gpu.settings": "a power limit of 700 W, declared are 600",
     },
