@@ -5,7 +5,7 @@ Groups of 64, 1,000 and 4,096 members with 8 rails, and one fault or two. All pa
 with every other one, in rounds of disjoint pairs: one less than there are members. Times are
 those of the simulated fabric (`simulated_fabric.py`), in which the test of a pair takes five
 seconds. Only their proportion says something about a real fabric. Needs no lab. Writes the picture
-of docs/explanation/bisection.md.
+of docs/explanation/causes.md.
 """
 
 from __future__ import annotations

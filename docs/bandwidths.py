@@ -1,4 +1,4 @@
-"""The page of the floors of bandwidths: what healthy machines reach at least, by their sources."""
+"""The section about floors of bandwidths: what healthy machines reach at least, by sources."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ below it is broken. One that is a little slow is seen by comparison alone.
 """
 
 
-def page(table: Table, generated: str) -> str:
-    """The page's text."""
+def section(table: Table) -> str:
+    """The section of the page of checks."""
     data = facts.document("bandwidth.yml")
     head = HEAD.format(
         operation=data["applies"]["operation"],
@@ -66,8 +66,8 @@ def page(table: Table, generated: str) -> str:
         )
     )
     return (
-        f"# Floors of bandwidths\n{generated}\n{head}{table(heading, rows)}\n"
-        f"## Sources\n\n{sources}\nOf the rules:\n\n{rules}"
+        f"## Floors of bandwidths\n\n{head}{table(heading, rows)}\n"
+        f"### Sources of the floors\n\n{sources}\nOf the rules:\n\n{rules}"
     )
 
 

@@ -23,8 +23,8 @@ COLUMNS = [
 ]
 MATRIX = """\
 Each cell says where an area ran and when that was recorded; an empty cell did not run. No host had
-a GPU. A distribution marked with * is a stand-in. [The log](distributions-log.md) lists the single
-steps, and what was real.
+a GPU. A distribution marked with * is a stand-in. The log, `tests/evidence/distributions.md` in
+the checkout, lists the single steps, and what was real.
 
 """
 DRIVERS = """
@@ -36,8 +36,10 @@ repository was not read for aarch64: its branches are those of x86_64. The data 
 `src/gpufleet/catalog/data/driver_offers.yml`.
 
 """
+LOG_FILE = "tests/evidence/distributions.md"
 LOG = """\
-[The matrix](distributions.md) is the summary. Nothing ran on a host with a GPU.
+[The matrix](../../docs/reference/distributions.md) is the summary. Nothing ran on a host with a
+GPU.
 """
 
 

@@ -4,10 +4,10 @@
 Each role's README comes from its argument specification. In ``docs/reference``, ``variables.md``
 comes from all of these, and so does ``schemas/inventory.json``; ``documents.md`` and the other
 ``schemas`` come from the types of the documents,
-``checks.md`` from the registry of checks, ``cli.md`` from the parsers, ``faults.md`` from faults
-that the tests inject, ``matrix.md`` from the catalog and the measurements, ``xids.md`` and
-``bandwidths.md`` from the catalog, ``distributions.md`` and its log from
-``docs/distributions.yml``.
+``checks.md`` from the registry of checks and the floors of bandwidths, ``cli.md`` from the parsers,
+``faults.md`` from faults that the tests inject, ``matrix.md`` from the catalog and the
+measurements, ``xids.md`` from the catalog, ``distributions.md`` and its log in ``tests/evidence``
+from ``docs/distributions.yml``.
 
     python -m docs.generate            write
     python -m docs.generate --check    exit status 1 when something would change
@@ -237,7 +237,11 @@ def pages() -> Iterator[tuple[Path, str]]:
         yield role / "README.md", role_readme(role)
     source = GENERATED.replace("the source it names", "src/gpufleet/checks")
     reference = ROOT / "docs" / "reference"
-    yield reference / "checks.md", f"# The checks\n{source}\n{CHECK_TESTS}\n{checks.markdown()}"
+    floors = bandwidths.section(table)
+    yield (
+        reference / "checks.md",
+        f"# The checks\n{source}\n{CHECK_TESTS}\n{checks.markdown()}\n{floors}",
+    )
     yield reference / "cli.md", commands()
     yield reference / "faults.md", fault_table()
     yield reference / "variables.md", variables()
@@ -248,13 +252,11 @@ def pages() -> Iterator[tuple[Path, str]]:
             table, GENERATED.replace("the source it names", "src/gpufleet/catalog/data/xids")
         ),
     )
-    floors = GENERATED.replace("the source it names", "src/gpufleet/catalog/data/bandwidth.yml")
-    yield reference / "bandwidths.md", bandwidths.page(table, floors)
     source = GENERATED.replace("the source it names", "docs/distributions.yml")
     yield reference / "distributions.md", distributions.matrix(table, source)
-    yield reference / "distributions-log.md", distributions.log(source)
+    yield ROOT / distributions.LOG_FILE, distributions.log(source)
     source = GENERATED.replace("the source it names", "src/gpufleet/model")
-    yield reference / "documents.md", documents.page(table, source)
+    yield reference / "documents.md", documents.page(source)
     for name, text in documents.schemas():
         yield reference / "schemas" / name, text
     specifications = (

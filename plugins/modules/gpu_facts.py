@@ -9,7 +9,7 @@ module: gpu_facts
 short_description: Probe a GPU host
 description:
   - Runs the verification's probe without framework runs, and returns its snapshot, whose fields are
-    described in C(docs/reference/documents.md). Changes nothing.
+    described in C(docs/reference/schemas). Changes nothing.
 options:
   prefix:
     description: Where toolkits are installed.

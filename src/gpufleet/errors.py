@@ -40,7 +40,10 @@ class ConfigurationError(Exception):
 
     def __str__(self) -> str:
         prefix = f"{self.where}: " if self.where else ""
-        return f"{prefix}{self.message}" + (f" {self.remedy}" if self.remedy else "")
+        if not self.remedy:
+            return f"{prefix}{self.message}"
+        ended = self.message.endswith((".", "!", "?", ":", ")"))
+        return f"{prefix}{self.message}{'' if ended else '.'} {self.remedy}"
 
 
 class CpuLimitError(BaseException):

@@ -64,7 +64,7 @@ def test_pytorch_and_jax_get_the_exact_sum_by_gloo(
             {"replicas": [{"device": "CPU:0", "wrong": 0}] * 2},
             "it ran on CPU, CPU, declared is GPU",
         ),
-        ({"replicas": [{"device": f"GPU:{n}", "wrong": n} for n in range(2)]}, "has 1 wrong rows"),
+        ({"replicas": [{"device": f"GPU:{n}", "wrong": n} for n in range(2)]}, "has 1 wrong row"),
         ({"in_sync": 2}, "2 replicas took part, not 4"),
         ({"version": "2.5.1"}, "what ran is PyTorch 2.5.1, planned is 2.6.0"),
         ({"nccl": []}, "NCCL did not report that it ran"),

@@ -84,7 +84,7 @@ def test_why_a_driver_is_needed_is_a_whole_sentence(
 ) -> None:
     text = " ".join(shown(capsys, inventory).split())
     assert ",)" not in text
-    assert "or newer, for NVIDIA H100 (compute capability 9.0), first supported by CUDA" in text
+    assert "or newer, for NVIDIA H100 (compute capability 9.0) from CUDA 11.8 on;" in text
 
 
 def test_what_another_declaration_would_change_is_shown_without_a_host(

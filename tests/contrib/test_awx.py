@@ -1,4 +1,4 @@
-"""docs/how-to/awx.md: surveys give valid variables, and slices add up to the whole fleet."""
+"""docs/how-to/plain-ansible.md: surveys give valid variables, and slices add up to the whole fleet."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def hosts(inventory: Path, limit: str | None = None) -> list[str]:
 def test_slices_are_all_hosts_and_each_once(tmp_path: Path, count: int) -> None:
     inventory = tmp_path / "hosts.yml"
     inventory.write_text(f"gpu_hosts: {{hosts: {{'gpu[0001:{count:04}]': }}}}\n")
-    patterns = slices((ROOT / "docs" / "how-to" / "awx.md").read_text())
+    patterns = slices((ROOT / "docs" / "how-to" / "plain-ansible.md").read_text())
     parts = [hosts(inventory, pattern) for pattern in patterns]
     assert len(parts) == 4
     assert all(parts)

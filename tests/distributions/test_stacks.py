@@ -1,6 +1,6 @@
 """Toolkit, cuDNN, a TensorFlow stack and the nightly, on stand-ins of other distributions.
 
-What is a stand-in there is in docs/reference/distributions-log.md. Ansible's modules, the probe and
+What is a stand-in there is in tests/evidence/distributions.md. Ansible's modules, the probe and
 the stack run with the Python of the version that the distribution has; on Ubuntu, pull mode and the
 nightly run with Debian's. The tests of a distribution are one story on the same host, and run in
 their order.

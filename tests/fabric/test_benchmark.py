@@ -9,7 +9,7 @@ import pytest
 from benchmarks import bisection
 from benchmarks.common import ROOT
 
-PAGE = ROOT / "docs" / "explanation" / "bisection.md"
+PAGE = ROOT / "docs" / "explanation" / "causes.md"
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ PROFILE = "/etc/profile.d/zz-site.sh"
 DEFAULTS = "/etc/systemd/system.conf.d/site.conf"
 UNIT = "/etc/systemd/system/train.service"
 OTHER = "/opt/cuda-10.1/lib64"
-SHOWN = "it shows 1 of the 2 declared GPUs"
+SHOWN = "it shows 1 of 2 declared GPUs"
 
 
 def written(path: str, *lines: str) -> dict[str, str]:
@@ -109,7 +109,7 @@ WITH_TWO_GPUS = [
         "an empty `CUDA_VISIBLE_DEVICES` hides every GPU",
         "host",
         LOGIN,
-        "it shows 0 of the 2 declared GPUs",
+        "it shows 0 of 2 declared GPUs",
         rf"from {PROFILE}",
         **written(PROFILE, "export CUDA_VISIBLE_DEVICES="),
     ),

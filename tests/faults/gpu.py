@@ -213,7 +213,7 @@ FAULTS = [
         "one GPU is not on the PCI bus",
         "root",
         "gpu.count",
-        "1 of 2 declared GPUs are not on the PCI bus",
+        "1 of 2 declared GPUs is not on the PCI bus",
         "reseat or replace",
         _gone_from_the_bus,
         also=("gpu.identity", "gpu.mig"),

@@ -216,7 +216,7 @@ def test_a_specification_of_another_driver_is_made_again(host: Row) -> None:
         (["0", "1", "all"], {0: 2, 1: 0}, "names 0 MIG instances of GPU 0, which has 2"),
         (["0:0", "0:1", "1", "all"], {0: 2, 1: 0}, None),
         (["0:0", "0:1", "1", "all"], {0: 0, 1: 0}, "names 2 MIG instances of GPU 0, which has 0"),
-        (["mig0:0", "gpu1", "MIG-1f", "all"], {0: 2, 1: 0}, "names 1 MIG instances of GPU 0"),
+        (["mig0:0", "gpu1", "MIG-1f", "all"], {0: 2, 1: 0}, "names 1 MIG instance of GPU 0"),
         (["mig0:0", "mig1:0"], {0: 1, 1: 1}, None),
         (["10:0", "0", "1"], {0: 0, 10: 1}, None),
         (["GPU-1f", "all"], {0: 2, 1: 0}, None),

@@ -1,4 +1,4 @@
-"""What real GPUs returned: an H100 and an H200 with driver 580.159.04, see docs/evidence.
+"""What real GPUs returned: an H100 and an H200 with driver 580.159.04, see tests/evidence.
 
 Each fixture is a bundle's plan and snapshot with the verdicts of that day. Faults were made on the
 machine itself. The linker's cache is cut, and what names the machine's owner is replaced.
@@ -27,7 +27,7 @@ FAULTS = {
     # Two GPUs of another model were declared, and /tmp had been closed.
     "h100-not-as-declared": {
         "host.temporary": "/tmp has mode 0755, not 1777",
-        "gpu.count": "1 of 2 declared GPUs are not on the PCI bus",
+        "gpu.count": "1 of 2 declared GPUs is not on the PCI bus",
         "gpu.identity": "NVIDIA H100 80GB HBM3, declared is NVIDIA H200",
         "gpu.settings": "a power limit of 700 W, declared are 600",
     },

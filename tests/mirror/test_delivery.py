@@ -54,13 +54,13 @@ def test_fifty_hosts_without_a_mirror_are_reported_what_leaves_the_control_machi
     assert text.startswith(
         "Artifacts: 2.1 GB to each of 50 hosts, copied from this machine: 105.0 GB leave it."
     )
-    assert "docs/how-to/fifty-servers.md" in text
+    assert "docs/how-to/many-hosts.md" in text
 
 
 @pytest.mark.parametrize(("count", "advised"), [(1, False), (10, False), (11, True)])
 def test_another_way_is_advised_for_more_than_ten_hosts(count: int, advised: bool) -> None:
     found, text = output(fleet(count))
-    assert (found["advice"] is not None, "fifty-servers" in text) == (advised, advised)
+    assert (found["advice"] is not None, "many-hosts" in text) == (advised, advised)
 
 
 def test_hosts_with_a_mirror_take_nothing_from_the_control_machine() -> None:

@@ -14,7 +14,7 @@ from gpufleet.nightly.drift import CheckResult
     ("cause", "more"),
     [
         (
-            "1 of 8 declared GPUs are not on the PCI bus",
+            "1 of 8 declared GPUs is not on the PCI bus",
             "2 of 8 declared GPUs are not on the PCI bus",
         ),
         ("a is 31 x 64GiB; the group has 32 x 64GiB", "a is 16 x 64GiB; the group has 32 x 64GiB"),

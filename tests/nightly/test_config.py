@@ -122,7 +122,7 @@ def test_a_missing_secret_does_not_disable_other_channels(configured: Configured
 
 
 def test_every_setting_is_explained() -> None:
-    page = (Path(__file__).resolve().parents[2] / "docs" / "how-to" / "nightly.md").read_text()
+    page = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "nightly.md").read_text()
     rules = config.SCHEMA["properties"]
     inner = [
         *rules["mail"]["properties"],

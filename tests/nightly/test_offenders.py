@@ -189,7 +189,7 @@ def test_a_card_that_moved_is_not_blamed_for_its_former_place(path: Path) -> Non
 
 
 def test_a_card_that_is_gone_loses_the_nights_until_another_is_in_its_place(path: Path) -> None:
-    gone = night("FAIL: 1 of 2 declared GPUs are not on the PCI bus", {FIRST: A})
+    gone = night("FAIL: 1 of 2 declared GPUs is not on the PCI bus", {FIRST: A})
     replaced = night(cards={FIRST: A, SECOND: C})
     failing = night("FAIL: GPU 1 (0000:5e:00.0) has errors", {FIRST: A, SECOND: C})
     with record(path, night(), gone, gone, replaced, failing) as history:
@@ -201,7 +201,7 @@ def test_a_card_that_is_gone_loses_the_nights_until_another_is_in_its_place(path
 
 
 def test_a_card_that_comes_back_was_seated_again(path: Path) -> None:
-    gone = night("FAIL: 1 of 2 declared GPUs are not on the PCI bus", {FIRST: A})
+    gone = night("FAIL: 1 of 2 declared GPUs is not on the PCI bus", {FIRST: A})
     with record(path, night(), gone, *GOOD3) as history:
         (failure,) = found(history)[B]["failures"]
     assert failure["over"]

@@ -118,7 +118,7 @@ def test_the_documented_example() -> None:
     assert plan["service_user"] is None
     assert plan["driver"] == {
         "minimum": "450.80.02",
-        "because": "CUDA 11.8, minor-version compatibility",
+        "because": "CUDA 11.8 (minor-version compatibility)",
         "branch": None,
         "version": None,
         "source": None,

@@ -116,7 +116,7 @@ def test_another_shape_is_refused(wanted: dict[str, Any], where: str, words: str
     ("wanted", "words"),
     [
         ({"uuids": [UUID, UUID.lower()]}, "names a GPU twice"),
-        ({"count": 2, "uuids": [UUID]}, "names 1 GPUs, gpu_expect.count is 2"),
+        ({"count": 2, "uuids": [UUID]}, "names 1 GPU, gpu_expect.count is 2"),
     ],
 )
 def test_cards_that_cannot_all_be_there_are_refused(wanted: dict[str, Any], words: str) -> None:

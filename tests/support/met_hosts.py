@@ -142,7 +142,7 @@ BROKEN: dict[str, tuple[Change, str, tuple[str, str], str, str]] = {
         GRAPH,
         ("PASS", "FAIL"),
         "gpu02",
-        "None wrong",
+        "has rows that were not checked",
     ),
     "a product on the other host's worker": (
         row_in(1, 0, "products", 0, device=CPU),
@@ -205,13 +205,13 @@ BROKEN: dict[str, tuple[Change, str, tuple[str, str], str, str]] = {
     ),
     "one side breaks off, the other loses it": (
         together(
-            set_in(1, 1, state="failed", error="it died while computing (status -9): "),
+            set_in(1, 1, state="failed", error="it ended with status -9: it wrote nothing"),
             set_in(1, 0, state="lost", error="UnavailableError: Socket closed"),
         ),
         GRAPH,
         ("INCONCLUSIVE", "FAIL"),
         "gpu01",
-        "the side of gpu02 did not finish (it died while computing",
+        "the side of gpu02 did not finish (it ended with status -9",
     ),
     "the connection breaks": (
         together(
@@ -276,14 +276,14 @@ BROKEN: dict[str, tuple[Change, str, tuple[str, str], str, str]] = {
         REDUCE,
         ("PASS", "FAIL"),
         "gpu02",
-        "the sum of all 2 replicas has 1 wrong rows",
+        "the sum of all 2 replicas has 1 wrong row",
     ),
     "each host reduced by itself": (
         set_in(2, 0, in_sync=1),
         REDUCE,
         ("FAIL", "PASS"),
         "gpu01",
-        "1 replicas took part, not 2",
+        "1 replica took part, not 2",
     ),
     "it communicated in another way": (
         set_in(2, 0, communication="AUTO"),

@@ -7,7 +7,7 @@ from typing import Any
 from gpufleet.model.nightly import Silence
 from tests.support.nightly_sessions import at
 
-CAUSE = "1 of 8 declared GPUs are not on the PCI bus"
+CAUSE = "1 of 8 declared GPUs is not on the PCI bus"
 TWO = "2 of 8 declared GPUs are not on the PCI bus"
 FAILS, OTHER = f"FAIL: {CAUSE}", f"FAIL: {TWO}"
 

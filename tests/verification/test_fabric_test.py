@@ -97,7 +97,7 @@ def test_a_declared_gpu_that_cuda_does_not_show_is_named(hosts: CollectiveHosts)
         hosts.hosts[1],
     ]
     [excluded] = hosts.run()["excluded"]
-    assert excluded["cause"] == "CUDA shows 1 GPUs, 2 are needed"
+    assert excluded["cause"] == "CUDA shows 1 GPU, 2 are needed"
 
 
 @pytest.mark.costly

@@ -171,9 +171,7 @@ def test_a_login_that_hides_the_cards_is_compared_with_what_was_found(observed: 
     )
     login = judged(observed)["environment.login"]
     assert login["verdict"] == "FAIL"
-    assert login["cause"] == (
-        "A login sets CUDA_VISIBLE_DEVICES=-1: it shows 0 of the 1 declared GPUs"
-    )
+    assert login["cause"] == ("A login sets CUDA_VISIBLE_DEVICES=-1: it shows 0 of 1 declared GPU")
 
 
 def test_what_is_broken_is_found_without_a_declaration(observed: Document) -> None:

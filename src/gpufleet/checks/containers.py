@@ -22,7 +22,7 @@ from gpufleet.model.sections.stacks import (
     Framework,
     Reload,
 )
-from gpufleet.model.text import quoted
+from gpufleet.model.text import quantity, quoted
 from gpufleet.model.verdict import Verdict
 from gpufleet.spec import expectation
 
@@ -264,7 +264,7 @@ def _cards(
         )
     if len(gpus) != count:
         yield Finding(
-            f"{when} a container has {len(gpus)} GPUs, declared are {count}",
+            f"{when} a container has {quantity(len(gpus), 'GPU')}, declared are {count}",
             "see gpu.count and driver.loaded; if the host has that many: correct gpu_expect in"
             " the inventory",
             about=subjects.missing_gpus(len(gpus), count, subjects.CONTAINER),
@@ -483,7 +483,8 @@ def _computed(
     count = expectation.visible(_declared(plan)["gpus"], mig_layout(plan))
     if count is not None and wrong_gpu_count(plan, len(cards), count):
         yield Finding(
-            f"In a container {name} computed on {len(cards)} GPUs, declared are {count}",
+            f"In a container {name} computed on {quantity(len(cards), 'GPU')}, declared are"
+            f" {count}",
             "see containers.gpus, and gpu.count",
             about=subjects.missing_gpus(len(cards), count, subjects.CONTAINER),
         )

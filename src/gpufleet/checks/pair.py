@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from gpufleet.frameworks import framework_id, framework_of
 from gpufleet.model import pairs
 from gpufleet.model.plan import Plan
-from gpufleet.model.text import brief, gpufleet
+from gpufleet.model.text import brief, gpufleet, quantity
 from gpufleet.model.verdict import Verdict
 
 from .base.registry import (
@@ -28,6 +28,7 @@ from .base.registry import (
     no_gpus_declared,
     required,
     shortened,
+    wrong_results,
 )
 from .base.remedies import Component, Remedy, provision, see
 from .base.sections import Sections
@@ -277,14 +278,16 @@ def judge_graph(meeting: Meeting) -> Iterator[Finding | Evidence]:
             elif wrong != 0:
                 good = False
                 yield Finding(
-                    f"{meeting.what}: the product on {row['device']} has {wrong} wrong rows",
+                    f"{meeting.what}: the product on {row['device']} has"
+                    f" {wrong_results(wrong, 'row')}",
                     WRONG_NUMBERS,
                     brief(row),
                 )
     total = required(own["sum"], "the sum of both hosts' products")
     if total["wrong"] != 0:
         yield Finding(
-            f"{meeting.what}: the sum of both hosts' products has {total['wrong']} wrong rows",
+            f"{meeting.what}: the sum of both hosts' products has"
+            f" {wrong_results(total['wrong'], 'row')}",
             WRONG_NUMBERS,
             brief(total),
         )
@@ -331,14 +334,14 @@ def judge_reduction(communication: str) -> Judge:
             )
         elif own["in_sync"] != total:
             yield Finding(
-                f"{meeting.what}: {own['in_sync']} replicas took part, not {total}",
+                f"{meeting.what}: {quantity(own['in_sync'], 'replica')} took part, not {total}",
                 "see stack.matmul of both hosts",
                 brief(replicas),
             )
         elif wrong:
             yield Finding(
                 f"{meeting.what}: the sum of all {total} replicas has"
-                f" {wrong[0]['wrong']} wrong rows",
+                f" {wrong_results(wrong[0]['wrong'], 'row')}",
                 WRONG_NUMBERS,
                 brief(wrong),
             )

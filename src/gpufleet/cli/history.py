@@ -23,6 +23,7 @@ from rich.text import Text
 
 from gpufleet.errors import ConfigurationError
 from gpufleet.model.nightly import Offenders
+from gpufleet.model.text import quantity
 from gpufleet.model.verdict import HEALTHY
 from gpufleet.nightly import drift, flapping, host_states, offenders
 from gpufleet.nightly.baselines import LEAST_SPREAD
@@ -281,7 +282,7 @@ def show(console: Console, found: Document, path: Path) -> None:
         console.print(f"No such run was recorded yet ({path}).", markup=False, soft_wrap=True)
         return
     span = nights[0] if len(nights) == 1 else f"{nights[0]} to {nights[-1]}"
-    console.print(Text(f"{_count(len(nights), 'night')}, {span}", style="bold"), soft_wrap=True)
+    console.print(Text(f"{quantity(len(nights), 'night')}, {span}", style="bold"), soft_wrap=True)
     hosts = found["hosts"]
     checks = {
         (host, name): check for host, it in hosts.items() for name, check in it["checks"].items()
@@ -346,7 +347,7 @@ def _lines(console: Console, rows: Mapping[tuple[str, str], Document], good: str
         console.print(table)
     if held := len(rows) - len(odd):
         console.print(
-            Text(f"✓ {_count(held, titles[-1])} {good} in every night", style=_STYLE["P"])
+            Text(f"✓ {quantity(held, titles[-1])} {good} in every night", style=_STYLE["P"])
         )
 
 
@@ -361,7 +362,7 @@ def _now(row: Document) -> Text:
     if row["flapping"]:
         text.append("flapping", style="bold red")
     elif row["strikes"]:
-        text.append(f"bad for {_count(row['strikes'], 'night')}", style="bold red")
+        text.append(f"bad for {quantity(row['strikes'], 'night')}", style="bold red")
     elif letter == "?":
         text.append("not judged", style="yellow")
     else:
@@ -422,10 +423,6 @@ def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.4g}"
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
-
-
 # -- a report that was not recorded ----------------------------------------------------------------
 
 
@@ -436,7 +433,7 @@ def _refuse_a_part(history: History, directory: Path, started: str, hosts: Colle
     if missing:
         more = f" and {len(missing) - MOST_NAMED} more" if len(missing) > MOST_NAMED else ""
         raise ConfigurationError(
-            f"It lacks {_count(len(missing), 'host')} of the nightly run before it"
+            f"It lacks {quantity(len(missing), 'host')} of the nightly run before it"
             f" ({before[0].started}): {', '.join(missing[:MOST_NAMED])}{more}. They would count as"
             " removed from the inventory.",
             str(directory),

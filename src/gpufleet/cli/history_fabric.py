@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from gpufleet.model.text import quantity
 from gpufleet.model.verdict import SYMBOLS, Verdict
 from gpufleet.nightly.drift import NOT_THERE
 from gpufleet.nightly.fabric_past import DOWN, ERRORS, SLOWER, UNREAD, UP
@@ -41,7 +42,9 @@ def show(console: Console, found: Document, path: Path) -> None:
         return
     if hosts:
         span = nights[0] if len(nights) == 1 else f"{nights[0]} to {nights[-1]}"
-        console.print(Text(f"{_count(len(nights), 'night')}, {span}", style="bold"), soft_wrap=True)
+        console.print(
+            Text(f"{quantity(len(nights), 'night')}, {span}", style="bold"), soft_wrap=True
+        )
         _ports(console, hosts)
         _links(console, hosts)
         _link_errors(console, hosts)
@@ -71,9 +74,9 @@ def _ports(console: Console, hosts: Document) -> None:
         console.print(table)
     up = sum(not set(port["nights"]) - {UP, NOT_THERE} for _, port in rows)
     if up:
-        console.print(Text(f"✓ {_count(up, 'port')} up in every night", style="green"))
+        console.print(Text(f"✓ {quantity(up, 'port')} up in every night", style="green"))
     if never := len(rows) - len(odd) - up:
-        console.print(Text(f"– {_count(never, 'port')} up in no night", style="dim"))
+        console.print(Text(f"– {quantity(never, 'port')} up in no night", style="dim"))
 
 
 def _now(port: Document) -> Text:
@@ -89,7 +92,7 @@ def _now(port: Document) -> Text:
 def _errors(errors: Document) -> str:
     """`symbol_error +4000 in 2 nights`."""
     return ", ".join(
-        f"{counter} +{sum(grown):g} in {_count(len(grown), 'night')}"
+        f"{counter} +{sum(grown):g} in {quantity(len(grown), 'night')}"
         for counter, line in errors.items()
         if (grown := [growth for growth in line if growth])
     )
@@ -115,7 +118,7 @@ def _links(console: Console, hosts: Document) -> None:
     if odd:
         console.print(table)
     if held := sum(bool(most[row[:2]]) for row in rows) - len(odd):
-        text = f"✓ {_count(held, 'GPU')} with the same active NVLinks in every night"
+        text = f"✓ {quantity(held, 'GPU')} with the same active NVLinks in every night"
         console.print(Text(text, style="green"))
 
 
@@ -168,7 +171,3 @@ def _table(*titles: str) -> Table:
     for title in titles:
         table.add_column(title, overflow="fold", min_width=10 if title == NIGHTS else None)
     return table
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"

@@ -210,9 +210,7 @@ def not_planned(host: InventoryHost, defects: list[Defect], defect: Defect) -> d
 
 def _driver(row: dict[str, Any]) -> str:
     """The planned driver, or the minimum, as a sentence."""
-    # The reason is a part of sentences, which go on after it.
-    why = (row["because"] or "").removesuffix(",")
-    least = f"{row['minimum']} or newer, for {why}" if row["minimum"] else "any"
+    least = f"{row['minimum']} or newer, for {row['because']}" if row["minimum"] else "any"
     if not row["managed"]:
         return f"{least}; {row['source'] or 'not managed'}"
     module = f", {row['module']} modules ({row['module_because']})" if row["module"] else ""

@@ -13,6 +13,7 @@ from pathlib import PurePosixPath
 from typing import Any, Literal
 
 from gpufleet.catalog import versions
+from gpufleet.model.text import quantity
 from gpufleet.model.types import Row
 
 from .host import Host, mapping, mappings
@@ -140,8 +141,8 @@ def _other_instances(spec: Row, mig: list[Row], capabilities: Row) -> Iterator[s
     off = [gpu for gpu, count in have.items() if named[gpu] != count]
     for gpu in off:
         yield (
-            f"{spec.get('path')} names {named[gpu]} MIG instances of GPU {gpu}, which has"
-            f" {have[gpu]}: it was written before they changed"
+            f"{spec.get('path')} names {quantity(named[gpu], 'MIG instance')} of GPU {gpu},"
+            f" which has {have[gpu]}: it was written before they changed"
         )
     if not off and "mig_nodes" in spec:
         yield from _other_nodes(spec, capabilities)

@@ -155,7 +155,7 @@ def _unit(plan: Plan, wanted: Row, host: Host) -> Iterator[Fault]:
     state = setup(host)
     if wanted.get("max_read_request") and wanted.get("adapters") == []:
         yield Fault(
-            "gpu_network declares MaxReadReq, and no port of an adapter has role compute",
+            "MaxReadReq is declared (gpu_network), and no port of an adapter has role compute",
             "declare the ports (gpu_expect.network), or remove gpu_network.max_read_request_bytes",
             "",
         )

@@ -380,4 +380,8 @@ def _joined(texts: Iterable[str], between: str, most: int) -> str:
             break
         parts.append(text)
         length += len(text)
-    return between.join(parts)
+    joined = parts[0] if parts else ""
+    for part in parts[1:]:
+        # A part that ends its sentence needs no full stop.
+        joined += (" " if between == ". " and joined.endswith((".", "!", "?")) else between) + part
+    return joined

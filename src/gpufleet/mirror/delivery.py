@@ -19,7 +19,7 @@ from gpufleet.on_host.addresses import public_addresses
 MOST_COPIED = 10
 ADVICE = (
     f"With more than {MOST_COPIED} hosts, a mirror on another machine takes this load:"
-    " docs/how-to/fifty-servers.md"
+    " docs/how-to/many-hosts.md"
 )
 _NOT_INSTALLED = {"adopt", "remove", "refuse", "unread"}
 

@@ -77,6 +77,13 @@ def as_sentence(text: str) -> str:
     return text if not text or text.endswith((".", "!", "?", ".)", ":")) else f"{text}."
 
 
+def quantity(number: int | None, what: str) -> str:
+    """`1 GPU`, `2 GPUs`."""
+    if number is None:
+        return f"an unknown number of {what}s"
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
 def cut(text: str, most: int) -> str:
     """The text, or its beginning and how much is left out."""
     if len(text) <= most:

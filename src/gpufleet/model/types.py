@@ -1,7 +1,7 @@
 """What the documents' types are written with: `Text`, and what may not be empty.
 
 A document is a `TypedDict`. Each key's type may carry its meaning as `Annotated[TYPE, "meaning"]`:
-the validator, the JSON Schema and docs/reference/documents.md all come from these types. Imports
+the validator, the JSON Schema and docs/reference/schemas all come from these types. Imports
 the standard library only, as everything in this package.
 """
 

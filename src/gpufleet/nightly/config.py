@@ -194,7 +194,8 @@ def _refusal(path: Path, error: jsonschema.ValidationError) -> ConfigurationErro
         return ConfigurationError(
             "Exactly one of 'url' and 'url_file' is required.", where, "Correct it."
         )
-    return ConfigurationError(f"{error.message}.", where, "Correct it; see docs/how-to/nightly.md.")
+    remedy = "Correct it; see docs/reference/nightly.md."
+    return ConfigurationError(f"{error.message}.", where, remedy)
 
 
 def _defaults(rule: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Probe one host: every section in its own process, one JSON document: the snapshot.
 
 It changes nothing on the host and judges nothing: raw values, units in the names, ``null`` for
-what could not be read. The shape of the document is in docs/documents.md.
+what could not be read. The shape of the document is in docs/reference/schemas/snapshot.json.
 """
 
 import json

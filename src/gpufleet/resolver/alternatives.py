@@ -47,8 +47,13 @@ def release(
             if build.version != spec.release and accepted(
                 context, base, code, release=build.version
             ):
-                return build.version + (f", without {' and '.join(declared)}" if declared else "")
+                return build.version + (f", without {_listed(declared)}" if declared else "")
     return None
+
+
+def _listed(names: Sequence[str]) -> str:
+    """`a, b and c`."""
+    return " and ".join([", ".join(names[:-1]), names[-1]] if names[1:] else names)
 
 
 def none_fits(title: str) -> str:

@@ -22,9 +22,9 @@ def of_toolkit(toolkit: Toolkit) -> list[DriverMinimum]:
     """A toolkit's need: by minor-version compatibility from CUDA 11 on, exact before."""
     name = f"CUDA {toolkit.short}"
     if toolkit.driver_minor:
-        return [DriverMinimum(toolkit.driver_minor, f"{name}, minor-version compatibility")]
+        return [DriverMinimum(toolkit.driver_minor, f"{name} (minor-version compatibility)")]
     if toolkit.driver_exact:
-        return [DriverMinimum(toolkit.driver_exact, f"{name}, exact minimum")]
+        return [DriverMinimum(toolkit.driver_exact, f"{name} (exact minimum)")]
     return []
 
 
@@ -43,7 +43,7 @@ def of_gpu(card: gpus.Gpu) -> list[DriverMinimum]:
     row = gpus.architecture(card)
     first = facts.toolkits_matching(row.first_cuda)[:1] if row and row.first_cuda else []
     return [
-        DriverMinimum(each.driver_exact, f"{card.text}, first supported by CUDA {each.short},")
+        DriverMinimum(each.driver_exact, f"{card.text} from CUDA {each.short} on")
         for each in first
         if each.driver_exact
     ]
@@ -56,16 +56,14 @@ def of_stack(context: ResolveContext, stack: Stack, chosen: Chosen | None) -> Dr
     """
     build, name = stack.build, f"CUDA {stack.cuda}"
     if build.driver_minor:
-        needs = [DriverMinimum(build.driver_minor, f"{name}, minor-version compatibility")]
+        needs = [DriverMinimum(build.driver_minor, f"{name} (minor-version compatibility)")]
     else:
-        needs = [DriverMinimum(build.driver_exact or "", f"{name}, exact minimum")]
+        needs = [DriverMinimum(build.driver_exact or "", f"{name} (exact minimum)")]
     if chosen:
         needs += of_toolkit(chosen.toolkit) + of_cudnn(chosen)
     for card in context.gpus:
         needs += of_gpu(card)
         if not gpus.native_to_build(card, build):
             least = ptx.needs(build)
-            needs.append(
-                DriverMinimum(least.version, f"{least.because}, compiled for {card.text},")
-            )
+            needs.append(DriverMinimum(least.version, f"{least.because} for {card.text}"))
     return max(needs, key=lambda need: versions.key(need.version))

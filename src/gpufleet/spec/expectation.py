@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpufleet.model.problems import Code
+from gpufleet.model.text import quantity
 
 from . import network
 from .reader import Reader
@@ -192,7 +193,7 @@ def _uuids(reader: Reader, value: Any, count: int | None) -> list[str] | None:
     elif found and count is not None and count != len(found):
         reader.problems.add(
             Code.EXPECT_CLASH,
-            f"{where} names {len(found)} GPUs, gpu_expect.count is {count}",
+            f"{where} names {quantity(len(found), 'GPU')}, gpu_expect.count is {count}",
             where,
             "name all of this host's GPUs, or set gpu_expect.count to their number",
         )

@@ -75,7 +75,7 @@ def mig(reader: Reader, value: Any, count: int | None) -> dict[str, list[str]] |
             profile for at, each in listed if (profile := _profile(reader, each, f"{where}[{at}]"))
         ]
     if ALL_GPUS in layout and len(layout) > 1:
-        reader.wrong(value, "gpu_mig", f"either {ALL_GPUS} or GPUs by their numbers, not both")
+        reader.wrong(value, "gpu_mig", f"{ALL_GPUS} alone, or GPUs by their numbers alone")
         return None
     return layout
 

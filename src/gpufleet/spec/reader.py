@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import json
 import math
 import re
 from collections.abc import Iterable, Mapping
@@ -83,10 +84,14 @@ class Reader:
         remedy = f"write {where} as {wanted}"
         if isinstance(value, int | float) and not isinstance(value, bool) and '"' in wanted:
             remedy += "; quote versions, because YAML reads 11.10 as the number 11.1"
-        shown = cut(repr(value), MOST_SHOWN)
-        what = (
-            "empty" if isinstance(value, str) and not value.strip() else f"{kind(value)} ({shown})"
+        # As a person writes it in the inventory.
+        shown = (
+            repr(value)
+            if isinstance(value, str)
+            else json.dumps(value, default=str, skipkeys=True, ensure_ascii=False)
         )
+        empty = value is None or (isinstance(value, str) and not value.strip())
+        what = "empty" if empty else f"{kind(value)} ({cut(shown, MOST_SHOWN)})"
         message = f"{where} is {what}, not {wanted}"
         self.problems.add(Code.WRONG_TYPE, message, where, remedy)
 

@@ -28,7 +28,7 @@ MOST_GPUS = 1024
 
 
 class Member(Side):
-    """This host's document, see `CollectiveSide` in docs/reference/documents.md."""
+    """This host's document, see `CollectiveSide` in src/gpufleet/model/collectives.py."""
 
     def empty(self):
         return {
@@ -71,7 +71,11 @@ def work(side):
     document["gpus"] = seen
     gpus = list(range(seen)) if config["gpus"] is None else config["gpus"]
     if not gpus or max(gpus) >= seen:
-        side.end("failed", "CUDA shows %d GPUs, %d are needed" % (seen, max(gpus or [0]) + 1))
+        side.end(
+            "failed",
+            "CUDA shows %d GPU%s, %d are needed"
+            % (seen, "" if seen == 1 else "s", max(gpus or [0]) + 1),
+        )
     # The side that makes the id also listens for the others, from now on.
     own = nccl.unique_id().text() if side.me == 0 else None
     values = side.gather("waiting for the other hosts", [len(gpus), own])

@@ -5,8 +5,8 @@
     python3 matmul.py --toolkit /usr/local/cuda-12.3     through that toolkit's own libraries
 
 The last line that begins with the mark is one JSON document, `framework` or a run of `compute` in
-docs/reference/documents.md; the rest is the libraries' output. It is printed again before each
-stage, so that a crash loses only what came after.
+docs/reference/schemas/snapshot.json; the rest is the libraries' output. It is printed again
+before each stage, so that a crash loses only what came after.
 """
 
 import argparse

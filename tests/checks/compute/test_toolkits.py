@@ -370,5 +370,5 @@ def test_sums_with_the_same_remedy_as_data_are_one_finding(
         check for check in judge.judge(plan, snapshot)["checks"] if check["id"] == "gpu.consensus"
     ]
     assert found["verdict"] == "FAIL"
-    assert "Random products in fp32, fp64 on GPU 1 gave 1 wrong sums" in found["cause"]
+    assert "Random products in fp32, fp64 on GPU 1 gave 1 wrong sum" in found["cause"]
     assert found["remedy"] == "take the device out of service"

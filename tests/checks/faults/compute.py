@@ -11,14 +11,14 @@ fault, harmless = faults_on(with_gpus)
 
 @fault(
     "toolkit.cublas",
-    cause="cuBLAS of CUDA 11.8 on GPU 1 gave 1 wrong rows",
+    cause="cuBLAS of CUDA 11.8 on GPU 1 gave 1 wrong row",
     remedy="out of service",
 )
 def one_wrong_row(plan: Document, snapshot: Document) -> None:
     compute_run(snapshot)["cublas"][1]["wrong"] = 1
 
 
-@fault("toolkit.cublas", cause="on GPU 0 gave unchecked wrong rows", remedy="out of service")
+@fault("toolkit.cublas", cause="on GPU 0 gave rows that were not checked", remedy="out of service")
 def a_product_that_was_not_checked(plan: Document, snapshot: Document) -> None:
     compute_run(snapshot)["cublas"][0]["wrong"] = None
 
@@ -171,7 +171,7 @@ def a_driver_that_refuses(plan: Document, snapshot: Document) -> None:
 
 @fault(
     "toolkit.device-query",
-    cause="lists 1 GPUs, declared is gpu_expect: {count: 2}",
+    cause="lists 1 GPU, declared is gpu_expect: {count: 2}",
     remedy="gpu.count",
 )
 def a_gpu_that_cuda_is_not_shown(plan: Document, snapshot: Document) -> None:
@@ -579,7 +579,7 @@ def a_format_that_cublas_does_not_support(plan: Document, snapshot: Document) ->
     )
 
 
-@fault("gpu.formats", remedy="out of service", cause="on GPU 1 gave unchecked wrong numbers")
+@fault("gpu.formats", remedy="out of service", cause="on GPU 1 gave numbers that were not checked")
 def a_format_that_was_not_checked(plan: Document, snapshot: Document) -> None:
     in_bf16(snapshot)["wrong"] = None
 
@@ -643,7 +643,7 @@ def sums_of(snapshot: Document, gpu: int, name: str) -> Document:
 
 @fault(
     "gpu.consensus",
-    cause="Random products in fp16 on GPU 1 gave 1 wrong sums",
+    cause="Random products in fp16 on GPU 1 gave 1 wrong sum",
     remedy="out of service",
 )
 def a_card_that_contradicts_itself(plan: Document, snapshot: Document) -> None:
@@ -745,9 +745,7 @@ def slow_memory(plan: Document, snapshot: Document) -> None:
     compute_run(snapshot)["bandwidth"][0]["gib_s"] = 220.0
 
 
-@fault(
-    "gpu.bandwidth", cause="Copying memory on GPU 1 gave 1 wrong blocks", remedy="out of service"
-)
+@fault("gpu.bandwidth", cause="Copying memory on GPU 1 gave 1 wrong block", remedy="out of service")
 def memory_that_forgets(plan: Document, snapshot: Document) -> None:
     compute_run(snapshot)["bandwidth"][1]["wrong"] = 1
 
@@ -919,6 +917,6 @@ def a_pair_between_which_nothing_was_copied(plan: Document, snapshot: Document) 
     compute_run(snapshot)["peer"].pop()
 
 
-@fault("gpu.peer", cause="4096 numbers changed on the way from GPU 1 to GPU 0", remedy="ACS")
+@fault("gpu.peer", cause="Copying from GPU 1 to GPU 0 gave 4096 wrong numbers", remedy="ACS")
 def a_bridge_that_changes_what_passes(plan: Document, snapshot: Document) -> None:
     compute_run(snapshot)["peer"][1]["wrong"] = 4096

@@ -19,7 +19,7 @@ def nothing_described(plan: Document, snapshot: Document) -> None:
     data(snapshot, "containers")["cdi"] = []
 
 
-@fault("containers.cdi", cause="names 1 MIG instances of GPU 0, which has 0", remedy=PROVISION)
+@fault("containers.cdi", cause="names 1 MIG instance of GPU 0, which has 0", remedy=PROVISION)
 def instances_described_that_are_gone(plan: Document, snapshot: Document) -> None:
     data(snapshot, "containers")["cdi"][0]["devices"] = ["0:0", "1", "all"]
 
@@ -31,7 +31,7 @@ def node_described_of_an_instance_that_is_gone(plan: Document, snapshot: Documen
     there["mig_capabilities"] = {"mig/config": 1, "mig/monitor": 2}
 
 
-@fault("containers.gpus", cause="has 1 GPUs, declared are 2", remedy="gpu.count")
+@fault("containers.gpus", cause="has 1 GPU, declared are 2", remedy="gpu.count")
 def one_gpu_in_the_container(plan: Document, snapshot: Document) -> None:
     data(snapshot, "containers")["run"]["gpus"].pop()
 
@@ -223,7 +223,7 @@ def computed_on_the_cpu(plan: Document, snapshot: Document) -> None:
     data(snapshot, "containers")["run"]["framework"]["matmul"][1]["device"] = "/device:CPU:0"
 
 
-@fault("containers.matmul", cause="computed on 1 GPUs", remedy="containers.gpus")
+@fault("containers.matmul", cause="computed on 1 GPU", remedy="containers.gpus")
 def computed_on_one(plan: Document, snapshot: Document) -> None:
     data(snapshot, "containers")["run"]["framework"]["matmul"].pop()
 

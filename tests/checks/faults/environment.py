@@ -58,7 +58,7 @@ def profile_no_longer_declared(plan: Document, snapshot: Document) -> None:
     }
 
 
-@fault("environment.files", cause="environment files has no receipt", remedy=PROVISION)
+@fault("environment.files", cause="the environment has no receipt", remedy=PROVISION)
 def environment_never_written(plan: Document, snapshot: Document) -> None:
     receipts = data(snapshot, "receipts")["receipts"]
     receipts.remove(receipt(snapshot, "environment"))

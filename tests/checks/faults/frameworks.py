@@ -229,7 +229,7 @@ def cupti_ends_the_process(plan: Document, snapshot: Document) -> None:
     )
 
 
-@fault("stack.convolution", cause="12 numbers of a convolution are wrong", remedy="gpu.formats")
+@fault("stack.convolution", cause="on /GPU:1 gave 12 wrong numbers", remedy="gpu.formats")
 def a_wrong_convolution(plan: Document, snapshot: Document) -> None:
     run(snapshot, "pytorch")["convolution"][1]["wrong"] = 12
 

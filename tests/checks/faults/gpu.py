@@ -178,7 +178,7 @@ def one_card_of_two_is_missing(plan: Document, snapshot: Document) -> None:
     data(snapshot, "smi")["attached"] = 1
 
 
-@fault("gpu.visible", cause="NVML lists 1 GPUs, nvidia-smi lists 2", remedy="kernel.log")
+@fault("gpu.visible", cause="NVML lists 1 GPU, nvidia-smi lists 2", remedy="kernel.log")
 def nvml_counts_another_number(plan: Document, snapshot: Document) -> None:
     data(snapshot, "smi")["nvml"]["count"] = 1
 

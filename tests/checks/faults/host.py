@@ -421,7 +421,7 @@ def stack_that_is_a_link_to_a_home(plan: Document, snapshot: Document) -> None:
 
 @fault(
     "gpu.count",
-    cause="1 NVIDIA GPUs are in the host, declared is gpu_expect: {count: 0}",
+    cause="1 NVIDIA GPU is in the host, declared is gpu_expect: {count: 0}",
     remedy="inventory",
 )
 def card_that_is_not_declared(plan: Document, snapshot: Document) -> None:

@@ -514,7 +514,7 @@ def copies_that_are_encrypted(plan: Document, snapshot: Document) -> None:
     copies(snapshot, 3.7, 3.5)
 
 
-@fault("gpu.pcie", cause="reach 0 GiB/s, the minimum is None", remedy="IOMMU")
+@fault("gpu.pcie", cause="reach 0 GiB/s, and no minimum is known", remedy="IOMMU")
 def encrypted_copies_that_move_nothing(plan: Document, snapshot: Document) -> None:
     confidentially(snapshot)
     under_load(snapshot)

@@ -135,7 +135,7 @@ def rate_that_the_kernel_does_not_know(plan: Document, snapshot: Document) -> No
         row["ports"][0]["rate"] = "10 Gb/sec (4X SDR)"
 
 
-@fault("network.ports", cause="1 ports match mlx5_*, declared are 2", remedy="lspci")
+@fault("network.ports", cause="1 port matches mlx5_*, declared are 2", remedy="lspci")
 def declared_device_gone(plan: Document, snapshot: Document) -> None:
     found = data(snapshot, "network")
     found.update(network(found["devices"][:1], 2))
@@ -317,7 +317,7 @@ def pci_settings_not_readable(plan: Document, snapshot: Document) -> None:
     derived(plan, snapshot)[3].update(max_read_request=None, relaxed_ordering=None)
 
 
-@fault("network.settings", cause="mlx5_3 has PCIe lanes 8, possible are 16", remedy="reseat")
+@fault("network.settings", cause="mlx5_3 has 8 PCIe lanes, possible are 16", remedy="reseat")
 def half_of_an_adapters_lanes(plan: Document, snapshot: Document) -> None:
     derived(plan, snapshot)[3]["link"]["current_link_width"] = "8"
 
@@ -339,7 +339,7 @@ def slower_pcie_link_of_an_idle_adapter(plan: Document, snapshot: Document) -> N
     derived(plan, snapshot)[3]["link"]["current_link_speed"] = "16.0 GT/s PCIe"
 
 
-@fault("network.settings", cause="have PCIe lanes 16, declared are 32", remedy="reseat")
+@fault("network.settings", cause="have 16 PCIe lanes, declared are 32", remedy="reseat")
 def fewer_lanes_than_declared(plan: Document, snapshot: Document) -> None:
     plan["expect"]["network"][0]["pcie"] = {"generation": 5, "width": 32}
 
@@ -347,7 +347,7 @@ def fewer_lanes_than_declared(plan: Document, snapshot: Document) -> None:
 @fault(
     "network.settings",
     verdict="INCONCLUSIVE",
-    cause="Adapter and slot of mlx5_3 allow PCIe lanes 8, those of the siblings 16",
+    cause="Adapter and slot of mlx5_3 allow 8 PCIe lanes, those of the siblings 16",
     remedy="pcie: {width: 8}",
 )
 def one_adapter_in_a_narrow_slot(plan: Document, snapshot: Document) -> None:

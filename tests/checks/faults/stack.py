@@ -128,7 +128,7 @@ def wrong_numbers(plan: Document, snapshot: Document) -> None:
     stack(snapshot)["framework"]["matmul"][0]["wrong"] = 3
 
 
-@fault("stack.matmul", cause="gave unchecked wrong", remedy="out of service")
+@fault("stack.matmul", cause="gave rows that were not checked", remedy="out of service")
 def unchecked_numbers(plan: Document, snapshot: Document) -> None:
     stack(snapshot)["framework"]["matmul"][0]["wrong"] = None
 

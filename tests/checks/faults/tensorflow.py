@@ -32,7 +32,7 @@ def no_greeting(plan: Document, snapshot: Document) -> None:
 
 @fault(
     "stack.local-devices",
-    cause="lists 1 GPUs, declared is gpu_expect: {count: 2} (XLA_GPU does not count",
+    cause="lists 1 GPU, declared is gpu_expect: {count: 2} (XLA_GPU does not count",
     remedy="stack.capability",
 )
 def an_xla_gpu_only(plan: Document, snapshot: Document) -> None:
@@ -157,7 +157,7 @@ def no_memory_for_the_sum_beside_a_job(plan: Document, snapshot: Document) -> No
 
 @fault(
     "stack.matmul",
-    cause="the sum of all devices' results is wrong or missing (None)",
+    cause="the sum of all devices' results is wrong or missing (rows that were not checked)",
     remedy="devices",
 )
 @fault("stack.gpu", cause="held by pid 4711 (ann, python3)", remedy="wait", verdict="INCONCLUSIVE")

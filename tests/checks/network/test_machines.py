@@ -155,7 +155,7 @@ ONE_FAULT: dict[str, tuple[str, Callable[[Tree], None], str]] = {
         set_to("mlx5_6/device/current_link_speed", "8.0 GT/s PCIe"),
         "INCONCLUSIVE",
     ),
-    "gb200: mlx5_2 has PCIe lanes 8": (
+    "gb200: mlx5_2 has 8 PCIe lanes": (
         "network.settings",
         set_to("mlx5_2/device/current_link_width", "8"),
         "FAIL",

@@ -80,7 +80,7 @@ def test_a_gpu_that_fell_off_the_bus(plan: Document, snapshot: Document) -> None
     with_gpus(plan, snapshot)
     data(snapshot, "gpus")["pci"].pop()
     found = {check["id"]: check for check in judge.judge(plan, snapshot)["checks"]}
-    assert "1 of 2 declared GPUs are not on the PCI bus" in found["gpu.count"]["cause"]
+    assert "1 of 2 declared GPUs is not on the PCI bus" in found["gpu.count"]["cause"]
     assert "Xid 79" in found["gpu.count"]["remedy"]
 
 

@@ -19,7 +19,7 @@ from gpufleet.host_state.host import Host
 from gpufleet.model.plan import Component as Kind
 from gpufleet.model.plan import Plan
 from gpufleet.model.sections.cuda import ClosedPath, Receipts
-from gpufleet.model.text import is_number, quoted, shell
+from gpufleet.model.text import is_number, quantity, quoted, shell
 from gpufleet.model.verdict import Verdict
 from gpufleet.spec import expectation
 
@@ -162,6 +162,11 @@ def shortened(items: list[str], most: int = 4) -> str:
     return f"{', '.join(items[:most])} and {len(items) - most} more"
 
 
+def wrong_results(wrong: int | None, what: str) -> str:
+    """`3 wrong rows`, for a cause; None where nobody compared them."""
+    return f"{what}s that were not checked" if wrong is None else quantity(wrong, f"wrong {what}")
+
+
 def numbers(version: str | None) -> tuple[int, ...]:
     """`11.8.89` as numbers to compare."""
     return tuple(int(part) for part in (version or "").split(".") if is_number(part))
@@ -252,6 +257,12 @@ def unreadable_paths(trees: Iterable[tuple[str, list[ClosedPath]]]) -> Iterator[
             )
 
 
+def _named(kind: Kind, receipt_id: str) -> str:
+    """The component of a receipt, as a sentence names it."""
+    alone = {"driver": "the driver", "environment": "the environment"}
+    return alone.get(kind, f"{kind} {receipt_id}")
+
+
 def _planned(plan: Plan, kind: str, receipt_id: str) -> str | None:
     """The version that the plan has for a receipt, if any."""
     versions = {("toolkit", row["short"]): row["version"] for row in plan["toolkits"]}
@@ -307,11 +318,11 @@ def files_unchanged(
     plan: Plan, receipts: Receipts, kind: Kind, receipt_id: str, path: str
 ) -> Iterator[Finding]:
     """Compare installed files with their receipt, file by file."""
-    component = Component(kind, receipt_id)
+    component, name = Component(kind, receipt_id), _named(kind, receipt_id)
     found = [r for r in receipts["receipts"] if (r["kind"], r["id"]) == (kind, receipt_id)]
     if not found:
         yield Finding(
-            f"{kind} {receipt_id} has no receipt: it is not installed, or not by gpufleet",
+            f"{name} has no receipt: it is not installed, or not by gpufleet",
             provision(plan, component),
             about=(path,) if path != "/" else (),
         )
@@ -319,26 +330,23 @@ def files_unchanged(
     # A receipt of another path, or without files, proves nothing.
     if found[0]["path"] != path:
         yield Finding(
-            f"The receipt of {kind} {receipt_id} names the path {found[0]['path']}, planned"
-            f" is {path}",
+            f"The receipt of {name} names the path {found[0]['path']}, planned is {path}",
             then(person(f"if {path} exists, move it away"), provision(plan, component)),
         )
     version = _planned(plan, kind, receipt_id)
     if version and found[0]["version"] != version:
         yield Finding(
-            f"The receipt of {kind} {receipt_id} names the version {found[0]['version']}, planned"
-            f" is {version}",
+            f"The receipt of {name} names the version {found[0]['version']}, planned is {version}",
             provision(plan, component),
         )
     if found[0]["unlisted"]:
         yield Finding(
             f"No receipt lists {shortened(found[0]['unlisted'])}: another program installed it,"
-            f" or the receipt of {kind} {receipt_id} is incomplete",
+            f" or the receipt of {name} is incomplete",
             then(
                 person(
-                    f"on the host: move files away that do not belong to {kind} {receipt_id}; if"
-                    " they"
-                    " do, move the receipt away and set gpu_cuda_adopt: true"
+                    f"on the host: move files away that do not belong to {name}; if"
+                    " they do, move the receipt away and set gpu_cuda_adopt: true"
                 ),
                 provision(plan, component),
             ),
@@ -346,7 +354,7 @@ def files_unchanged(
         )
     if not found[0]["files"]:
         yield Finding(
-            f"The receipt of {kind} {receipt_id} lists no files",
+            f"The receipt of {name} lists no files",
             provision(plan, component),
         )
     unreadable = [entry for entry in found[0]["changed"] if entry["what"] == "unreadable"]
@@ -354,7 +362,7 @@ def files_unchanged(
         reasons = [f"{entry['path']} ({entry.get('error')})" for entry in unreadable]
         disks = shortened(sorted({entry.get("disk") or "unknown" for entry in unreadable}))
         yield Finding(
-            f"{len(unreadable)} files of {kind} {receipt_id} under {path} cannot be read:"
+            f"{quantity(len(unreadable), 'file')} of {name} under {path} cannot be read:"
             f" {shortened(reasons)}; their disk: {disks}",
             then(
                 person(
@@ -373,8 +381,9 @@ def files_unchanged(
     missing = all(entry["what"] == "missing" for entry in found[0]["changed"])
     if changed:
         yield Finding(
-            f"Since {kind} {receipt_id} was installed, {len(changed)} of its"
-            f" {found[0]['files']} files changed under {found[0]['path']}: {shortened(changed)}",
+            f"Since {name} was installed, {len(changed)} of its"
+            f" {quantity(found[0]['files'], 'file')} changed under {found[0]['path']}:"
+            f" {shortened(changed)}",
             provision(
                 plan,
                 component,

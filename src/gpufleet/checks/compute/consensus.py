@@ -82,7 +82,7 @@ def _in_run(
                     about = [missing]
                 tried.append(result)
                 found.extend(about)
-        found.extend(gpu_results(plan, observed, WHERE + name, tried, run=tested.run, unit="sums"))
+        found.extend(gpu_results(plan, observed, WHERE + name, tried, run=tested.run, unit="sum"))
     yield from _together(by_format)
     groups: dict[Group, list[ConsensusResult]] = defaultdict(list)
     for entry, group in groups_of(tested.run):

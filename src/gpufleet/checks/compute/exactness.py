@@ -51,7 +51,7 @@ def formats(plan: Plan, observed: Sections, tested: ToolkitRun) -> Iterator[Find
                 tried.append(result)
                 yield applicable.missing(f"{where} on GPU {entry['gpu']}", entry) or about
                 yield from too_few(where, entry)
-        yield from gpu_results(plan, observed, where, tried, run=run, unit="numbers")
+        yield from gpu_results(plan, observed, where, tried, run=run, unit="number")
 
 
 def _in_format(where: str, entry: FormatResult) -> tuple[FormatResult, Finding | Evidence]:
@@ -81,7 +81,7 @@ def host_copies(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     for _, run in tested:
         entries = required(run.get("host_copies"), "a run's copies")
         yield from gpu_results(
-            plan, observed, "Copying between host and GPU", entries, run=run, unit="numbers"
+            plan, observed, "Copying between host and GPU", entries, run=run, unit="number"
         )
         for device in run["devices"]:
             if rates := device.get("copies"):

@@ -20,6 +20,7 @@ from gpufleet.checks.base.registry import (
     is_hung,
     shortened,
     visible_gpus,
+    wrong_results,
 )
 from gpufleet.checks.base.sections import Sections
 from gpufleet.checks.gpu.confidential import BECAUSE, is_confidential, is_without_peers
@@ -165,7 +166,9 @@ def deep(
         ]
         if not found:
             reasons = "; ".join(
-                each.cause if isinstance(each, Finding) else str(each.run["error"])
+                each.cause
+                if isinstance(each, Finding)
+                else str(each.run["error"] or "it was not reported")
                 for each in planned
             )
             yield Finding(
@@ -197,7 +200,7 @@ def sustained(
 ) -> Iterator[Finding | Evidence]:
     """Under minutes of load each GPU stays exact, keeps its speed, and cools down again."""
     run, entries = part
-    yield from gpu_results(plan, observed, "Sustained load", entries, run=run, unit="products")
+    yield from gpu_results(plan, observed, "Sustained load", entries, run=run, unit="product")
     yield from checked_products("Sustained load", entries)
     sound = [entry for entry in entries if not entry["error"] and not entry["busy"]]
     rates = [
@@ -346,7 +349,7 @@ def bandwidth(
 ) -> Iterator[Finding | Evidence]:
     """Each GPU copies and keeps its memory's content, at its model's minimum speed or more."""
     run, entries = part
-    yield from gpu_results(plan, observed, "Copying memory", entries, run=run, unit="blocks")
+    yield from gpu_results(plan, observed, "Copying memory", entries, run=run, unit="block")
     rates = [
         measured(observed, entry["gpu"], _devices(run).get(entry["gpu"]), entry["gib_s"] or 0)
         for entry in entries
@@ -433,7 +436,7 @@ def peer(
             yield replace(run_error(f"Copying from {pair}", entry["error"], hung=hung), about=about)
         elif entry["wrong"] != 0:
             yield Finding(
-                f"{entry['wrong']} numbers changed on the way from {pair}",
+                f"Copying from {pair} gave {wrong_results(entry['wrong'], 'number')}",
                 "disable ACS and IOMMU translation for the PCI bridges between them, or"
                 " check NVLink's errors (nvidia-smi nvlink -e)",
                 brief(entry),

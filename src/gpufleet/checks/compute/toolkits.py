@@ -23,6 +23,7 @@ from gpufleet.checks.base.registry import (
     shortened,
     visible_gpus,
     wrong_gpu_count,
+    wrong_results,
 )
 from gpufleet.checks.base.remedies import Component, command, otherwise, provision, see, toolkit_at
 from gpufleet.checks.base.remedies import cudnn as component_of_cudnn
@@ -38,7 +39,7 @@ from gpufleet.model.sections.compute import (
     NvrtcRun,
     SustainedResult,
 )
-from gpufleet.model.text import brief
+from gpufleet.model.text import brief, quantity
 from gpufleet.model.verdict import Verdict
 
 from .work_done import too_few
@@ -251,8 +252,8 @@ def device_query(
         split = mig.split(observed)
         why = f": {shortened(split)} with MIG enabled; CUDA shows a program one instance"
         yield Finding(
-            f"{where} lists {len(devices)} GPUs, declared is gpu_expect: {{count: {wanted}}}"
-            f"{why if split else ''}",
+            f"{where} lists {quantity(len(devices), 'GPU')}, declared is gpu_expect: {{count:"
+            f" {wanted}}}{why if split else ''}",
             "declare the instances (gpu_mig), or disable MIG (nvidia-smi -mig 0)"
             if split
             else "see gpu.count and driver.nodes; if the host has that many: correct gpu_expect",
@@ -334,8 +335,8 @@ def gpu_results(
                 entails=(f"tflops/{entry['gpu']}",),
             )
         elif entry["wrong"] != 0:
-            wrong = "unchecked" if entry["wrong"] is None else entry["wrong"]
-            yield Finding(f"{name} gave {wrong} wrong {unit}", DEVICE_FAULT, brief(entry))
+            wrong = wrong_results(entry["wrong"], unit)
+            yield Finding(f"{name} gave {wrong}", DEVICE_FAULT, brief(entry))
     missing = sorted(set(range(visible_gpus(plan) or 0)) - {entry["gpu"] for entry in entries})
     if missing:
         which = f"nothing was computed on GPU {', '.join(map(str, missing))}"
@@ -360,7 +361,7 @@ def cublas(plan: Plan, observed: Sections, tested: ToolkitRun) -> Iterator[Findi
     """cuBLAS of each toolkit (or wheels) multiplies on each declared GPU, with exact results."""
     toolkit, run = tested
     where = f"cuBLAS of CUDA {toolkit['short']}"
-    yield from gpu_results(plan, observed, where, run["cublas"], run=run, unit="rows")
+    yield from gpu_results(plan, observed, where, run["cublas"], run=run, unit="row")
     yield from checked_products(where, run["cublas"])
     for entry in run["cublas"]:
         yield from too_few(where, entry)
@@ -399,7 +400,7 @@ def nvrtc(plan: Plan, observed: Sections, tested: ToolkitRun) -> Iterator[Findin
     results: list[KernelResult] = [{**entry, "busy": None} for entry in result["ran"]]
     if declared:
         yield from gpu_results(
-            plan, observed, f"A kernel by {where}", results, run=run, unit="numbers"
+            plan, observed, f"A kernel by {where}", results, run=run, unit="number"
         )
     yield Evidence(
         f"{where}: {result['version']}, PTX for {result['arch']}; ran on "
@@ -457,7 +458,7 @@ def convolution(
     cudnn, run = tested
     where = f"cuDNN {cudnn['short']} in CUDA {cudnn['toolkit']}"
     entries = [entry for entry in run["cudnn"] if entry["soname"] == cudnn["soname"]]
-    yield from gpu_results(plan, observed, where, entries, run=run, unit="numbers")
+    yield from gpu_results(plan, observed, where, entries, run=run, unit="number")
     for version in sorted({entry["version"] for entry in entries if entry["version"]}):
         if version != cudnn["short"]:
             yield Finding(

@@ -18,7 +18,7 @@ from gpufleet.checks.base.remedies import ENVIRONMENT, provision
 from gpufleet.checks.base.sections import Sections
 from gpufleet.frameworks import framework_of
 from gpufleet.model.plan import Plan
-from gpufleet.model.text import cut, is_number, quoted
+from gpufleet.model.text import cut, is_number, quantity, quoted
 from gpufleet.model.verdict import Verdict
 from gpufleet.probe.constants import MOST_VALUE, REFUSED
 from gpufleet.resolver import environment
@@ -109,7 +109,7 @@ def _disturbing_variables(
         if len(visible_devices) != count:
             yield (
                 "CUDA_VISIBLE_DEVICES",
-                (f"it shows {len(visible_devices)} of the {count} declared GPUs"),
+                f"it shows {len(visible_devices)} of {quantity(count, 'declared GPU')}",
             )
     if found_locally(plan, "toolkits"):
         return  # it is not declared which of them a stack uses

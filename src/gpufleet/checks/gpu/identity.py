@@ -28,6 +28,7 @@ from gpufleet.checks.base.sections import Sections
 from gpufleet.host_state import driver_running
 from gpufleet.model.plan import Plan
 from gpufleet.model.sections.gpu import PciDevice, Smi, SmiDevice
+from gpufleet.model.text import quantity
 from gpufleet.model.verdict import Verdict
 from gpufleet.on_host.pci_drivers import given_away
 
@@ -80,8 +81,8 @@ def count(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
         )
     elif len(cards) > wanted:
         yield Finding(
-            f"{len(cards)} NVIDIA GPUs are in the host, declared is gpu_expect:"
-            f" {{count: {wanted}}}",
+            f"{quantity(len(cards), 'NVIDIA GPU')} {'is' if len(cards) == 1 else 'are'} in the"
+            f" host, declared is gpu_expect: {{count: {wanted}}}",
             f"declare them for {plan['host']} in the inventory: gpu_expect: {{count:"
             f" {len(cards)}}}",
             listed,
@@ -97,7 +98,8 @@ def count(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
             yield Evidence(listed)
             return
         off = fallen_off(observed, missing)
-        cause = f"{missing} of {wanted} declared GPUs are not on the PCI bus"
+        cause = f"{missing} of {quantity(wanted, 'declared GPU')} {'is' if missing == 1 else 'are'}"
+        cause += " not on the PCI bus"
         if off:
             cause += f": {shortened(off)}, by the kernel log fallen off it (Xid 79)"
         check_log = "" if off else "check the kernel log for Xid 79 (fallen off the bus), "

@@ -290,8 +290,9 @@ def _copies(link: Link, observed: Sections) -> Iterator[Finding | Evidence]:
     floor, because = link.least_copies()
     for direction, rate in (("to", rates["to_device_gib_s"]), ("from", rates["from_device_gib_s"])):
         if rate is not None and (rate <= 0 or (floor and rate < floor)):
+            least = "and no minimum is known" if floor is None else f"the minimum is {floor}"
             figures = (
-                f"Copies {direction} {label(link.card)} reach {rate} GiB/s, the minimum is {floor}"
+                f"Copies {direction} {label(link.card)} reach {rate} GiB/s, {least}"
                 f" ({because or 'its link under load was not read'})"
             )
             if others := used_by_others(link.card, observed):

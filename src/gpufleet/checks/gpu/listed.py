@@ -8,6 +8,7 @@ from gpufleet.checks.base import subjects
 from gpufleet.checks.base.registry import HARDWARE, Evidence, Finding, check, no_gpus_declared
 from gpufleet.checks.base.sections import Sections
 from gpufleet.model.plan import Plan
+from gpufleet.model.text import quantity
 from gpufleet.model.verdict import Verdict
 from gpufleet.on_host.pci_drivers import other_holder
 
@@ -78,7 +79,7 @@ def visible(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
         and not (broken_off(observed.data["smi"]) or closed)
     ):
         yield Finding(
-            f"NVML lists {counted} GPUs, nvidia-smi lists {len(reported)}",
+            f"NVML lists {quantity(counted, 'GPU')}, nvidia-smi lists {len(reported)}",
             "see kernel.log; power the host off and on, then replace the GPU that fails",
             about=unlisted(observed, counted),
         )

@@ -30,7 +30,7 @@ def contents(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
         return
     if observed.snapshot.get("clock_offset_s"):
         yield Finding(
-            "Since when the contents were not read is unknown: the host's clock is wrong",
+            "It is unknown since when the contents were not read: the host's clock is wrong",
             person("see host.probe: set the clock of the host; then ./gpufleet verify"),
             verdict=Verdict.INCONCLUSIVE,
             about=(subjects.CLOCK,),

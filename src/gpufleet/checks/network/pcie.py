@@ -37,15 +37,18 @@ def _lanes(text: str | None) -> int | None:
     return int(text) if text and is_number(text) and 0 < int(text) <= 32 else None
 
 
-MEASURES: tuple[tuple[Key, str, Measure], ...] = (
+# The key of a declaration, what it is about, its value in a sentence, and how it is read.
+MEASURES: tuple[tuple[Key, str, str, Measure], ...] = (
     (
         "width",
         "PCIe lanes",
+        "{} PCIe lanes",
         lambda link: (_lanes(link["current_link_width"]), _lanes(link["max_link_width"])),
     ),
     (
         "generation",
         "PCIe generation",
+        "PCIe generation {}",
         lambda link: (
             fabric.pcie_generation(link["current_link_speed"]),
             fabric.pcie_generation(link["max_link_speed"]),
@@ -56,7 +59,7 @@ MEASURES: tuple[tuple[Key, str, Measure], ...] = (
 
 def pcie_links(ports: list[Port], row: PlannedPorts | None) -> Iterator[Finding]:
     """What is wrong with the links of adapters of one role."""
-    for key, what, measure in MEASURES:
+    for key, what, value, measure in MEASURES:
         link_row = row.get("pcie") if row else None
         declared = link_row[key] if link_row else None
         known: dict[str, int] = {}
@@ -91,9 +94,9 @@ def pcie_links(ports: list[Port], row: PlannedPorts | None) -> Iterator[Finding]
                 idle = key == "generation" and not _loaded(port)
                 less[known[port.name], wanted, idle].append(port)
         for (own, wanted, idle), slow in less.items():
-            yield _less(slow, f"{what} {own}", wanted, idle=idle, declared=bool(declared))
+            yield _less(slow, value.format(own), wanted, idle=idle, declared=bool(declared))
         if not declared:
-            yield from _other_slots(ports, what, key, possible)
+            yield from _other_slots(ports, value, key, possible)
 
 
 def _loaded(port: Port) -> bool:
@@ -115,7 +118,7 @@ def _less(slow: list[Port], what: str, wanted: int, *, idle: bool, declared: boo
 
 
 def _other_slots(
-    ports: list[Port], what: str, key: Key, possible: dict[str, int]
+    ports: list[Port], shown: str, key: Key, possible: dict[str, int]
 ) -> Iterator[Finding]:
     """Adapters whose slot allows less than the slots of the others of their model."""
     by_model: dict[str | None, list[Port]] = defaultdict(list)
@@ -126,8 +129,8 @@ def _other_slots(
         for value, own in others.items():
             if common and value < common:
                 yield Finding(
-                    f"Adapter and slot of {named(own)} allow {what} {value}, those of the siblings"
-                    f" {common}",
+                    f"Adapter and slot of {named(own)} allow {shown.format(value)}, those of the"
+                    f" siblings {common}",
                     "put the adapter into a slot like its siblings'; if it is by design, declare"
                     " it in an entry of its own: gpu_expect: {network: [{ports:"
                     f" {quoted(own[0].name)}, pcie: {{{key}: {value}}}}}, ...]}}",

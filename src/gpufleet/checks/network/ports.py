@@ -17,7 +17,7 @@ from gpufleet.host_state import ports as roles
 from gpufleet.host_state.ports import COMPUTE, INFINIBAND, Port
 from gpufleet.model.plan import Plan, PlannedPorts
 from gpufleet.model.sections.network import Network
-from gpufleet.model.text import quoted
+from gpufleet.model.text import quantity, quoted
 from gpufleet.model.verdict import Verdict
 
 from .beside import without_adapter
@@ -98,7 +98,8 @@ def _missing(rows: list[PlannedPorts], found: Ports) -> Iterator[Finding]:
         )
         if row["count"] is not None and len(own) < row["count"]:
             yield Finding(
-                f"{len(own)} ports match {shortened(row['ports'])}, declared are {row['count']}",
+                f"{quantity(len(own), 'port')} {'matches' if len(own) == 1 else 'match'}"
+                f" {shortened(row['ports'])}, declared are {row['count']}",
                 remedy,
             )
         elif absent and not (row["count"] is not None and len(own) >= row["count"]):
@@ -136,7 +137,11 @@ def _without_device(network: Network) -> Iterator[Finding]:
     silent = [row["address"] for row in lost if row["driver"] is not None]
     if silent:
         yield Finding(
-            f"The adapter at {shortened(silent)} is no RDMA device"
+            (
+                f"The adapter at {silent[0]} is no RDMA device"
+                if len(silent) == 1
+                else f"The adapters at {shortened(silent)} are no RDMA devices"
+            )
             + ("" if loaded or devices else ": the module mlx5_ib is not loaded"),
             "on the host: modprobe mlx5_ib; if it is loaded, look for its messages (dmesg)",
             about=() if loaded else (f"{subjects.MODULE}/mlx5_ib",),

@@ -11,7 +11,7 @@ from gpufleet.catalog import facts
 from gpufleet.checks.base import subjects
 from gpufleet.checks.base.holders import addresses, busy_finding, used_by_others
 from gpufleet.checks.base.items import for_each
-from gpufleet.checks.base.registry import Evidence, Finding, check, no_stacks
+from gpufleet.checks.base.registry import Evidence, Finding, check, no_stacks, wrong_results
 from gpufleet.checks.base.remedies import Component, otherwise, provision, see
 from gpufleet.checks.base.remedies import stack as parts_of
 from gpufleet.checks.base.sections import Sections
@@ -132,7 +132,7 @@ def matmul(plan: Plan, observed: Sections, run: Ran[list[Product]]) -> Iterator[
     elif total["error"] or total["wrong"] != 0:
         yield Finding(
             f"{stack['name']}: the sum of all devices' results is wrong or missing"
-            f" ({total['error'] or total['wrong']})",
+            f" ({total['error'] or wrong_results(total['wrong'], 'row')})",
             "see the devices' own results above",
             about=() if total["devices"] else _without_devices(stack["name"], framework, results),
         )
@@ -269,8 +269,8 @@ def product(plan: Plan, name: str, entry: Product) -> Iterator[Finding | Evidenc
         )
     elif entry["wrong"] != 0:
         yield Finding(
-            f"{where} gave {entry['wrong'] if entry['wrong'] is not None else 'unchecked'} wrong"
-            f" rows of {entry['n']}",
+            f"{where} gave {wrong_results(entry['wrong'], 'row')}"
+            + ("" if entry["wrong"] is None else f" of {entry['n']}"),
             "take the device out of service: wrong numbers from exact operands are a hardware"
             " or library fault",
             brief(entry),

@@ -8,7 +8,14 @@ from typing import TypeVar
 
 from gpufleet.checks.base.holders import busy_finding
 from gpufleet.checks.base.items import for_each
-from gpufleet.checks.base.registry import Evidence, Finding, check, no_stacks, timed_out
+from gpufleet.checks.base.registry import (
+    Evidence,
+    Finding,
+    check,
+    no_stacks,
+    timed_out,
+    wrong_results,
+)
 from gpufleet.checks.base.registry import SkipReason as Skip
 from gpufleet.checks.base.remedies import Component, otherwise, person, provision, see
 from gpufleet.checks.base.remedies import stack as parts_of
@@ -125,8 +132,7 @@ def _convolved(
         )
     elif entry["wrong"] != 0:
         yield Finding(
-            f"{where}: {entry['wrong'] if entry['wrong'] is not None else 'unchecked'} numbers of"
-            " a convolution are wrong",
+            f"A convolution of {where} gave {wrong_results(entry['wrong'], 'number')}",
             see(
                 "stack.mapped, cudnn.convolution and gpu.formats",
                 provision(plan, *parts_of(plan, stack)),
@@ -239,8 +245,7 @@ def compiled(
         )
     elif result["wrong"] != 0:
         yield Finding(
-            f"{compiler} of {name} gave"
-            f" {'unchecked' if result['wrong'] is None else result['wrong']} wrong numbers",
+            f"{compiler} of {name} gave {wrong_results(result['wrong'], 'number')}",
             see("stack.matmul", provision(plan, Component("stack", name))),
             brief(result),
         )

@@ -27,7 +27,7 @@ from gpufleet.checks.base.sections import Sections
 from gpufleet.frameworks import FRAMEWORKS, framework_id, framework_of, reporting, titles
 from gpufleet.model.plan import ComputeCapability, Plan, PlannedStack
 from gpufleet.model.sections.stacks import Framework, Hello, LocalDevice, SmallChecks
-from gpufleet.model.text import brief, is_number
+from gpufleet.model.text import brief, is_number, quantity
 from gpufleet.model.verdict import Verdict
 
 from .framework_runs import Ran, named, runs, title
@@ -113,7 +113,7 @@ def local_devices(
             " (XLA_GPU does not count: operations do not run on it)" if "XLA_GPU" in kinds else ""
         )
         yield Finding(
-            f"{stack['name']} lists {len(gpus)} GPUs, declared is gpu_expect: {{count:"
+            f"{stack['name']} lists {quantity(len(gpus), 'GPU')}, declared is gpu_expect: {{count:"
             f" {count}}}{only}",
             "see gpu.count, driver.loaded, stack.libraries and stack.capability",
             brief(result),
