@@ -6,9 +6,8 @@ import argparse
 
 import shtab
 
-from .main import parsers
+from .main import groups, parsers
 from .parser import Parser
-from .verbs import GROUPS
 
 # Values that are files or directories.
 FILES = {"INV", "FILE", "DIR", "DIRECTORY"}
@@ -41,11 +40,11 @@ def script(shell: str) -> str:
 def every_verb() -> argparse.ArgumentParser:
     """One parser that has each verb as a subcommand, and says which values are files."""
     found = argparse.ArgumentParser("gpufleet", add_help=False)
-    verbs = found.add_subparsers()
+    subcommands = found.add_subparsers()
     options = parsers()
-    for verb in (verb for group in GROUPS.values() for verb in group):
+    for verb in (verb for verbs in groups().values() for verb in verbs):
         own = options.get(verb.name)
-        added = verbs.add_parser(
+        added = subcommands.add_parser(
             verb.name,
             help=verb.summary,
             description=verb.summary,
