@@ -29,13 +29,13 @@ from typing import Any
 import yaml
 
 from gpufleet import resolver
-from gpufleet.catalog_tools import compare, record
 from gpufleet.cli import main
 from gpufleet.cli.parser import WIDTH
 from gpufleet.cli.verbs import GROUPS
 from gpufleet.frameworks import FRAMEWORKS, Framework
 from gpufleet.judge import table as checks
 from tests.faults import catalogue as faults
+from tools.catalog import compare, record
 
 from . import bandwidths, distributions, documents, inventory_schema, screenshots, xids
 

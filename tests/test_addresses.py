@@ -11,12 +11,12 @@ import pytest
 from ansible_collections.gpufleet.gpu.plugins.module_utils import receipts
 
 from gpufleet import errors
-from gpufleet.catalog_tools.errors import MeasureError, UnansweredError
 from gpufleet.errors import ConfigurationError
 from gpufleet.mirror.needs import MirrorError
 from gpufleet.nightly.channels import DeliveryError
 from gpufleet.nightly.database import HistoryError
 from gpufleet.rollout.schedulers import SchedulerError
+from tools.catalog.errors import MeasureError, UnansweredError
 
 PRINTED = {
     "Failed to fetch: https://a.example/x/?token=hidden": "Failed to fetch: https://a.example/x/?***",

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gpufleet.cli.lint import LINTERS
+from tools.cli.lint import LINTERS
 
 ROOT = Path(__file__).resolve().parents[1]
 

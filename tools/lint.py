@@ -27,20 +27,20 @@ FRAGMENT_TYPES = "|".join(
 )
 FRAGMENT_LENGTH, SECTION_LINES = 300, 60
 
-SOURCE = ROOT / "src" / "gpufleet"
+SOURCES = (ROOT / "src" / "gpufleet", ROOT / "tools" / "catalog")
 FRAMEWORK = re.compile("tensorflow|torch|jax", re.IGNORECASE)
 # Programs of one framework: they run it or read its wheels, and their names have it.
-PROGRAMS = ("catalog_tools/*_wheel.py", "workload/*.py")
+PROGRAMS = ("catalog/*_wheel.py", "workload/*.py")
 # How often the code of any other file may name a framework. Take an entry out when its names have
 # moved to `frameworks/`. A new framework adds its wheel to measurement.py, and its programs to
 # command.py and distributed.py; nothing else may grow.
 NAMED = {
-    "catalog_tools/measurement.py": 9,
-    "checks/__init__.py": 1,
-    "checks/stack/tensorflow_tests.py": 1,
-    "report/bundle.py": 2,
-    "workload/command.py": 11,
-    "workload/distributed.py": 7,
+    "src/gpufleet/checks/__init__.py": 1,
+    "src/gpufleet/checks/stack/tensorflow_tests.py": 1,
+    "src/gpufleet/report/bundle.py": 2,
+    "src/gpufleet/workload/command.py": 11,
+    "src/gpufleet/workload/distributed.py": 7,
+    "tools/catalog/measurement.py": 9,
 }
 
 
@@ -176,15 +176,15 @@ def is_program(path: Path) -> bool:
 def frameworks() -> Iterator[str]:
     """Files that name a framework more or less often than they may."""
     counts = {}
-    for path in SOURCE.rglob("*.py"):
-        if path.resolve().is_relative_to(SOURCE / "frameworks") or is_program(path):
+    for path in (path for source in SOURCES for path in source.rglob("*.py")):
+        if path.resolve().is_relative_to(SOURCES[0] / "frameworks") or is_program(path):
             continue
         if found := named_frameworks(path.read_text(encoding="utf-8")):
-            counts[path.relative_to(SOURCE).as_posix()] = len(found)
+            counts[path.relative_to(ROOT).as_posix()] = len(found)
     for name in sorted({*counts, *NAMED}):
         if counts.get(name, 0) != NAMED.get(name, 0):
             yield (
-                f"src/gpufleet/{name} names frameworks {counts.get(name, 0)} times, and may"
+                f"{name} names frameworks {counts.get(name, 0)} times, and may"
                 f" {NAMED.get(name, 0)} times: see NAMED in tools/lint.py"
             )
 

@@ -14,6 +14,8 @@ _INSTALLED = PACKAGE.parent / "ansible_collections" / "gpufleet" / "gpu"
 
 IN_CHECKOUT = (_CHECKOUT / "ansible.cfg").exists()
 ROOT = _CHECKOUT if IN_CHECKOUT else _INSTALLED
+# The lab and the developers' programs; a checkout packed of an installed gpufleet has none.
+HAS_TOOLS = (ROOT / "tools").is_dir()
 PLAYBOOKS = ROOT / "playbooks"
 # How a person calls gpufleet, in the commands that messages show.
 PROGRAM = "./gpufleet" if IN_CHECKOUT else "gpufleet"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gpufleet.catalog import device_code, facts
-from gpufleet.catalog_tools import record
 from gpufleet.frameworks import FRAMEWORKS
+from tools.catalog import record
 
 KNOWN = ["7.5", "8.0", "8.6", "9.0", "10.0"]
 

@@ -33,8 +33,8 @@ from tests.support.machine import deadline
 # The longest text of a snapshot, and how long an expression may take for it, in processor seconds.
 LENGTH, MOST_S = received.MOST_TEXT, 0.2
 METHODS = {"search", "match", "fullmatch", "sub", "subn", "findall", "finditer", "split"}
-# What runs on hosts, or on a developer's machine.
-ELSEWHERE = ("gpufleet.probe.", "gpufleet.workload.", "gpufleet.catalog_tools.")
+# What runs on hosts.
+ELSEWHERE = ("gpufleet.probe.", "gpufleet.workload.")
 
 # Texts that are repeated, and texts that begin a match and never end it.
 REPEATED = (

@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from gpufleet.cli import artifacts, developer, lab, playbook, provision, remove, system_packages
-from gpufleet.cli import test as test_verb
 from gpufleet.cli.main import main, parsers
 from gpufleet.cli.options import selector
 from gpufleet.cli.verbs import GROUPS, VERBS
 from gpufleet.errors import ConfigurationError
 from gpufleet.paths import LAB_INVENTORY, PLAYBOOKS, ROOT
+from tools.cli import test as test_verb
 
 PARSERS = parsers()
 
@@ -359,8 +359,8 @@ def test_provision_starts_the_lab_only_where_nothing_names_an_inventory(
 def test_an_installed_gpufleet_says_what_needs_a_checkout(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(developer, "IN_CHECKOUT", False)
-    for verb in ("lab", "test", "lint", "docs", "bench", "catalog"):
+    monkeypatch.setattr(developer, "HAS_TOOLS", False)
+    for verb in ("lab", "test", "lint", "docs", "build", "bench", "catalog"):
         status, _, err = run(capsys, verb, *(["check"] if verb == "catalog" else []))
         assert status == 4
         assert f"'gpufleet {verb}' needs a checkout of gpufleet" in err

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gpufleet.cli import build
+from tools.cli import build
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = ROOT / ".venv" / "bin"

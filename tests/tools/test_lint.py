@@ -60,7 +60,7 @@ def test_a_long_file_and_a_framework_in_a_wrong_place_are_named(
     (source / "long.py").write_text("x = 1\n" * 501)
     (source / "named.py").write_text("import torch\n")
     monkeypatch.setattr(lint, "ROOT", tmp_path)
-    monkeypatch.setattr(lint, "SOURCE", source)
+    monkeypatch.setattr(lint, "SOURCES", (source,))
     monkeypatch.setattr(lint, "NAMED", {})
     assert list(lint.lengths()) == ["src/gpufleet/long.py has 501 lines, more than 500"]
     assert [fault.partition(" names")[0] for fault in lint.frameworks()] == [

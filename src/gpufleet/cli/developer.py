@@ -1,4 +1,4 @@
-"""What the verbs have in common that work on a checkout: lab, test, lint, docs, bench, catalog."""
+"""What the verbs share that need a checkout: `lab`, and the developers' verbs in tools/cli."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import IO
 
 from gpufleet.errors import ConfigurationError
-from gpufleet.paths import IN_CHECKOUT, ROOT
+from gpufleet.paths import HAS_TOOLS, ROOT
 from gpufleet.provision.playbook import run
 
 from .system_packages import require
@@ -18,7 +18,7 @@ BIN = Path(sys.executable).parent
 
 def require_checkout(verb: str) -> None:
     """Refuse a verb that an installed gpufleet does not have."""
-    if not IN_CHECKOUT:
+    if not HAS_TOOLS:
         raise ConfigurationError(
             f"'gpufleet {verb}' needs a checkout of gpufleet; this one is installed as a package.",
             "",

@@ -18,11 +18,11 @@ from contextlib import suppress
 from typing import Any
 
 from gpufleet.errors import ConfigurationError
-from gpufleet.paths import IN_CHECKOUT
+from gpufleet.paths import HAS_TOOLS, IN_CHECKOUT, ROOT
 from gpufleet.stopping import GRACE_S, reason_of, status_of
 
 from .parser import Parser
-from .verbs import GROUPS, OF_CHECKOUTS, VERBS
+from .verbs import GROUPS, OF_CHECKOUTS, TOOLS, VERBS, Verb
 
 USAGE = 4
 # New objects after which Python looks for cycles among them: the documents of a fleet are many and
@@ -89,15 +89,28 @@ def grace_s(args: Sequence[str]) -> float:
 
 
 def load(verb: str) -> Any:
-    """The module of a verb."""
-    return importlib.import_module(f".{VERBS[verb].module}", __package__)
+    """The module of a verb; raises `ConfigurationError` where this gpufleet does not have it."""
+    if VERBS[verb].package == TOOLS:
+        from .developer import require_checkout  # noqa: PLC0415 (slow, and few verbs need it)
+
+        require_checkout(verb)
+        if str(ROOT) not in sys.path:
+            sys.path.insert(0, str(ROOT))
+    return importlib.import_module(VERBS[verb].module)
+
+
+def groups() -> dict[str, tuple[Verb, ...]]:
+    """The public verbs that this gpufleet has."""
+    return {
+        title: verbs for title, verbs in GROUPS.items() if HAS_TOOLS or title not in OF_CHECKOUTS
+    }
 
 
 def parsers() -> dict[str, Parser]:
-    """The parser of every public verb whose command line is part of this package."""
+    """The parser of every public verb whose command line is not that of a program."""
     return {
         verb.name: load(verb.name).parser()
-        for verbs in GROUPS.values()
+        for verbs in groups().values()
         for verb in verbs
         if not verb.program
     }
@@ -107,9 +120,7 @@ def overview() -> str:
     """The help of `gpufleet` itself."""
     width = max(map(len, VERBS)) + 2
     lines = [f"{DESCRIPTION}", "", "Usage: gpufleet VERB [options]"]
-    for title, verbs in GROUPS.items():
-        if title in OF_CHECKOUTS and not IN_CHECKOUT:
-            continue
+    for title, verbs in groups().items():
         lines += ["", f"{title}:", *(f"    {verb.name:{width}}{verb.summary}" for verb in verbs)]
     lines += [
         "",

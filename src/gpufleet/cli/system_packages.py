@@ -32,23 +32,6 @@ LAB = {
     "/usr/lib/podman/aardvark-dns": "aardvark-dns",
     **SSH,
 }
-# The tests compile stand-ins for NVIDIA's libraries.
-COMPILER = {"gcc": "gcc", "/usr/include/stdlib.h": "libc6-dev"}
-# The tests of the HTML page run in a browser.
-BROWSER = {"chromium": "chromium", "chromedriver": "chromium-driver"}
-# The tests of the alert rules run promtool.
-ALERTS = {"promtool": "prometheus"}
-# The slow tests alone start virtual machines, and hosts with another processor.
-VM = {
-    "qemu-system-x86_64": "qemu-system-x86",
-    "qemu-img": "qemu-utils",
-    "mkfs.vfat": "dosfstools",
-    "mcopy": "mtools",
-    "/usr/share/OVMF/OVMF_CODE_4M.ms.fd": "ovmf",
-    "/usr/libexec/qemu-binfmt/aarch64-binfmt-P": "qemu-user-static",
-    "update-binfmts": "binfmt-support",
-    "arch-test": "arch-test",
-}
 
 
 def require(programs: Mapping[str, str]) -> None:

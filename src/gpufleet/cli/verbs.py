@@ -9,7 +9,7 @@ from gpufleet.stopping import GRACE_S
 
 @dataclass(frozen=True)
 class Verb:
-    """A verb; its module in `cli` has the verb's name, with an underscore for a hyphen.
+    """A verb; its module in `package` has the verb's name, with an underscore for a hyphen.
 
     `program`: a package of the checkout that has the whole command line of this verb.
     `grace_s`: how long the processes of a stopped verb may clean up.
@@ -19,12 +19,16 @@ class Verb:
     summary: str
     program: str = ""
     grace_s: float = GRACE_S
+    package: str = "gpufleet.cli"
 
     @property
     def module(self) -> str:
-        """The module's name within `gpufleet.cli`."""
-        return self.name.replace("-", "_")
+        """The full name of the module."""
+        return f"{self.package}.{self.name.replace('-', '_')}"
 
+
+# The package of the developers' verbs: in the checkout, and in no wheel.
+TOOLS = "tools.cli"
 
 GROUPS: dict[str, tuple[Verb, ...]] = {
     "Start": (
@@ -54,12 +58,20 @@ GROUPS: dict[str, tuple[Verb, ...]] = {
     "Lab": (Verb("lab", "Manage throwaway hosts on this machine", "lab"),),
     "Developer": (
         # A test removes its lab hosts.
-        Verb("test", "Run the tests", grace_s=60),
-        Verb("lint", "Run every linter"),
-        Verb("docs", "Generate the reference documentation", "docs.generate"),
-        Verb("build", "Build the wheel and the collection, with their bill of materials"),
-        Verb("bench", "Run the benchmarks", "benchmarks"),
-        Verb("catalog", "Add releases to the catalog, check it, make and try its locks"),
+        Verb("test", "Run the tests", grace_s=60, package=TOOLS),
+        Verb("lint", "Run every linter", package=TOOLS),
+        Verb("docs", "Generate the reference documentation", "docs.generate", package=TOOLS),
+        Verb(
+            "build",
+            "Build the wheel and the collection, with their bill of materials",
+            package=TOOLS,
+        ),
+        Verb("bench", "Run the benchmarks", "benchmarks", package=TOOLS),
+        Verb(
+            "catalog",
+            "Add releases to the catalog, check it, make and try its locks",
+            package=TOOLS,
+        ),
     ),
 }
 # What an installed gpufleet does not have, and does not name.

@@ -23,8 +23,6 @@ CHECK = "host.plan"
 MOST_CHARACTERS = 600
 AGAIN = "then run the same command again"
 FETCHES = "on the machine that fetches it"
-# What says where a message of ours has its remedy.
-REMEDY = re.compile(r"\s*Remedy: ")
 
 
 @dataclass(frozen=True)
@@ -156,8 +154,8 @@ def in_plain_words(row: dict[str, Any]) -> Failure:
 
 def _split(text: str) -> tuple[str, str]:
     """A message of ours: cause and remedy."""
-    found = REMEDY.search(text)
-    return (text[: found.start()], text[found.end() :]) if found else (text, "")
+    cause, found, remedy = text.partition("Remedy: ")
+    return (cause.rstrip(), remedy) if found else (text, "")
 
 
 def _entry(failure: Failure, known: CheckResult | None = None) -> CheckResult:

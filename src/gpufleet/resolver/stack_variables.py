@@ -6,13 +6,13 @@ that its release does not read: they would have no effect.
 
 from __future__ import annotations
 
+import difflib
 import re
 
 from gpufleet.catalog import facts, versions
 from gpufleet.catalog.records import Build
 from gpufleet.model.problems import Code
 from gpufleet.model.spec import StackSpec
-from gpufleet.spec.reader import nearest
 
 from .context import ResolveContext
 
@@ -97,11 +97,11 @@ def _fits(context: ResolveContext, build: Build, name: str, value: str, where: s
             else [build.framework]
         )
         own = [each for each, rule in known.items() if {*concerned} & {*rule["from"]}]
+        (near,) = difflib.get_close_matches(name, own, 1, 0)
         fractions = filter(None, (_fraction(name, each) for each in dict.fromkeys(concerned)))
         context.refuse(
             Code.VARIABLE_UNKNOWN,
-            "; ".join(fractions)
-            or f"the variable {name} is not known; did you mean {nearest(name, own)}?",
+            "; ".join(fractions) or f"the variable {name} is not known; did you mean {near}?",
             where,
             f"use one of {', '.join(own)}, or set it in your own programs",
         )

@@ -6,6 +6,7 @@ left out, so that one run shows all problems.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -25,7 +26,7 @@ from gpufleet.model.spec import (
 )
 
 from . import expectation, parse_driver, parse_manifest, parse_network
-from .reader import MAX_DISTANCE, Reader, edit_distance
+from .reader import Reader, meant
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._+-]*")
 _STACK = (*FRAMEWORKS, "cuda", "cudnn", "python", "name", "environment", "index")
@@ -38,22 +39,27 @@ def declaration_of(variables: Mapping[str, Any]) -> Declaration:
     return Declaration(read(variables, problems), tuple(problems.found))
 
 
+# A fleet's hosts declare the same names, and each is compared with every known one.
+@functools.lru_cache(maxsize=1 << 14)
+def meant_key(key: str) -> str:
+    """The one of `KEYS` that became this key by a slip; empty for the names of other roles."""
+    is_ours = key.startswith("gpu") and key not in KEYS
+    return meant(key, KEYS, alike=0.85, letters=2) if is_ours else ""
+
+
 def read(variables: Mapping[str, Any], problems: Problems) -> Spec:
     """The spec; everything of a wrong type becomes a problem.
 
-    Other roles have `gpu_` variables of their own: so an unknown key is refused only when it is at
-    most two letters away from a known one.
+    Other roles have `gpu_` variables of their own: so an unknown key is refused only when it is
+    probably a known one with a slip.
     """
     reader = Reader(problems)
     if not isinstance(variables, Mapping):
         reader.wrong(variables, "variables", "a mapping of gpu_* variables")
         return Spec()
     for key in map(str, variables):
-        if key in KEYS:
-            continue
-        near = min(edit_distance(key, each) for each in KEYS)
-        if key.startswith("gpu") and 0 < near <= MAX_DISTANCE:
-            reader.unknown_key(key, key, KEYS)
+        if near := meant_key(key):
+            reader.unknown_key(key, key, KEYS, near)
     get = variables.get
     for key in ("gpu_artifacts_source", "gpu_wheelhouse"):
         reader.location(get(key), key)

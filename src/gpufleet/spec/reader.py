@@ -6,7 +6,6 @@ Each method returns the value, or None (or an empty one) after it added a proble
 from __future__ import annotations
 
 import difflib
-import functools
 import json
 import math
 import re
@@ -23,32 +22,15 @@ from gpufleet.on_host.addresses import LOGIN
 # A part of a version that begins with a zero: no release of CUDA or cuDNN has one.
 ZERO_FIRST = re.compile(r"(^|\.)0[0-9]")
 MOST_SHOWN = 60  # characters of a wrong value
-MAX_DISTANCE = 2  # more than that is not a typing error but another name
 
 
-# A fleet's hosts declare the same names, and each is compared with every known one.
-@functools.lru_cache(maxsize=1 << 14)
-def edit_distance(left: str, right: str) -> int:
-    """How many letters to add, drop, change or swap to turn one word into the other."""
-    above: list[int] = []
-    row = list(range(len(right) + 1))
-    for i, a in enumerate(left, 1):
-        above, last, row = row, above, [i]
-        for j, b in enumerate(right, 1):
-            cost = min(above[j] + 1, row[j - 1] + 1, above[j - 1] + (a != b))
-            if i > 1 and j > 1 and a == right[j - 2] and left[i - 2] == b:
-                cost = min(cost, last[j - 2] + 1)
-            row.append(cost)
-    return row[-1]
+def meant(word: str, known: Iterable[str], alike: float = 0.7, letters: int = 1) -> str:
+    """The known word that became this one by a slip; empty where it is another word.
 
-
-def nearest(word: str, known: Iterable[str]) -> str:
-    """The known word that was most likely meant; at equal distance, the more similar one."""
-
-    def likeness(each: str) -> tuple[int, float]:
-        return edit_distance(word, each), -difflib.SequenceMatcher(None, word, each).ratio()
-
-    return min(known, key=likeness)
+    They have the same length but for `letters`, and the part `alike` of both is the same.
+    """
+    near = [each for each in known if abs(len(each) - len(word)) <= letters]
+    return next(iter(difflib.get_close_matches(word, near, 1, alike)), "")
 
 
 def kind(value: Any) -> str:
@@ -95,14 +77,13 @@ class Reader:
         message = f"{where} is {what}, not {wanted}"
         self.problems.add(Code.WRONG_TYPE, message, where, remedy)
 
-    def unknown_key(self, key: str, where: str, known: Iterable[str]) -> None:
+    def unknown_key(self, key: str, where: str, known: tuple[str, ...], near: str = "") -> None:
         """Add a problem: a key that nothing reads, with the one that was meant, or all of them."""
-        names, near = list(known), nearest(key, known)
         text = f"the key {one_line(cut(key, MOST_SHOWN))} is not known"
-        if edit_distance(key, near) <= MAX_DISTANCE:
+        if near := near or meant(key, known):
             text, remedy = f"{text}; did you mean {near}?", f"rename {key} to {near}, or remove it"
         else:
-            remedy = f"remove it; the keys are {', '.join(names)}"
+            remedy = f"remove it; the keys are {', '.join(known)}"
         self.problems.add(Code.UNKNOWN_KEY, text, where, remedy)
 
     def mapping(self, value: Any, where: str, known: tuple[str, ...]) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from gpufleet.catalog import facts
-from gpufleet.catalog_tools import compare, record
 from gpufleet.frameworks import FRAMEWORKS
+from tools.catalog import compare, record
 
 Row = dict[str, Any]
 

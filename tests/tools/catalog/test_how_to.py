@@ -17,7 +17,7 @@ from tests.support import published
 
 pytestmark = pytest.mark.costly
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 GUIDE = "docs/how-to/add-a-cuda-version.md"
 TOOLKIT, CUDNN = "13.99.0", "9.99.0.1"
 # Frameworks need a package index: test_addition.py has one of its own. The tests run anyway.

@@ -8,15 +8,34 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpufleet import stopping
+from gpufleet.cli.developer import BIN
+from gpufleet.cli.parser import Parser
+from gpufleet.cli.system_packages import LAB, require
 from gpufleet.errors import ConfigurationError
 from gpufleet.paths import ROOT
 from gpufleet.provision.playbook import log
 from gpufleet.provision.playbook import run as run_command
 
 from . import shards
-from .developer import BIN, require_checkout
-from .parser import Parser
-from .system_packages import ALERTS, BROWSER, COMPILER, LAB, VM, require
+
+# {program or file: the Debian package that provides it}
+# The tests compile stand-ins for NVIDIA's libraries.
+COMPILER = {"gcc": "gcc", "/usr/include/stdlib.h": "libc6-dev"}
+# The tests of the HTML page run in a browser.
+BROWSER = {"chromium": "chromium", "chromedriver": "chromium-driver"}
+# The tests of the alert rules run promtool.
+ALERTS = {"promtool": "prometheus"}
+# The slow tests alone start virtual machines, and hosts with another processor.
+VM = {
+    "qemu-system-x86_64": "qemu-system-x86",
+    "qemu-img": "qemu-utils",
+    "mkfs.vfat": "dosfstools",
+    "mcopy": "mtools",
+    "/usr/share/OVMF/OVMF_CODE_4M.ms.fd": "ovmf",
+    "/usr/libexec/qemu-binfmt/aarch64-binfmt-P": "qemu-user-static",
+    "update-binfmts": "binfmt-support",
+    "arch-test": "arch-test",
+}
 
 IF_STOPPED = "What its tests have made on this machine is removed."
 # The tests of one file share hosts and depend on each other; those of two files do not.
@@ -100,7 +119,6 @@ def parser() -> Parser:
 
 def run(options: argparse.Namespace, rest: list[str]) -> int:
     """Run a tier or a shard, then print what was left out; returns pytest's exit status."""
-    require_checkout("test")
     if options.shards:
         complete, lines = shards.status()
         print("\n".join(lines))

@@ -14,14 +14,12 @@ import sys
 from datetime import date
 
 from gpufleet.catalog import facts
-from gpufleet.catalog_tools import addition, compare, index, locks, measurement, record, validation
-from gpufleet.catalog_tools.errors import ContradictionError, MeasureError, UnansweredError
-from gpufleet.catalog_tools.tables import Data
+from gpufleet.cli.parser import Parser
 from gpufleet.errors import ConfigurationError
 from gpufleet.frameworks import DEFAULT, FRAMEWORKS, FrameworkId
-
-from .developer import require_checkout
-from .parser import Parser
+from tools.catalog import addition, compare, index, locks, measurement, record, validation
+from tools.catalog.errors import ContradictionError, MeasureError, UnansweredError
+from tools.catalog.tables import Data
 
 AGREES, DIFFERS, UNREAD = 0, 1, 3
 HELP = "gpufleet catalog --help lists the options."
@@ -94,7 +92,6 @@ def parser() -> Parser:
 
 def run(options: argparse.Namespace, _: list[str]) -> int:
     """Run an action; its exit status."""
-    require_checkout("catalog")
     if bool(options.sources) != (options.act == "add"):
         raise ConfigurationError(
             "add needs a source."

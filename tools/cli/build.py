@@ -24,14 +24,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from gpufleet.cli.developer import BIN
+from gpufleet.cli.pack import files, pack
+from gpufleet.cli.parser import Parser
 from gpufleet.errors import ConfigurationError
 from gpufleet.paths import ROOT
 from gpufleet.provision.playbook import log
 from gpufleet.provision.playbook import run as run_command
-
-from .developer import BIN, require_checkout
-from .pack import files, pack
-from .parser import Parser
 
 # uv's "via" for what pyproject.toml names itself, without its groups for developers.
 PROJECT = "gpufleet (pyproject.toml)"
@@ -154,7 +153,6 @@ def parser() -> Parser:
 
 def run(options: argparse.Namespace, _: list[str]) -> int:
     """Build everything beside the directory, then move it there; the exit status."""
-    require_checkout("build")
     output: Path = options.output.absolute()
     output.mkdir(parents=True, exist_ok=True)
     built = commit_time()

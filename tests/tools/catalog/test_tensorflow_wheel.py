@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from gpufleet.catalog_tools import tensorflow_wheel, wheel
 from tests.support.wheel_index import (
     BUILD_INFO,
     CONFIG,
@@ -16,6 +15,7 @@ from tests.support.wheel_index import (
     modern,
     wheel_file,
 )
+from tools.catalog import tensorflow_wheel, wheel
 
 FRAMEWORK = "a/libtensorflow_framework.so.1"
 INTERNAL = "a/python/_pywrap_tensorflow_internal.so"

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from gpufleet.cli import shards, system_packages
-from gpufleet.cli import test as test_verb
 from gpufleet.cli.main import main
 from gpufleet.errors import ConfigurationError
+from tools.cli import shards
+from tools.cli import test as test_verb
 
 COMMIT = "c0ffee" * 6
 
@@ -122,7 +122,7 @@ def test_without_a_browser_its_tests_are_skipped_except_in_ci(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refuse(programs: object) -> None:
-        assert programs is system_packages.BROWSER
+        assert programs is test_verb.BROWSER
         raise ConfigurationError("Packages are not installed: chromium.", "", "Install them.")
 
     require: Callable[[], None] = test_verb.require_browser

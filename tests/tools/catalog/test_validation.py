@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from gpufleet.catalog import facts
-from gpufleet.catalog_tools import validation
-from gpufleet.catalog_tools.tables import Data, Row, sort_key
 from gpufleet.cli.main import main
 from tests.support import published
+from tools.catalog import validation
+from tools.catalog.tables import Data, Row, sort_key
 
 
 def test_the_catalog_is_valid_sorted_and_in_its_form() -> None:

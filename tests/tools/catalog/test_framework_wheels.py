@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gpufleet.catalog_tools import jax_wheel, pytorch_wheel, wheel
 from tests.support.wheel_index import device_code, library, wheel_file
+from tools.catalog import jax_wheel, pytorch_wheel, wheel
 
 VERSION = "__version__ = '2.6.0+cu124'\ndebug = False\ncuda: Optional[str] = '12.4'\nhip = None\n"
 METADATA = """\

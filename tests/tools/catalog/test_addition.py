@@ -10,9 +10,6 @@ from typing import Any
 import pytest
 
 from gpufleet.catalog import facts
-from gpufleet.catalog_tools import addition, other_wheels, validation
-from gpufleet.catalog_tools.errors import ContradictionError, MeasureError
-from gpufleet.catalog_tools.tables import DRIVERS, Data, Row
 from gpufleet.cli.main import main
 from gpufleet.frameworks import FRAMEWORKS
 from tests.support import published
@@ -26,6 +23,9 @@ from tests.support.wheel_index import (
     modern,
     wheel_file,
 )
+from tools.catalog import addition, other_wheels, validation
+from tools.catalog.errors import ContradictionError, MeasureError
+from tools.catalog.tables import DRIVERS, Data, Row
 
 TODAY = "2026-11-24"
 TAG = "cp311-cp311-manylinux_2_17_x86_64.manylinux2014_x86_64"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .developer import run_module
-from .system_packages import LAB
+from gpufleet.cli.developer import run_module
+from gpufleet.cli.system_packages import LAB
 
 
 def run(args: list[str]) -> int:

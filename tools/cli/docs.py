@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .developer import run_module
+from gpufleet.cli.developer import run_module
 
 
 def run(args: list[str]) -> int:

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from gpufleet.catalog import facts, versions
-from gpufleet.catalog_tools import locks
 from gpufleet.cli.main import main
 from gpufleet.frameworks import FRAMEWORKS
 from tests.support import published
+from tools.catalog import locks
 
 
 def one(**changes: Any) -> locks.Try:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from gpufleet.catalog_tools import compare, index, measurement, record
 from gpufleet.cli.main import main
 from tests.support.wheel_index import Index, modern, wheel_file
+from tools.catalog import compare, index, measurement, record
 
 NAME = "tensorflow-2.13.1-cp311-cp311-manylinux_2_17_x86_64.manylinux2014_x86_64.whl"
 # One of each era, with the largest library to read, in MiB: linked to CUDA; opened while it runs;

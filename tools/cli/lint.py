@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 
+from gpufleet.cli.developer import BIN
+from gpufleet.cli.parser import Parser
 from gpufleet.paths import ROOT
 from gpufleet.provision.playbook import run as run_command
-
-from .developer import BIN, require_checkout
-from .parser import Parser
 
 LINTERS = (
     ("ruff", "check", "."),
@@ -32,6 +31,5 @@ def parser() -> Parser:
 
 def run(_: argparse.Namespace, __: list[str]) -> int:
     """Run every linter; the exit status."""
-    require_checkout("lint")
     statuses = [run_command([str(BIN / program), *args], cwd=ROOT) for program, *args in LINTERS]
     return 1 if any(statuses) else 0

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from gpufleet.catalog_tools import index as package_index
-from gpufleet.catalog_tools import remote
-from gpufleet.catalog_tools.errors import MeasureError
 from tests.support.wheel_index import Index
+from tools.catalog import index as package_index
+from tools.catalog import remote
+from tools.catalog.errors import MeasureError
 
 WHEEL = "tensorflow-2.13.1-cp310-cp310-manylinux_2_17_x86_64.manylinux2014_x86_64.whl"
 
