@@ -81,6 +81,11 @@ class Stage:
     judges: tuple[str, ...] = ()
     required: tuple[str, ...] = ()
 
+    def announced(self, burn_in_s: float, about: str = "") -> str:
+        """The time of the stage as people read it, after that of the load itself in a burn-in."""
+        load = f"{duration(burn_in_s)} of load, " if BURN_IN in self.inputs else ""
+        return f"{load}{about}{duration(self.estimate(burn_in_s))}"
+
     def decides(self, check: str) -> bool:
         """Whether a check decides this stage."""
         return not self.judges or check in self.judges
@@ -171,7 +176,7 @@ def seconds_of(text: str, option: str = "--burn-in") -> float:
 def duration(seconds: float) -> str:
     """A time as people write it: 40 s, 12 min, 4 h 5 min."""
     minutes = round(seconds / MINUTE)
-    if minutes < 2:
+    if seconds < 2 * MINUTE:
         return f"{seconds:.0f} s"
     hours, minutes = divmod(minutes, 60)
     return " ".join(filter(None, (f"{hours} h" * bool(hours), f"{minutes} min" * bool(minutes))))
