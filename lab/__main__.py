@@ -16,6 +16,7 @@ from rich.filesize import decimal
 from lab import artifacts, hosts, many, pythons, runs, toolkit_repository
 from lab.command import environment, missing
 from lab.errors import LabError
+from lab.gpus import planting as gpus
 from lab.progress import Progress
 from lab.settings import USER, Lab, host_number
 from lab.state import Host
@@ -68,6 +69,18 @@ def fleet(lab: Lab, arguments: argparse.Namespace) -> int:
     need_root()
     many.up(lab, arguments.hosts, Progress())
     print(f"{many.HOST} stands in for {arguments.hosts} hosts: use -i inventory/many.")
+    return 0
+
+
+def show_gpus(lab: Lab, arguments: argparse.Namespace) -> int:
+    need_root()
+    names = [name for name in arguments.hosts.split(",") if name]
+    found = gpus.up(lab, list(dict.fromkeys(names)), arguments.count, arguments.fault, Progress())
+    for name, cards in sorted(found.items(), key=lambda each: host_number(each[0])):
+        fault = f"; the last one: {gpus.faults()[cards.fault]['about']}" if cards.fault else ""
+        print(f"{name}  {cards.count} x {gpus.MODEL}{fault}")
+    if not found:
+        print("No host of the lab has stand-in GPUs.")
     return 0
 
 
@@ -187,6 +200,22 @@ def parser() -> argparse.ArgumentParser:
     made = verb("many", fleet, "start one host that answers on many ports: a stand-in for a fleet")
     made.add_argument(
         "--hosts", type=int, default=100, metavar="N", help="how many hosts it stands in for"
+    )
+    made = verb("gpus", show_gpus, "give hosts stand-in GPUs, break one, or take them away")
+    made.add_argument("--hosts", default="lab1,lab2", metavar="lab1,lab2", help="their names")
+    made.add_argument(
+        "--count",
+        type=int,
+        default=1,
+        metavar="N",
+        help="how many a host has (default: 1; 0: none)",
+    )
+    made.add_argument(
+        "--fault",
+        metavar="NAME",
+        help="break the last card of each of these hosts: "
+        + ", ".join(f"{name} ({each['about']})" for name, each in gpus.faults().items())
+        + " (default: all are healthy)",
     )
     verb("down", down, "remove this lab's hosts, network, keys and images")
     made = verb("list", show, "show this lab's hosts")

@@ -1,0 +1,265 @@
+"""Give lab hosts stand-in GPUs, break one, and take them away.
+
+`gpus.json` of the lab says which hosts have how many, with which fault; the inventory script reads
+it. The files of a host are written again as a whole each time, so the same command mends a host
+that was changed, and a killed one is completed by the next.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import tarfile
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from lab import files, hosts
+from lab.command import feed, podman
+from lab.errors import LabError
+from lab.gpus.smi_text import smi_text
+from lab.gpus.tree import TEXTS, GpuTree
+from lab.hosts import STAND_IN_MAJOR
+from lab.progress import Progress
+from lab.settings import Lab, host_number
+
+HERE = Path(__file__).parent
+SCHEMA = 1
+MOST = 8
+PLACE = f"/{TEXTS}"
+UNIT = "stand-in-gpus.service"
+# The driver that is shown, with the newest CUDA that it supports.
+DRIVER, CUDA, CUDA_NUMBER = "535.261.03", "12.2", 12020
+MODEL = "NVIDIA H100 80GB HBM3 (stand-in)"
+# What a host with stand-in GPUs installs: the toolkit that the lab builds by itself.
+TOOLKIT = "11.8"
+NODES = ("nvidiactl", "nvidia-uvm")
+# Files of the host that stand outside of the directory, beside the tree that is mounted.
+PROGRAMS = {"scontrol": "usr/bin/scontrol", "squeue": "usr/bin/squeue"}
+UNIT_FILE = f"etc/systemd/system/{UNIT}"
+PERSISTENCE = "etc/systemd/system/nvidia-persistenced.service"
+# Removes everything, whatever state it is in.
+REMOVE = f"""
+systemctl disable --now --quiet {UNIT} nvidia-persistenced.service 2>/dev/null
+set -e
+[ ! -e {PLACE}/show.sh ] || {PLACE}/show.sh stop
+[ ! -e {PLACE}/files ] || (cd / && xargs -r rm -f <{PLACE}/files)
+rm -rf {PLACE}
+systemctl daemon-reload
+ldconfig
+"""
+SHOW = f"""
+set -e
+cd / && tar -x
+chmod 755 {PLACE}/python {PLACE}/show.sh
+systemctl daemon-reload
+ldconfig
+systemctl enable --now --quiet {UNIT} nvidia-persistenced.service
+"""
+
+
+@dataclass(frozen=True)
+class Cards:
+    """The stand-in GPUs of one host: how many, and what is wrong with the last one."""
+
+    count: int
+    fault: str | None = None
+
+
+@cache
+def faults() -> dict[str, dict[str, Any]]:
+    """What may be wrong with a card, by name."""
+    found: dict[str, dict[str, Any]] = yaml.safe_load(
+        (HERE / "faults.yml").read_text(encoding="utf-8")
+    )
+    return found
+
+
+@cache
+def record() -> dict[str, Any]:
+    """What was recorded of a real H100."""
+    found: dict[str, Any] = json.loads((HERE / "recorded/h100.json").read_text(encoding="utf-8"))
+    return found
+
+
+def path_of(lab: Lab) -> Path:
+    """The file that says which hosts have stand-in GPUs."""
+    return lab.directory / "gpus.json"
+
+
+def load(lab: Lab) -> dict[str, Cards]:
+    """The stand-in GPUs of the lab's hosts; none where nothing readable says so."""
+    try:
+        found = json.loads(path_of(lab).read_text(encoding="utf-8"))["hosts"]
+        return {name: Cards(row["count"], row["fault"]) for name, row in found.items()}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
+def save(lab: Lab, cards: Mapping[str, Cards]) -> None:
+    """Write which hosts have stand-in GPUs, with what the inventory declares of them."""
+    first = min(cards, key=host_number, default=None)
+    rows = {
+        name: {
+            **asdict(each),
+            "variables": {
+                "ansible_python_interpreter": f"{PLACE}/python",
+                "gpu_expect": {"count": each.count, "model": MODEL},
+                "gpu_stacks": [],
+                "gpu_toolkits": [TOOLKIT],
+                "gpu_scheduler_host": first,
+            },
+        }
+        for name, each in cards.items()
+    }
+    document = {"schema": SCHEMA, "hosts": rows}
+    files.write(path_of(lab), json.dumps(document, indent=2) + "\n", mode=0o600)
+
+
+def up(
+    lab: Lab, names: list[str], count: int, fault: str | None, progress: Progress
+) -> dict[str, Cards]:
+    """Have these hosts running with so many stand-in GPUs; the cards of all hosts of the lab."""
+    if not 0 <= count <= MOST:
+        raise LabError(f"a host cannot have {count} stand-in GPUs", f"Use 0 to {MOST}.")
+    if fault and fault not in faults():
+        known = "; ".join(f"{name}: {each['about']}" for name, each in faults().items())
+        raise LabError(f"no card can have the fault {fault!r}", f"Choose one: {known}.")
+    if fault and not count:
+        raise LabError("a host without a card has none that could fail", "Use --count 1 or more.")
+    present = {host.name: host for host in hosts.listed(lab)}
+    for name in names:
+        host_number(name)
+        if name not in present or present[name].state != "running":
+            raise LabError(
+                f"{name} does not run in the lab {lab.instance!r}",
+                f"./gpufleet lab up --hosts {','.join(names)}",
+            )
+    with files.lock(lab.locks, f"lab-{lab.instance}", progress.say):
+        before = load(lab)
+        cards = before | {name: Cards(count, fault) for name in names}
+        left = {name: each for name, each in cards.items() if each.count and name in present}
+        with progress.step(f"Stand-in GPUs: {', '.join(names)}"):
+            for name in sorted(cards.keys() & present.keys(), key=host_number):
+                container = present[name].container
+                podman("exec", container, "sh", "-c", REMOVE)
+                if name in left:
+                    archive = packed(name, left[name], list(left))
+                    feed(archive, "podman", "exec", "--interactive", container, "sh", "-c", SHOW)
+        save(lab, left)
+    return left
+
+
+def packed(name: str, cards: Cards, nodes: list[str]) -> bytes:
+    """An archive of all that a host with these cards is given, by its paths below `/`."""
+    with tempfile.TemporaryDirectory() as place, io.BytesIO() as stream:
+        root = Path(place)
+        write(root, name, cards, nodes)
+        with tarfile.open(fileobj=stream, mode="w") as archive:
+            # Without directories: those of the host keep their modes.
+            for path in sorted(root.rglob("*")):
+                if path.is_symlink() or not path.is_dir():
+                    archive.add(path, path.relative_to(root), filter=_owned_by_root)
+        return stream.getvalue()
+
+
+def _owned_by_root(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+    entry.uid = entry.gid = 0
+    entry.uname = entry.gname = "root"
+    return entry
+
+
+def identities(name: str, count: int) -> list[dict[str, str]]:
+    """The address, UUID and name of each card of a host, as CUDA shows them."""
+    return [
+        {
+            "index": at,
+            "address": f"0000:{at + 1:02x}:00.0",
+            "uuid": f"GPU-57a4d000-0000-4000-8000-{host_number(name):06}{at:06}",
+            "name": MODEL,
+        }
+        for at in range(count)
+    ]
+
+
+def write(root: Path, name: str, cards: Cards, nodes: list[str]) -> None:
+    """Write all that a host with these cards is given below a directory."""
+    fault = faults()[cards.fault] if cards.fault else {}
+    known = identities(name, cards.count)
+    listed = known if fault.get("listed", True) else known[:-1]
+    host = GpuTree(root, place="")
+    _write_driver(host, len(listed))
+    _write_smi(host, name, listed, fault.get("smi", {}) if len(listed) == len(known) else {})
+    _write_mounted(GpuTree(root / TEXTS / "tree"), known, fault.get("log", []))
+    for source in ("python", "playback.py", "show.sh"):
+        shutil.copy(HERE / "host" / source, root / TEXTS / source)
+    played = {
+        "cards": listed,
+        "cuda": CUDA,
+        "record": record()["compute"],
+        "fault": fault.get("played", {}),
+    }
+    host.put(f"{TEXTS}/played.json", json.dumps(played))
+    host.put(f"{TEXTS}/slurm-nodes", "\n".join(sorted(nodes, key=host_number)) + "\n")
+    host.put(PROGRAMS["scontrol"], (HERE / "host/scontrol").read_text(encoding="utf-8"), 0o755)
+    host.put(PROGRAMS["squeue"], "#!/bin/sh\n# A stand-in for Slurm's squeue: no jobs.\n", 0o755)
+    host.put(UNIT_FILE, (HERE / "host" / UNIT).read_text(encoding="utf-8"))
+    host.put(
+        PERSISTENCE,
+        "[Unit]\nDescription=A stand-in for NVIDIA's persistence daemon\n"
+        "[Service]\nType=oneshot\nRemainAfterExit=yes\nExecStart=/bin/true\n"
+        "[Install]\nWantedBy=multi-user.target\n",
+    )
+    own = [path.relative_to(root) for path in root.rglob("*") if not path.is_dir()]
+    outside = [str(path) for path in own if not path.is_relative_to(TEXTS)]
+    host.put(f"{TEXTS}/files", "\n".join(sorted(outside)) + "\n")
+
+
+def _write_driver(host: GpuTree, count: int) -> None:
+    host.write_cuda(DRIVER, CUDA_NUMBER)
+    host.write_nvml(DRIVER, count)
+
+
+def _write_smi(
+    host: GpuTree, name: str, listed: list[dict[str, Any]], faulty: Mapping[str, str]
+) -> None:
+    texts = [
+        {
+            "product_name": MODEL,
+            "uuid": card["uuid"],
+            "serial": f"STAND-IN-{host_number(name):02}{at:02}",
+            "vbios_version": "stand-in",
+            **(faulty if at == len(listed) - 1 else {}),
+        }
+        for at, card in enumerate(listed)
+    ]
+    lines = [f"GPU {card['index']}: {MODEL} (UUID: {card['uuid']})\n" for card in listed]
+    modes = [f"{card['index']}, Disabled\n" for card in listed]
+    host.write_smi(
+        smi_text(texts, DRIVER, CUDA, healthy=record()["smi"]), "".join(lines), "".join(modes)
+    )
+
+
+def _write_mounted(tree: GpuTree, known: list[dict[str, Any]], messages: list[str]) -> None:
+    """Write what is mounted over the host's own files, and the list of device nodes."""
+    tree.load_modules(DRIVER)
+    for card in known:
+        tree.card(card["address"])
+        tree.put(f"proc/driver/nvidia/gpus/{card['address']}/information", f"Model: {MODEL}\n")
+    lines = [
+        "[    0.000000] Linux version 6.1.0 (stand-in: the kernel's log of a lab host with GPUs)",
+        f"[    4.300000] NVRM: loading NVIDIA UNIX x86_64 Kernel Module  {DRIVER}",
+    ]
+    bus = known[-1]["address"].removesuffix(".0")
+    for at, message in enumerate(messages):
+        lines.append(f"[{3600 + at:5}.000000] " + message.format(bus=bus, uuid=known[-1]["uuid"]))
+    tree.put("dmesg.txt", "\n".join(lines) + "\n")
+    tree.put("usr/bin/dmesg", f"#!/bin/sh\nexec cat {PLACE}/tree/dmesg.txt\n", 0o755)
+    nodes = [*NODES, *(f"nvidia{card['index']}" for card in known)]
+    tree.put("nodes", "".join(f"{node} {STAND_IN_MAJOR} {at}\n" for at, node in enumerate(nodes)))
