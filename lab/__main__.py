@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from rich.filesize import decimal
 
-from lab import artifacts, hosts, many, pythons, runs, toolkit_repository
+from lab import artifacts, hosts, many, nights, pythons, runs, toolkit_repository
 from lab.command import environment, missing
 from lab.errors import LabError
 from lab.gpus import planting as gpus
@@ -62,6 +62,7 @@ def up(lab: Lab, arguments: argparse.Namespace) -> int:
     found = hosts.up(lab, list(dict.fromkeys(names)), arguments.suite, progress)
     pythons.give(lab, [host for host in found if host.name in names], prefixes, progress)
     print(table(found))
+    print_gpus(lab)
     return 0
 
 
@@ -75,13 +76,26 @@ def fleet(lab: Lab, arguments: argparse.Namespace) -> int:
 def show_gpus(lab: Lab, arguments: argparse.Namespace) -> int:
     need_root()
     names = [name for name in arguments.hosts.split(",") if name]
-    found = gpus.up(lab, list(dict.fromkeys(names)), arguments.count, arguments.fault, Progress())
-    for name, cards in sorted(found.items(), key=lambda each: host_number(each[0])):
-        fault = f"; the last one: {gpus.faults()[cards.fault]['about']}" if cards.fault else ""
-        print(f"{name}  {cards.count} x {gpus.MODEL}{fault}")
-    if not found:
-        print("No host of the lab has stand-in GPUs.")
+    gpus.up(lab, list(dict.fromkeys(names)), arguments.count, arguments.fault, Progress())
+    print_gpus(lab)
     return 0
+
+
+def print_gpus(lab: Lab) -> None:
+    """Print which hosts have stand-in GPUs, so that nobody takes them for real ones."""
+    for name, cards in sorted(gpus.load(lab).items(), key=lambda each: host_number(each[0])):
+        print(gpus.described(name, cards))
+
+
+def night(lab: Lab, arguments: argparse.Namespace) -> int:
+    need_root()
+    if not hosts.listed(lab):
+        raise LabError(f"the lab {lab.instance!r} has no hosts", "./gpufleet lab up")
+    print_gpus(lab)
+    sys.stdout.flush()
+    status = nights.run(lab)
+    print(f"The history of the lab's nights: --database {nights.history(lab)}")
+    return status
 
 
 def down(lab: Lab, arguments: argparse.Namespace) -> int:
@@ -100,6 +114,7 @@ def show(lab: Lab, arguments: argparse.Namespace) -> int:
         print(json.dumps([{**asdict(host), **login} for host in found], indent=2))
     elif found:
         print(table(found))
+        print_gpus(lab)
     else:
         print(f"The lab {lab.instance!r} has no hosts. `python -m lab up` starts two.")
     return 0
@@ -216,6 +231,12 @@ def parser() -> argparse.ArgumentParser:
         help="break the last card of each of these hosts: "
         + ", ".join(f"{name} ({each['about']})" for name, each in gpus.faults().items())
         + " (default: all are healthy)",
+    )
+    verb(
+        "night",
+        night,
+        "verify the hosts as in a night, one day after the last: drains hosts with stand-in GPUs in"
+        " a stand-in for Slurm",
     )
     verb("down", down, "remove this lab's hosts, network, keys and images")
     made = verb("list", show, "show this lab's hosts")

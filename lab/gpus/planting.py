@@ -54,6 +54,8 @@ rm -rf {PLACE}
 systemctl daemon-reload
 ldconfig
 """
+# Which nodes are drained, while hosts are broken and mended.
+FORGET = "rm -f /var/lib/stand-in-slurm.json"
 SHOW = f"""
 set -e
 cd / && tar -x
@@ -110,7 +112,7 @@ def save(lab: Lab, cards: Mapping[str, Cards]) -> None:
             **asdict(each),
             "variables": {
                 "ansible_python_interpreter": f"{PLACE}/python",
-                "gpu_expect": {"count": each.count, "model": MODEL},
+                "gpu_expect": {"count": each.count, "model": MODEL, "nvlinks": 0},
                 "gpu_stacks": [],
                 "gpu_toolkits": [TOOLKIT],
                 "gpu_scheduler_host": first,
@@ -142,25 +144,38 @@ def up(
                 f"./gpufleet lab up --hosts {','.join(names)}",
             )
     with files.lock(lab.locks, f"lab-{lab.instance}", progress.say):
-        before = load(lab)
-        cards = before | {name: Cards(count, fault) for name in names}
+        cards = load(lab) | {name: Cards(count, fault) for name in names}
         left = {name: each for name, each in cards.items() if each.count and name in present}
         with progress.step(f"Stand-in GPUs: {', '.join(names)}"):
-            for name in sorted(cards.keys() & present.keys(), key=host_number):
+            for name in names:
                 container = present[name].container
                 podman("exec", container, "sh", "-c", REMOVE)
                 if name in left:
-                    archive = packed(name, left[name], list(left))
+                    archive = packed(name, left[name])
                     feed(archive, "podman", "exec", "--interactive", container, "sh", "-c", SHOW)
+                else:
+                    podman("exec", container, "sh", "-c", FORGET)
+            if nodes := sorted(left, key=host_number):
+                # The first one has the stand-in for a scheduler, which knows them all.
+                scheduler = present[nodes[0]].container
+                podman(
+                    "exec", scheduler, "sh", "-c", f"echo {' '.join(nodes)} >{PLACE}/slurm-nodes"
+                )
         save(lab, left)
     return left
 
 
-def packed(name: str, cards: Cards, nodes: list[str]) -> bytes:
+def described(name: str, cards: Cards) -> str:
+    """The cards of a host in one line."""
+    fault = f"; the last one: {faults()[cards.fault]['about']}" if cards.fault else ""
+    return f"{name} has stand-in GPUs: {cards.count} x {MODEL}{fault}"
+
+
+def packed(name: str, cards: Cards) -> bytes:
     """An archive of all that a host with these cards is given, by its paths below `/`."""
     with tempfile.TemporaryDirectory() as place, io.BytesIO() as stream:
         root = Path(place)
-        write(root, name, cards, nodes)
+        write(root, name, cards)
         with tarfile.open(fileobj=stream, mode="w") as archive:
             # Without directories: those of the host keep their modes.
             for path in sorted(root.rglob("*")):
@@ -188,7 +203,7 @@ def identities(name: str, count: int) -> list[dict[str, str]]:
     ]
 
 
-def write(root: Path, name: str, cards: Cards, nodes: list[str]) -> None:
+def write(root: Path, name: str, cards: Cards) -> None:
     """Write all that a host with these cards is given below a directory."""
     fault = faults()[cards.fault] if cards.fault else {}
     known = identities(name, cards.count)
@@ -206,7 +221,6 @@ def write(root: Path, name: str, cards: Cards, nodes: list[str]) -> None:
         "fault": fault.get("played", {}),
     }
     host.put(f"{TEXTS}/played.json", json.dumps(played))
-    host.put(f"{TEXTS}/slurm-nodes", "\n".join(sorted(nodes, key=host_number)) + "\n")
     host.put(PROGRAMS["scontrol"], (HERE / "host/scontrol").read_text(encoding="utf-8"), 0o755)
     host.put(PROGRAMS["squeue"], "#!/bin/sh\n# A stand-in for Slurm's squeue: no jobs.\n", 0o755)
     host.put(UNIT_FILE, (HERE / "host" / UNIT).read_text(encoding="utf-8"))

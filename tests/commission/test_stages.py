@@ -156,7 +156,7 @@ def test_times_are_written_for_people(seconds: float, text: str) -> None:
 
 def test_a_burn_in_is_announced_with_the_time_of_its_load() -> None:
     stages = {stage.name: stage for stage in STAGES}
-    assert stages["burn-in"].announced(90, "about ") == "90 s of load, about 10 min"
+    assert stages["burn-in"].announced(90, "about ") == "90 s of load, about 4 min"
     assert stages["deep"].announced(90, "about ") == "about 8 min"
 
 
