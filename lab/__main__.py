@@ -16,7 +16,8 @@ from rich.filesize import decimal
 from lab import artifacts, hosts, many, nights, pythons, runs, toolkit_repository
 from lab.command import environment, missing
 from lab.errors import LabError
-from lab.gpus import planting as gpus
+from lab.gpus import cards as gpus
+from lab.gpus.planting import faults
 from lab.progress import Progress
 from lab.settings import USER, Lab, host_number
 from lab.state import Host
@@ -76,6 +77,8 @@ def fleet(lab: Lab, arguments: argparse.Namespace) -> int:
 def show_gpus(lab: Lab, arguments: argparse.Namespace) -> int:
     need_root()
     names = [name for name in arguments.hosts.split(",") if name]
+    if not names:
+        raise LabError("no host was named", "--hosts takes names with commas: lab1,lab2")
     gpus.up(lab, list(dict.fromkeys(names)), arguments.count, arguments.fault, Progress())
     print_gpus(lab)
     return 0
@@ -229,7 +232,7 @@ def parser() -> argparse.ArgumentParser:
         "--fault",
         metavar="NAME",
         help="break the last card of each of these hosts: "
-        + ", ".join(f"{name} ({each['about']})" for name, each in gpus.faults().items())
+        + ", ".join(f"{name} ({each['about']})" for name, each in faults().items())
         + " (default: all are healthy)",
     )
     verb(

@@ -54,5 +54,5 @@ def run(lab: Lab) -> int:
     path = directory(lab) / "nightly.yml"
     # JSON is YAML.
     files.write(path, json.dumps(settings(lab), indent=2) + "\n")
-    command = [ROOT / "gpufleet", "nightly", "--config", path]
+    command = [str(ROOT / "gpufleet"), "nightly", "--config", str(path)]
     return subprocess.run(command, env=environment(), check=False).returncode

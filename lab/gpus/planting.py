@@ -1,9 +1,4 @@
-"""Give lab hosts stand-in GPUs, break one, and take them away.
-
-`gpus.json` of the lab says which hosts have how many, with which fault; the inventory script reads
-it. The files of a host are written again as a whole each time, so the same command mends a host
-that was changed, and a killed one is completed by the next.
-"""
+"""Write the files that show a lab host its stand-in GPUs, as an archive of paths below `/`."""
 
 from __future__ import annotations
 
@@ -13,57 +8,29 @@ import shutil
 import tarfile
 import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from lab import files, hosts
-from lab.command import feed, podman
-from lab.errors import LabError
 from lab.gpus.smi_text import smi_text
 from lab.gpus.tree import TEXTS, GpuTree
 from lab.hosts import STAND_IN_MAJOR
-from lab.progress import Progress
-from lab.settings import Lab, host_number
+from lab.settings import host_number
 
 HERE = Path(__file__).parent
-SCHEMA = 1
-MOST = 8
 PLACE = f"/{TEXTS}"
 UNIT = "stand-in-gpus.service"
 # The driver that is shown, with the newest CUDA that it supports.
 DRIVER, CUDA, CUDA_NUMBER = "535.261.03", "12.2", 12020
 MODEL = "NVIDIA H100 80GB HBM3 (stand-in)"
-# What a host with stand-in GPUs installs: the toolkit that the lab builds by itself.
-TOOLKIT = "11.8"
 NODES = ("nvidiactl", "nvidia-uvm")
 # Files of the host that stand outside of the directory, beside the tree that is mounted.
 PROGRAMS = {"scontrol": "usr/bin/scontrol", "squeue": "usr/bin/squeue"}
 UNIT_FILE = f"etc/systemd/system/{UNIT}"
 PERSISTENCE = "etc/systemd/system/nvidia-persistenced.service"
-# Removes everything, whatever state it is in.
-REMOVE = f"""
-systemctl disable --now --quiet {UNIT} nvidia-persistenced.service 2>/dev/null
-set -e
-[ ! -e {PLACE}/show.sh ] || {PLACE}/show.sh stop
-[ ! -e {PLACE}/files ] || (cd / && xargs -r rm -f <{PLACE}/files)
-rm -rf {PLACE}
-systemctl daemon-reload
-ldconfig
-"""
-# Which nodes are drained, while hosts are broken and mended.
-FORGET = "rm -f /var/lib/stand-in-slurm.json"
-SHOW = f"""
-set -e
-cd / && tar -x
-chmod 755 {PLACE}/python {PLACE}/show.sh
-systemctl daemon-reload
-ldconfig
-systemctl enable --now --quiet {UNIT} nvidia-persistenced.service
-"""
 
 
 @dataclass(frozen=True)
@@ -90,87 +57,6 @@ def record() -> dict[str, Any]:
     return found
 
 
-def path_of(lab: Lab) -> Path:
-    """The file that says which hosts have stand-in GPUs."""
-    return lab.directory / "gpus.json"
-
-
-def load(lab: Lab) -> dict[str, Cards]:
-    """The stand-in GPUs of the lab's hosts; none where nothing readable says so."""
-    try:
-        found = json.loads(path_of(lab).read_text(encoding="utf-8"))["hosts"]
-        return {name: Cards(row["count"], row["fault"]) for name, row in found.items()}
-    except (OSError, ValueError, KeyError, TypeError):
-        return {}
-
-
-def save(lab: Lab, cards: Mapping[str, Cards]) -> None:
-    """Write which hosts have stand-in GPUs, with what the inventory declares of them."""
-    first = min(cards, key=host_number, default=None)
-    rows = {
-        name: {
-            **asdict(each),
-            "variables": {
-                "ansible_python_interpreter": f"{PLACE}/python",
-                "gpu_expect": {"count": each.count, "model": MODEL, "nvlinks": 0},
-                "gpu_stacks": [],
-                "gpu_toolkits": [TOOLKIT],
-                "gpu_scheduler_host": first,
-            },
-        }
-        for name, each in cards.items()
-    }
-    document = {"schema": SCHEMA, "hosts": rows}
-    files.write(path_of(lab), json.dumps(document, indent=2) + "\n", mode=0o600)
-
-
-def up(
-    lab: Lab, names: list[str], count: int, fault: str | None, progress: Progress
-) -> dict[str, Cards]:
-    """Have these hosts running with so many stand-in GPUs; the cards of all hosts of the lab."""
-    if not 0 <= count <= MOST:
-        raise LabError(f"a host cannot have {count} stand-in GPUs", f"Use 0 to {MOST}.")
-    if fault and fault not in faults():
-        known = "; ".join(f"{name}: {each['about']}" for name, each in faults().items())
-        raise LabError(f"no card can have the fault {fault!r}", f"Choose one: {known}.")
-    if fault and not count:
-        raise LabError("a host without a card has none that could fail", "Use --count 1 or more.")
-    present = {host.name: host for host in hosts.listed(lab)}
-    for name in names:
-        host_number(name)
-        if name not in present or present[name].state != "running":
-            raise LabError(
-                f"{name} does not run in the lab {lab.instance!r}",
-                f"./gpufleet lab up --hosts {','.join(names)}",
-            )
-    with files.lock(lab.locks, f"lab-{lab.instance}", progress.say):
-        cards = load(lab) | {name: Cards(count, fault) for name in names}
-        left = {name: each for name, each in cards.items() if each.count and name in present}
-        with progress.step(f"Stand-in GPUs: {', '.join(names)}"):
-            for name in names:
-                container = present[name].container
-                podman("exec", container, "sh", "-c", REMOVE)
-                if name in left:
-                    archive = packed(name, left[name])
-                    feed(archive, "podman", "exec", "--interactive", container, "sh", "-c", SHOW)
-                else:
-                    podman("exec", container, "sh", "-c", FORGET)
-            if nodes := sorted(left, key=host_number):
-                # The first one has the stand-in for a scheduler, which knows them all.
-                scheduler = present[nodes[0]].container
-                podman(
-                    "exec", scheduler, "sh", "-c", f"echo {' '.join(nodes)} >{PLACE}/slurm-nodes"
-                )
-        save(lab, left)
-    return left
-
-
-def described(name: str, cards: Cards) -> str:
-    """The cards of a host in one line."""
-    fault = f"; the last one: {faults()[cards.fault]['about']}" if cards.fault else ""
-    return f"{name} has stand-in GPUs: {cards.count} x {MODEL}{fault}"
-
-
 def packed(name: str, cards: Cards) -> bytes:
     """An archive of all that a host with these cards is given, by its paths below `/`."""
     with tempfile.TemporaryDirectory() as place, io.BytesIO() as stream:
@@ -190,7 +76,7 @@ def _owned_by_root(entry: tarfile.TarInfo) -> tarfile.TarInfo:
     return entry
 
 
-def identities(name: str, count: int) -> list[dict[str, str]]:
+def identities(name: str, count: int) -> list[dict[str, Any]]:
     """The address, UUID and name of each card of a host, as CUDA shows them."""
     return [
         {

@@ -12,9 +12,17 @@ from gpufleet.workload.timing import now
 
 with open("/srv/stand-in-gpus/played.json", encoding="utf-8") as stream:
     PLAYED = json.load(stream)
-CARDS, RECORD, FAULT = PLAYED["cards"], PLAYED["record"], PLAYED["fault"]
-# Float32 products of a faulty card have this share of the recorded speed.
-SPEED = FAULT.get("speed", 1)
+CARDS, RECORD = PLAYED["cards"], PLAYED["record"]
+
+
+def fault_of(gpu):
+    """What is wrong with a GPU: the last one may be faulty."""
+    return PLAYED["fault"] if gpu == len(CARDS) - 1 else {}
+
+
+def speed_of(gpu):
+    """The share of the recorded speed with which a GPU multiplies in float32."""
+    return fault_of(gpu).get("speed", 1)
 
 
 def numbers(options):
@@ -22,17 +30,14 @@ def numbers(options):
     return range(len(CARDS)) if options.gpu is None else [options.gpu]
 
 
-def play(name, *stems):
-    """A stage that loads these libraries and reports what was recorded under this name."""
+def play(name):
+    """A stage that reports what was recorded under this name, after the time that it has."""
 
     def stage(options, report):
-        for stem in stems:
-            ctypes.CDLL(library.library_file(options.toolkit, stem))
-        seconds = getattr(options, "seconds", None) or 0
         rows = []
         for gpu in numbers(options):
             for entry in RECORD[name]:
-                time.sleep(seconds)
+                time.sleep(options.seconds or 0)
                 rows.append(dict(entry, gpu=gpu))
         report(**{name: rows})
 
@@ -61,8 +66,11 @@ def multiply(options, report):
     for stem in ("cudart", "cublasLt", "cublas"):
         ctypes.CDLL(library.library_file(options.toolkit, stem))
     record = RECORD["cublas"][0]
-    rate = {"tflops": record["tflops"] * SPEED, "steady_s": record["steady_s"] / SPEED}
-    report(cublas=[dict(record, gpu=gpu, **rate) for gpu in numbers(options)])
+    rows = []
+    for gpu in numbers(options):
+        tflops, steady_s = record["tflops"] * speed_of(gpu), record["steady_s"] / speed_of(gpu)
+        rows.append(dict(record, gpu=gpu, tflops=tflops, steady_s=steady_s))
+    report(cublas=rows)
 
 
 def convolve(options, report):
@@ -92,14 +100,14 @@ def copy_between(options, report):
 
 
 class Silent:
-    """A runtime or a library whose calls do nothing."""
+    """A runtime or a library whose calls do nothing, and an exact product that is not computed."""
 
     right = None
 
-    def __init__(self, *_):
-        self.n = _[0] if _ else None
+    def __init__(self, given):
+        self.n = given
 
-    def __call__(self, *_):
+    def __call__(self, *arguments):
         return None
 
     def enter(self, gpu):
@@ -116,25 +124,28 @@ class Load:
     def __init__(self, runtime, blas, exact, found, address):
         self.found, self.products, self.wrong, self.checked = found, 1, 0, 0
         self.record, self.began = RECORD["sustained"][0], now()
+        self.speed = speed_of(found["gpu"])
+        self.wrong_after_s = fault_of(found["gpu"]).get("wrong_after_s", float("inf"))
 
     def round(self, due):
         """Play half a second of the record."""
         started, samples = now(), self.record["samples"]
         time.sleep(0.5)
         self.took = now() - started
-        self.sample = samples[min(len(samples) - 1, int((now() - self.began) / 1.01))]
+        # They were taken a second apart; a longer load ends as the recorded one.
+        self.sample = samples[min(len(samples) - 1, int(now() - self.began))]
         self.reading = {
             key: self.sample[key]
             for key in ("temperature_c", "clock_sm_mhz", "power_w", "throttle")
         }
-        rate = self.record["checked"] / self.record["seconds"] * SPEED
+        rate = self.record["checked"] / self.record["seconds"] * self.speed
         self.checked += max(1, round(rate * self.took))
-        if now() - self.began > FAULT.get("wrong_after_s", float("inf")):
+        if now() - self.began > self.wrong_after_s:
             self.wrong += 1
 
     def tflops(self):
         """The speed that was recorded."""
-        return self.sample["tflops"] * SPEED
+        return self.sample["tflops"] * self.speed
 
     def settled(self):
         """Cool again at once: nothing was warm."""
@@ -145,35 +156,29 @@ class FabricLoad:
     """All links of the cards with the host, for as long as they were loaded."""
 
     def __init__(self, runtime, blas, loaded, options):
-        self.rates, self.found = RECORD["devices"][0]["copies"], []
+        self.rates = RECORD["devices"][0]["copies"]
         ends = [*loaded, None]
-        for a, b in [(a, b) for a in ends for b in ends if a != b]:
-            done = {
-                "access": None,
-                "gib": 0.0,
-                "gib_s": None,
-                "checked": 0,
-                "wrong": 0,
-                "error": None,
-            }
-            self.found.append({"from": a, "to": b, **done})
-            if None not in (a, b):
-                self.found[-1]["access"] = False
+        self.found = [self.entry(a, b) for a in ends for b in ends if a != b]
+
+    def entry(self, a, b):
+        """A direction. Cards cannot address each other's memory; None is the host's."""
+        access = None if None in (a, b) else False
+        done = {"gib": 0.0, "gib_s": None, "checked": 0, "wrong": 0, "error": None}
+        return {"from": a, "to": b, "access": access, **done}
 
     def start(self):
         """Begin to copy."""
         self.began = now()
 
     def end(self):
-        """Count what would have been copied since."""
+        """Count what would have been copied since, a block compared every two seconds."""
         seconds = now() - self.began
-        for entry in self.found:
-            if entry["access"] is None:
-                way = "to_device_gib_s" if entry["from"] is None else "from_device_gib_s"
+        for found in self.found:
+            if found["access"] is None:
+                way = "to_device_gib_s" if found["from"] is None else "from_device_gib_s"
                 rate = self.rates[way]
-                entry.update(
-                    gib=round(rate * seconds, 1), gib_s=rate, checked=int(seconds / 2) or 1
-                )
+                found.update(gib=round(rate * seconds, 1), gib_s=rate)
+                found["checked"] = max(1, int(seconds / 2))
 
     def under_way(self):
         """No copy is left behind."""
