@@ -26,6 +26,12 @@ UNIT = "stand-in-gpus.service"
 # The driver that is shown, with the newest CUDA that it supports.
 DRIVER, CUDA, CUDA_NUMBER = "535.261.03", "12.2", 12020
 MODEL = "NVIDIA H100 80GB HBM3 (stand-in)"
+# What nvidia-smi says of the only card of a host, once it is lost, and how it ends.
+LOST, GPU_IS_LOST = (
+    "Unable to determine the device handle for GPU {}: GPU is lost."
+    "  Reboot the system to recover this GPU\n",
+    15,
+)
 NODES = ("nvidiactl", "nvidia-uvm")
 # Files of the host that stand outside of the directory, beside the tree that is mounted.
 PROGRAMS = {"scontrol": "usr/bin/scontrol", "squeue": "usr/bin/squeue"}
@@ -96,7 +102,10 @@ def write(root: Path, name: str, cards: Cards) -> None:
     listed = known if fault.get("listed", True) else known[:-1]
     host = GpuTree(root, place="")
     _write_driver(host, len(listed))
-    _write_smi(host, name, listed, fault.get("smi", {}) if len(listed) == len(known) else {})
+    if listed:
+        _write_smi(host, name, listed, fault.get("smi", {}))
+    else:
+        host.write_smi(LOST.format(known[0]["address"]), "", "", status=GPU_IS_LOST)
     _write_mounted(GpuTree(root / TEXTS / "tree"), known, fault.get("log", []))
     for source in ("python", "playback.py", "show.sh"):
         shutil.copy(HERE / "host" / source, root / TEXTS / source)

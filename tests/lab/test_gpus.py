@@ -87,6 +87,12 @@ def test_a_card_that_fell_off_the_bus_is_only_in_the_kernels_log(tmp_path: Path)
     assert (root / TEXTS / "tree/sys/bus/pci/devices/0000:02:00.0").is_dir()
 
 
+def test_nvidia_smi_of_a_host_without_another_card_says_that_it_is_lost(tmp_path: Path) -> None:
+    root = extracted(tmp_path, Cards(1, "off-the-bus"))
+    assert "GPU 0000:01:00.0: GPU is lost." in (root / TEXTS / "smi.xml").read_text()
+    assert "exit 15" in (root / "usr/bin/nvidia-smi").read_text()
+
+
 def test_a_row_that_cannot_be_replaced_is_one_of_the_last_card(tmp_path: Path) -> None:
     found = shown(extracted(tmp_path, Cards(2, "memory")))
     assert [card["remap"]["failure"] for card in found] == [False, True]
