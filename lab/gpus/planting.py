@@ -32,6 +32,8 @@ LOST, GPU_IS_LOST = (
     "  Reboot the system to recover this GPU\n",
     15,
 )
+# CUDA_ERROR_NO_DEVICE, as libcuda starts on a host without a card.
+NO_DEVICE = 100
 NODES = ("nvidiactl", "nvidia-uvm")
 # Files of the host that stand outside of the directory, beside the tree that is mounted.
 PROGRAMS = {"scontrol": "usr/bin/scontrol", "squeue": "usr/bin/squeue"}
@@ -101,7 +103,9 @@ def write(root: Path, name: str, cards: Cards) -> None:
     known = identities(name, cards.count)
     listed = known if fault.get("listed", True) else known[:-1]
     host = GpuTree(root, place="")
-    _write_driver(host, len(listed))
+    cuinit = 0 if listed else NO_DEVICE
+    host.write_cuda(DRIVER, CUDA_NUMBER, cuinit)
+    host.write_nvml(DRIVER, len(listed))
     if listed:
         _write_smi(host, name, listed, fault.get("smi", {}))
     else:
@@ -112,6 +116,7 @@ def write(root: Path, name: str, cards: Cards) -> None:
     played = {
         "cards": listed,
         "cuda": CUDA,
+        "cuinit": cuinit,
         "record": record()["compute"],
         "fault": fault.get("played", {}),
     }
@@ -128,11 +133,6 @@ def write(root: Path, name: str, cards: Cards) -> None:
     own = [path.relative_to(root) for path in root.rglob("*") if not path.is_dir()]
     outside = [str(path) for path in own if not path.is_relative_to(TEXTS)]
     host.put(f"{TEXTS}/files", "\n".join(sorted(outside)) + "\n")
-
-
-def _write_driver(host: GpuTree, count: int) -> None:
-    host.write_cuda(DRIVER, CUDA_NUMBER)
-    host.write_nvml(DRIVER, count)
 
 
 def _write_smi(

@@ -51,7 +51,9 @@ def query_devices(options, report):
         dict({key: record[key] for key in record if key not in ("link", "copies")}, **card)
         for card in CARDS
     ]
-    report(driver={"cuinit": 0, "version": PLAYED["cuda"], "error": None}, devices=devices)
+    error = None if CARDS else f"cuInit returned {PLAYED['cuinit']} CUDA_ERROR_NO_DEVICE"
+    driver = {"cuinit": PLAYED["cuinit"], "version": PLAYED["cuda"], "error": error}
+    report(driver=driver, devices=devices)
 
 
 def compile_and_run(options, report):
@@ -69,7 +71,7 @@ def multiply(options, report):
     rows = []
     for gpu in numbers(options):
         tflops, steady_s = record["tflops"] * speed_of(gpu), record["steady_s"] / speed_of(gpu)
-        rows.append(dict(record, gpu=gpu, tflops=tflops, steady_s=steady_s))
+        rows.append(dict(record, gpu=gpu, tflops=round(tflops, 6), steady_s=round(steady_s, 9)))
     report(cublas=rows)
 
 
@@ -145,7 +147,7 @@ class Load:
 
     def tflops(self):
         """The speed that was recorded."""
-        return self.sample["tflops"] * self.speed
+        return round(self.sample["tflops"] * self.speed, 6)
 
     def settled(self):
         """Cool again at once: nothing was warm."""
