@@ -17,6 +17,8 @@ from lab.gpus import cards
 from lab.gpus.planting import MODEL, PLACE, Cards, faults, packed, record
 from lab.gpus.tree import TEXTS
 from lab.settings import Lab
+from tests.support import real_gpus
+from tests.support.healthy_host import data
 from tests.support.lab_command import call
 from tests.support.planted_host import probe_tree
 from tests.support.stand_in_gpus import extracted
@@ -50,6 +52,17 @@ def test_its_model_has_the_bounds_of_the_recorded_one() -> None:
     """The name says stand-in, and the figures are judged as those of the card that was recorded."""
     recorded = record()["compute"]["devices"][0]["name"]
     assert performance.floors(MODEL) == performance.floors(recorded) is not None
+
+
+def test_the_record_is_that_of_a_real_card() -> None:
+    snapshot = real_gpus.documents("h100-deep")["snapshot"]
+    run, played = data(snapshot, "compute")["runs"][0], record()["compute"]
+    assert played == {
+        **{name: run[name] for name in played},
+        "nvrtc": run["nvrtc"]["ran"],
+    }
+    [card] = data(snapshot, "smi")["devices"]
+    assert record()["smi"].items() <= card["elements"].items()
 
 
 def test_the_record_names_no_card() -> None:
