@@ -14,6 +14,7 @@ from pathlib import Path
 
 from lab import files
 from lab.command import environment
+from lab.gpus import cards
 from lab.settings import Lab
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -35,14 +36,17 @@ def history(lab: Lab) -> Path:
 
 
 def settings(lab: Lab) -> dict[str, object]:
-    """The settings of a nightly run of the lab's hosts, which may all be drained."""
-    place = directory(lab)
+    """The settings of a nightly run of the lab's hosts, which may all be drained.
+
+    Only hosts with stand-in GPUs have a scheduler.
+    """
+    place, hook = directory(lab), "slurm" if cards.load(lab) else "none"
     return {
         "inventory": [str(ROOT / "inventory/lab")],
         "state_dir": str(place),
         "reports_dir": str(place / "reports"),
         "scrub_days": 0,
-        "drain": {"hook": "slurm", "after_strikes": 2, "most_percent": 100},
+        "drain": {"hook": hook, "after_strikes": 2, "most_percent": 100},
     }
 
 

@@ -61,7 +61,6 @@ def load(lab: Lab) -> dict[str, Cards]:
 
 def save(lab: Lab, cards: Mapping[str, Cards]) -> None:
     """Write which hosts have stand-in GPUs, with what the inventory declares of them."""
-    first = min(cards, key=host_number, default=None)
     rows = {
         name: {
             **asdict(each),
@@ -70,12 +69,14 @@ def save(lab: Lab, cards: Mapping[str, Cards]) -> None:
                 "gpu_expect": {"count": each.count, "model": MODEL, "nvlinks": 0},
                 "gpu_stacks": [],
                 "gpu_toolkits": [TOOLKIT],
-                "gpu_scheduler_host": first,
             },
         }
         for name, each in cards.items()
     }
-    document = {"schema": SCHEMA, "hosts": rows}
+    # The first host has the stand-in for a scheduler, which all hosts are told.
+    first = min(cards, key=host_number, default=None)
+    common = {"gpu_scheduler_host": first} if first else {}
+    document = {"schema": SCHEMA, "variables": common, "hosts": rows}
     files.write(path_of(lab), json.dumps(document, indent=2) + "\n", mode=0o600)
 
 
@@ -111,7 +112,7 @@ def up(
                 else:
                     podman("exec", container, "sh", "-c", FORGET)
             if nodes := sorted(left, key=host_number):
-                # The first one has the stand-in for a scheduler, which knows them all.
+                # The scheduler knows the hosts with cards.
                 scheduler = present[nodes[0]].container
                 podman(
                     "exec", scheduler, "sh", "-c", f"echo {' '.join(nodes)} >{PLACE}/slurm-nodes"

@@ -65,6 +65,7 @@ def test_hosts_with_stand_in_gpus_declare_them(lab: Lab) -> None:
     found, _ = ask(lab, "--list")
     host = found["_meta"]["hostvars"]["lab1"]
     assert (host["gpu_expect"]["count"], host["gpu_stacks"]) == (2, [])
+    assert found["all"]["vars"]["gpu_scheduler_host"] == "lab1"
     assert host["ansible_host"] == "10.0.0.11"
     assert found["gpu_hosts"] == {"hosts": ["lab1"]}
 

@@ -10,17 +10,22 @@ import pytest
 from gpufleet.nightly import config
 from gpufleet.nightly.history import History
 from lab import nights
+from lab.gpus import cards
+from lab.gpus.planting import Cards
 from lab.settings import Lab
 from tests.support.nightly_sessions import at, host, session
 
 
-def test_the_settings_are_those_of_a_nightly_run(lab: Lab) -> None:
+@pytest.mark.parametrize(("given", "hook"), [({}, "none"), ({"lab1": Cards(1)}, "slurm")])
+def test_the_settings_are_those_of_a_nightly_run(
+    lab: Lab, given: dict[str, Cards], hook: str
+) -> None:
+    cards.save(lab, given)
     path = lab.cache / "nightly.yml"
-    path.parent.mkdir(parents=True)
     path.write_text(json.dumps(nights.settings(lab)))
     found = config.read(path)
     assert found.state_dir == nights.directory(lab)
-    assert found.drain == {"hook": "slurm", "after_strikes": 2, "most_percent": 100}
+    assert found.drain == {"hook": hook, "after_strikes": 2, "most_percent": 100}
 
 
 def test_what_is_recorded_is_a_day_older_before_each_night(
