@@ -54,8 +54,6 @@ class Page:
         """Run a command of the page; a host may be unhealthy, and nothing else may fail."""
         command = line.replace("/lab/lab/nights", f"/lab/{self.fleet.instance}/nights")
         command = command.replace("reports/", f"{self.place}/")
-        if " commission " in command:
-            command += f" --state {self.place}/commission --database {self.place}/history.sqlite"
         done = subprocess.run(
             ["bash", "-c", command],
             cwd=ROOT,
@@ -94,7 +92,7 @@ def test_a_card_fails_its_host_is_drained_and_it_is_silenced(page: Page) -> None
 def test_one_host_is_certified_and_one_is_refused(page: Page) -> None:
     output = page.follow(COMMISSION, CLEAN)
     assert 'Good "gpufleet-certificate" signature' in output
-    certificate = json.loads((page.place / "commission/certificates/lab2.json").read_text())
+    certificate = json.loads((page.place / "lab_commission/certificates/lab2.json").read_text())
     [card] = [part for part in certificate["parts"] if part["kind"] == "gpu"]
     assert (card["model"], card["serial"], card["firmware"]) == (MODEL, "STAND-IN-0200", "stand-in")
     [burn_in] = [stage for stage in certificate["stages"] if stage["name"] == "burn-in"]
@@ -102,7 +100,7 @@ def test_one_host_is_certified_and_one_is_refused(page: Page) -> None:
     # Three fifths of the 90 s; products in other formats take the rest.
     assert 54 <= load_s < 90
     for kind, name in (("certificates", "lab2"), ("refusals", "lab1")):
-        assert MODEL in (page.place / f"commission/{kind}/{name}.html").read_text()
+        assert MODEL in (page.place / f"lab_commission/{kind}/{name}.html").read_text()
 
 
 def test_a_host_whose_cards_are_taken_away_has_none_left(page: Page) -> None:
