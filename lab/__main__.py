@@ -13,9 +13,11 @@ from typing import NoReturn
 
 from rich.filesize import decimal
 
-from lab import artifacts, hosts, many, pythons, runs, toolkit_repository
+from lab import artifacts, hosts, many, nights, pythons, runs, toolkit_repository
 from lab.command import environment, missing
 from lab.errors import LabError
+from lab.gpus import cards as gpus
+from lab.gpus.planting import faults
 from lab.progress import Progress
 from lab.settings import USER, Lab, host_number
 from lab.state import Host
@@ -61,6 +63,7 @@ def up(lab: Lab, arguments: argparse.Namespace) -> int:
     found = hosts.up(lab, list(dict.fromkeys(names)), arguments.suite, progress)
     pythons.give(lab, [host for host in found if host.name in names], prefixes, progress)
     print(table(found))
+    print_gpus(lab)
     return 0
 
 
@@ -69,6 +72,33 @@ def fleet(lab: Lab, arguments: argparse.Namespace) -> int:
     many.up(lab, arguments.hosts, Progress())
     print(f"{many.HOST} stands in for {arguments.hosts} hosts: use -i inventory/many.")
     return 0
+
+
+def show_gpus(lab: Lab, arguments: argparse.Namespace) -> int:
+    need_root()
+    names = [name for name in arguments.hosts.split(",") if name]
+    if not names:
+        raise LabError("no host was named", "--hosts takes names with commas: lab1,lab2")
+    gpus.up(lab, list(dict.fromkeys(names)), arguments.count, arguments.fault, Progress())
+    print_gpus(lab)
+    return 0
+
+
+def print_gpus(lab: Lab) -> None:
+    """Print which hosts have stand-in GPUs, so that nobody takes them for real ones."""
+    for name, cards in sorted(gpus.load(lab).items(), key=lambda each: host_number(each[0])):
+        print(gpus.described(name, cards))
+
+
+def night(lab: Lab, arguments: argparse.Namespace) -> int:
+    need_root()
+    if not hosts.listed(lab):
+        raise LabError(f"the lab {lab.instance!r} has no hosts", "./gpufleet lab up")
+    print_gpus(lab)
+    sys.stdout.flush()
+    status = nights.run(lab)
+    print(f"The history of the lab's nights: --database {nights.history(lab)}")
+    return status
 
 
 def down(lab: Lab, arguments: argparse.Namespace) -> int:
@@ -87,6 +117,7 @@ def show(lab: Lab, arguments: argparse.Namespace) -> int:
         print(json.dumps([{**asdict(host), **login} for host in found], indent=2))
     elif found:
         print(table(found))
+        print_gpus(lab)
     else:
         print(f"The lab {lab.instance!r} has no hosts. `python -m lab up` starts two.")
     return 0
@@ -187,6 +218,28 @@ def parser() -> argparse.ArgumentParser:
     made = verb("many", fleet, "start one host that answers on many ports: a stand-in for a fleet")
     made.add_argument(
         "--hosts", type=int, default=100, metavar="N", help="how many hosts it stands in for"
+    )
+    made = verb("gpus", show_gpus, "give hosts stand-in GPUs, break one, or take them away")
+    made.add_argument("--hosts", default="lab1,lab2", metavar="lab1,lab2", help="their names")
+    made.add_argument(
+        "--count",
+        type=int,
+        default=1,
+        metavar="N",
+        help="how many a host has (default: 1; 0: none)",
+    )
+    made.add_argument(
+        "--fault",
+        metavar="NAME",
+        help="break the last card of each of these hosts: "
+        + ", ".join(f"{name} ({each['about']})" for name, each in faults().items())
+        + " (default: all are healthy)",
+    )
+    verb(
+        "night",
+        night,
+        "verify the hosts as in a night, one day after the last: drains hosts with stand-in GPUs in"
+        " a stand-in for Slurm",
     )
     verb("down", down, "remove this lab's hosts, network, keys and images")
     made = verb("list", show, "show this lab's hosts")

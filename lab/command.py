@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import IO
 
 from gpufleet.stopping import MARK
 from lab.errors import LabError
@@ -26,6 +28,7 @@ def environment() -> dict[str, str]:
 def run(
     *argv: str | Path,
     stdin: str | None = None,
+    source: IO[bytes] | None = None,
     timeout: float = 120,
     check: bool = True,
     extra: Mapping[str, str] | None = None,
@@ -37,7 +40,7 @@ def run(
             words,
             input=stdin,
             # A program that asks something must find nobody there.
-            stdin=subprocess.DEVNULL if stdin is None else None,
+            stdin=(source or subprocess.DEVNULL) if stdin is None else None,
             capture_output=True,
             text=True,
             errors="replace",
@@ -60,6 +63,14 @@ def run(
             "Fix the cause that its output names; `python -m lab down` removes a half-built lab.",
         )
     return done
+
+
+def feed(content: bytes, *argv: str, timeout: float = 120) -> None:
+    """Run a command that reads these bytes; a failure raises a LabError with its output."""
+    with tempfile.TemporaryFile() as stream:
+        stream.write(content)
+        stream.seek(0)
+        run(*argv, source=stream, timeout=timeout)
 
 
 def mmdebstrap(*words: str | Path, timeout: float, work: Path) -> None:

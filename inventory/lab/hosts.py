@@ -47,6 +47,8 @@ def inventory():
         sys.exit(f"GPUFLEET_LAB_LIBRARIES={libraries!r} is unknown: set it to slim or whole")
     artifacts = cache_root() / "lab" / ARTIFACTS[libraries]
     state = read(directory() / "state.json")
+    # Hosts with stand-in GPUs (`lab gpus`) declare them, and the stand-in for their Python.
+    gpus = read(directory() / "gpus.json") or {"variables": {}, "hosts": {}}
     if state:
         hostvars = {
             host["name"]: {
@@ -55,6 +57,7 @@ def inventory():
                 "ansible_ssh_private_key_file": state["ssh"]["key"],
                 "ansible_ssh_common_args": state["ssh"]["common_args"],
                 "lab_suite": host["suite"],
+                **gpus["hosts"].get(host["name"], {}).get("variables", {}),
             }
             for host in state["hosts"]
         }
@@ -67,6 +70,7 @@ def inventory():
             "vars": {
                 "gpu_artifacts_source": str(artifacts),
                 "gpu_artifacts": read(artifacts / "catalogue.json") or {},
+                **gpus["variables"],
             },
         },
         "gpu_hosts": {"hosts": list(hostvars)},

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from lab.gpus.smi_text import CUDA, DRIVER, smi_text
 from tests.support import stand_ins
 from tests.support.fault_proof import Checks, copy_to_host
 from tests.support.gpu_containers import CARDS
 from tests.support.lab_fleet import Fleet
-from tests.support.smi_text import CUDA, DRIVER, smi_text
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 ARTIFACTS = ("--cuda", "12.5")

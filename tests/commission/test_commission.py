@@ -320,7 +320,7 @@ def test_a_host_that_others_use_is_not_judged(site: Site) -> None:
         (["--siblings", "gpu09"], "gpu09: no host of this inventory"),
         (["--key", "/nowhere"], "ssh-keygen does not sign with this key"),
         (["-e", '{"gpu_expect": {}}'], "no number of GPUs is declared"),
-        (["-e", '{"gpu_expect": {"count": 0}}'], "no number of GPUs is declared"),
+        (["-e", '{"gpu_expect": {"count": 0}}'], "gpu_expect declares no GPU (count: 0)"),
         (["-e", '{"gpu_mig": {"0": ["3g.40gb"]}}'], "gpu01: MIG splits the GPUs"),
         (["--limit", "gpu09"], "No host matches"),
     ],

@@ -22,6 +22,7 @@ from gpufleet.host_state.machine import manifest_of
 from gpufleet.judge import judge
 from gpufleet.model.validator import section_data
 from gpufleet.model.verdict import Verdict
+from gpufleet.report.certificate_page import named
 from gpufleet.verification.session import HostRun
 from tests.support.healthy_host import Document, data, document, with_cards
 from tests.support.nightly_sessions import fabric_test, group_test
@@ -337,3 +338,11 @@ def test_a_host_that_drops_off_while_ansible_runs_is_not_judged(
     whole = HostRun("gpu01", host[1], plan, judge.judge(*host))  # type: ignore[arg-type]
     # Nor is one on which Ansible fails: its mirror may not answer.
     assert Decision(attempts.unprovisioned(whole, failed=True)).outcome == "not-judged"
+
+
+def test_a_host_without_a_serial_number_is_named_as_a_whole() -> None:
+    [host] = parts_of("gpu01", None)
+    assert named(host) == "the whole host gpu01, which reports no serial number"
+    assert named({**host, "serial": "A2612345"}) == "the whole host gpu01, serial number A2612345"
+    card = {**host, "kind": "gpu", "name": "GPU 3", "serial": "1650023"}
+    assert named(card) == "GPU 3, serial number 1650023"

@@ -13,10 +13,10 @@ from gpufleet.inventory import Connection, InventoryHost
 from gpufleet.nightly.history import History
 from gpufleet.verification.judging import plan_of, result_of
 from gpufleet.verification.session import HostRun
+from lab.gpus.smi_text import MODEL
 from tests.support.commission_site import Site
 from tests.support.healthy_host import data
 from tests.support.recorded_hosts import RecordedHosts
-from tests.support.smi_text import MODEL
 
 UNREACHED: Any = {"verdict": "UNREACHABLE", "checks": []}
 NCCL = {"gpu_nccl_dir": "/opt/nccl"}

@@ -141,10 +141,23 @@ def test_what_is_no_time_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(40, "40 s"), (90, "2 min"), (600, "10 min"), (14700, "4 h 5 min"), (7200, "2 h")],
+    [
+        (40, "40 s"),
+        (90, "90 s"),
+        (120, "2 min"),
+        (600, "10 min"),
+        (14700, "4 h 5 min"),
+        (7200, "2 h"),
+    ],
 )
 def test_times_are_written_for_people(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+def test_a_burn_in_is_announced_with_the_time_of_its_load() -> None:
+    stages = {stage.name: stage for stage in STAGES}
+    assert stages["burn-in"].announced(90, "about ") == "90 s of load, about 4 min"
+    assert stages["deep"].announced(90, "about ") == "about 8 min"
 
 
 @pytest.mark.parametrize("part", LATER)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from lab.gpus.tree import TEXTS
 from tests.faults.catalogue import Fault
 from tests.support.healthy_host import data
 from tests.support.planted_gpu_host import GpuHost
@@ -71,9 +72,9 @@ def _gone_from_the_bus(host: GpuHost) -> None:
 
 
 def _mig(host: GpuHost) -> None:
-    host.put("mig.csv", "0, Enabled\n1, Disabled\n")
+    host.put(f"{TEXTS}/mig.csv", "0, Enabled\n1, Disabled\n")
     host.put(
-        "list.txt",
+        f"{TEXTS}/list.txt",
         "GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-1)\n"
         "  MIG 3g.40gb     Device  0: (UUID: MIG-1)\nGPU 1: NVIDIA H100\n",
     )

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from lab import state
+from lab.gpus import cards
+from lab.gpus.planting import Cards
 from lab.settings import Lab
 from lab.state import Host
 
@@ -55,6 +57,17 @@ def test_hosts_that_are_up(lab: Lab) -> None:
     assert "ansible_become" not in host
     assert ask(lab, "--host", "lab1")[0] == host
     assert ask(lab, "--host", "lab7")[0] == {}
+
+
+def test_hosts_with_stand_in_gpus_declare_them(lab: Lab) -> None:
+    plant(lab)
+    cards.save(lab, {"lab1": Cards(2), "lab7": Cards(1)})
+    found, _ = ask(lab, "--list")
+    host = found["_meta"]["hostvars"]["lab1"]
+    assert (host["gpu_expect"]["count"], host["gpu_stacks"]) == (2, [])
+    assert found["all"]["vars"]["gpu_scheduler_host"] == "lab1"
+    assert host["ansible_host"] == "10.0.0.11"
+    assert found["gpu_hosts"] == {"hosts": ["lab1"]}
 
 
 def test_artifacts_are_offered_to_all(lab: Lab) -> None:

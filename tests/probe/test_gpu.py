@@ -19,10 +19,10 @@ from gpufleet.probe.sections.gpus import platform
 from gpufleet.probe.sections.kernel_log import kernel_events, syslog_time
 from gpufleet.probe.sections.smi import confidential_computing, number_cards
 from gpufleet.probe.smi_document import parse_smi
+from lab.gpus.smi_text import CONSUMER, HEALTHY, OLD, Texts, smi_text
 from tests.support.machine import deadline
 from tests.support.planted_gpu_host import CARDS, GpuHost
 from tests.support.planted_host import interpreter, probe_tree, put
-from tests.support.smi_text import CONSUMER, HEALTHY, OLD, Texts, smi_text
 
 
 def first(texts: Texts, **more: Any) -> dict[str, Any]:

@@ -13,8 +13,8 @@ import pytest
 from gpufleet.checks import CHECKS
 from gpufleet.judge import judge
 from gpufleet.probe.smi_document import parse_smi
+from lab.gpus.smi_text import MEMORY_MIB, MODEL, smi_text
 from tests.support import rdma_host
-from tests.support.smi_text import MEMORY_MIB, MODEL, smi_text
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 

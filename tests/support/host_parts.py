@@ -6,8 +6,8 @@ from copy import deepcopy
 from typing import Any
 
 from gpufleet.probe.smi_document import parse_smi
+from lab.gpus.smi_text import smi_text
 from tests.support.healthy_host import Document, data, with_cards
-from tests.support.smi_text import smi_text
 
 LIB = "/usr/local/cuda-11.8/targets/x86_64-linux/lib"
 PROVISION = "./gpufleet provision --limit gpu01"

@@ -15,29 +15,34 @@ from unittest.mock import patch
 from gpufleet.checks.host.host import SECOND_READINGS
 from gpufleet.judge import judge
 from gpufleet.probe import runner
-from lab.stubs import library
+from lab.gpus.smi_text import CUDA, DRIVER, Texts, smi_text
+from lab.gpus.tree import GpuTree
 from lab.stubs.library import Function
 from tests.support.elf_file import kernel_module
 from tests.support.healthy_host import data, document, with_cards
 from tests.support.machine import deadline
-from tests.support.smi_text import CUDA, DRIVER, Texts, smi_text
 
 Document = dict[str, Any]
 
 KERNEL, LATER = "6.1.0-27-amd64", "6.1.0-50-amd64"
 CARDS = ("0000:01:00.0", "0000:02:00.0")
-LIBRARIES = "usr/lib/x86_64-linux-gnu"
 MODULES = "updates/dkms"
 NODES = ("nvidiactl", "nvidia-uvm", "nvidia0", "nvidia1")
+# Each link is connected to a switch, and the GPUs reach each other.
+NVLINKS = {
+    "nvmlDeviceGetNvLinkState": Function(writes=1, to=2),
+    "nvmlDeviceGetNvLinkRemoteDeviceType": Function(writes=2, to=2),
+    "nvmlDeviceGetP2PStatus": Function(writes=0, to=3),
+}
 # Read from the planted host; the others are those of the saved one.
 PLANTED = ("kernel", "gpus", "driver", "smi", "kernel_log")
 
 
-class GpuHost:
+class GpuHost(GpuTree):
     """The planted host; its methods change what one part of it says."""
 
     def __init__(self, root: Path) -> None:
-        self.root = root
+        super().__init__(root)
         self.deadline_s = deadline(20)
         self.service_user: str | None = None
         self.plan, self.saved = document("plan.json"), document("snapshot.json")
@@ -66,29 +71,6 @@ class GpuHost:
             self.card(address)
         self.smi()
         self.log()
-
-    def put(self, name: str, text: str = "", mode: int = 0o644) -> Path:
-        """A file of the host."""
-        path = self.root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-        path.chmod(mode)
-        return path
-
-    def remove(self, name: str) -> None:
-        """A file or tree of the host, which has to be there."""
-        path = self.root / name
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
-
-    def link(self, name: str, target: str) -> None:
-        """A symbolic link of the host."""
-        path = self.root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.unlink(missing_ok=True)
-        path.symlink_to(target)
 
     def _system(self) -> None:
         self.booted = int(time.time()) - 86400
@@ -144,81 +126,26 @@ class GpuHost:
             self.put("proc/modules", "ext4 1 0\n")
             self.remove("proc/driver/nvidia")
             return
-        self.put("proc/modules", "nvidia_uvm 1 0\nnvidia 1 1 nvidia_uvm\next4 1 0\n")
-        self.put(
-            "proc/driver/nvidia/version",
-            "NVRM version: NVIDIA UNIX x86_64 Kernel Module  "
-            f"{version}  Wed Nov  1 00:00:00 UTC 2026\n",
-        )
-
-    def _library(self, soname: str, version: str, functions: dict[str, Function]) -> None:
-        name = soname.removesuffix(".1")
-        for old in (self.root / LIBRARIES).glob(f"{name}.*"):
-            old.unlink()
-        library.write(self.root / LIBRARIES / f"{name}.{version}", soname, functions)
-        self.link(f"{LIBRARIES}/{soname}", f"{name}.{version}")
+        self.load_modules(version)
 
     def cuda(
         self, status: int = 0, version: str = DRIVER, cuda: int = 12020, *, hangs: bool = False
     ) -> None:
         """What libcuda.so.1 answers when it is asked to start."""
-        self._library(
-            "libcuda.so.1",
-            version,
-            {
-                "cuInit": Function(status, pauses=hangs),
-                "cuDriverGetVersion": Function(writes=cuda, to=0),
-            },
-        )
+        self.write_cuda(version, cuda, status, hangs=hangs)
 
     def nvml(self, status: int = 0, version: str = DRIVER, count: int = 2) -> None:
         """What libnvidia-ml.so.1 answers."""
-        self._library(
-            "libnvidia-ml.so.1",
-            version,
-            {
-                "nvmlInit_v2": Function(status),
-                "nvmlSystemGetDriverVersion": Function(writes=version, to=0, copied=True),
-                "nvmlDeviceGetCount_v2": Function(writes=count, to=0),
-                "nvmlDeviceGetHandleByIndex_v2": Function(),
-                "nvmlDeviceGetPciInfo_v3": Function(status=3),
-                "nvmlDeviceGetNvLinkState": Function(writes=1, to=2),
-                # Each is connected to a switch, and the GPUs reach each other.
-                "nvmlDeviceGetNvLinkRemoteDeviceType": Function(writes=2, to=2),
-                "nvmlDeviceGetP2PStatus": Function(writes=0, to=3),
-            },
-        )
-
-    def card(self, address: str, driver: str | None = "nvidia") -> None:
-        """A card on the PCI bus, and what holds it."""
-        place = f"sys/bus/pci/devices/{address}"
-        for name, text in (("vendor", "0x10de"), ("device", "0x2330"), ("class", "0x030200")):
-            self.put(f"{place}/{name}", text + "\n")
-        if driver:
-            self.link(f"{place}/driver", f"../../../bus/pci/drivers/{driver}")
-        else:
-            self.remove(f"{place}/driver")
+        self.write_nvml(version, count, status, NVLINKS)
 
     def smi(self, *cards: Texts, driver: str = DRIVER, **more: Any) -> None:
         """What nvidia-smi prints of the cards; of none given: of the two healthy ones."""
         self.smi_says(smi_text(cards or ({}, {}), driver, CUDA, **more))
-        self.put("mig.csv", "0, Disabled\n1, Disabled\n")
-        self.put("list.txt", "GPU 0: NVIDIA H100 80GB HBM3\nGPU 1: NVIDIA H100 80GB HBM3\n")
 
     def smi_says(self, text: str, status: int = 0, before: str = "") -> None:
         """A stand-in nvidia-smi, which prints this and ends so."""
-        output = self.put("smi.xml", text)
-        asked = "*" if status else "-q*"
-        self.put(
-            "usr/bin/nvidia-smi",
-            "#!/bin/sh\n"
-            + before
-            + (
-                f'case "$*" in\n{asked}) cat {output}; exit {status};;\n'
-                f"-L) cat {self.root}/list.txt;;\n*) cat {self.root}/mig.csv;;\nesac\n"
-            ),
-            0o755,
-        )
+        listing = "GPU 0: NVIDIA H100 80GB HBM3\nGPU 1: NVIDIA H100 80GB HBM3\n"
+        self.write_smi(text, listing, "0, Disabled\n1, Disabled\n", status, before)
 
     def log(self, *lines: str, whole: bool = True) -> None:
         """The kernel's log since boot, as syslog writes it: without a year."""

@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any
 
 from gpufleet.catalog import facts
-from tests.support.smi_text import Texts, smi_text
+from lab.gpus.smi_text import Texts, smi_text
 
 Row = dict[str, Any]
 # PCI device ids by a word of the name, else by the generation.

@@ -8,8 +8,8 @@ from typing import Any
 from gpufleet.checks import CHECKS, Finding, Sections
 from gpufleet.model.verdict import Verdict, worst
 from gpufleet.probe.smi_document import parse_smi
+from lab.gpus.smi_text import Texts
 from tests.support import healthy_host, smi_corpus
-from tests.support.smi_text import Texts
 
 GPU_CHECKS = (
     "gpu.smi",

@@ -161,6 +161,15 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
 
 def refuse_without_gpus(hosts: list[InventoryHost]) -> None:
     """Raise `ConfigurationError` for hosts of which no GPU is declared: none would be proven."""
+    without = [host.name for host in hosts if host.spec.expect.get("count") == 0]
+    if without:
+        raise ConfigurationError(
+            f"{', '.join(without)}: gpu_expect declares no GPU (count: 0), so there is none to"
+            " prove. Nothing was changed on any host.",
+            "gpu_expect.count",
+            "Leave such hosts out with --limit, or declare their GPUs:"
+            " gpu_expect: {count: 8, model: NVIDIA H100 80GB HBM3}.",
+        )
     undeclared = [host.name for host in hosts if not host.spec.expect.get("count")]
     if undeclared:
         raise ConfigurationError(

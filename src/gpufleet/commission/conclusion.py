@@ -97,10 +97,7 @@ def refuse(each: Candidate, request: Request, store: Store, log: Log) -> None:
     The refusal comes last: a key that does not sign leaves no bad host in service.
     """
     found = concluded(each, request, store)
-    named = [
-        f"{entry['part']['name']}, serial number {entry['part']['serial'] or 'not reported'}"
-        for entry in found["faulty"]
-    ]
+    named = [certificate_page.named(entry["part"]) for entry in found["faulty"]]
     why = f"{each.stopped} failed: {'; '.join(named) or each.reasons[0]['cause']}"
     log(f"{each.name} is refused: {why}", "bold red")
     try:

@@ -208,7 +208,7 @@ class Commission:
         burn_in_s = self.settings.burn_in_s
         due = [stage for stage in STAGES if any(c.needs(stage) for c in self.candidates)]
         if due:
-            estimates = [f"{s.name} ({duration(s.estimate(burn_in_s))})" for s in due]
+            estimates = [f"{s.name} ({s.announced(burn_in_s)})" for s in due]
             total = sum(stage.estimate(burn_in_s) for stage in due)
             self.log(f"Stages: {', '.join(estimates)}; about {duration(total)} in all.")
         for each in self.candidates:
@@ -329,11 +329,11 @@ class Commission:
 
     def head(self, number: int, stage: Stage, due: list[Candidate]) -> None:
         """Print what begins, and about when it ends."""
-        estimate = stage.estimate(self.settings.burn_in_s)
-        end = datetime.now(UTC) + timedelta(seconds=estimate)
+        burn_in_s = self.settings.burn_in_s
+        end = datetime.now(UTC) + timedelta(seconds=stage.estimate(burn_in_s))
         text = (
             f"\n[{number}/{len(STAGES)}] {stage.name} on {', '.join(c.name for c in due)}:"
-            f" {stage.title}; about {duration(estimate)}, until {end:%H:%M} UTC"
+            f" {stage.title}; {stage.announced(burn_in_s, 'about ')}, until {end:%H:%M} UTC"
         )
         self.console.print(Text(text, style="bold"), soft_wrap=True)
 

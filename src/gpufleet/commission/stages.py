@@ -57,7 +57,8 @@ LOADED = ("gpu.sustained", "gpu.bandwidth", "gpu.after-load", "kernel.after-load
 BARE = (STATE, PLAN, MACHINE, PROCESSORS, MEMORY, SLOTS, DISKS)
 INSTALLED_HOST = (*BARE, PORTS, KERNEL, DRIVER, INSTALLED)
 
-# The seconds of a deep verification's load and of all that comes with it.
+# The seconds of a deep verification's load and of all that comes with it. An H100 took six seconds
+# beside a load; several are waited for until they are cool.
 DEEP_S, VERIFY_S = 480, 120
 MINUTE, HOUR = 60, 3600
 LEAST_BURN_IN_S, MOST_BURN_IN_S = 1, 7 * 24 * HOUR
@@ -80,6 +81,11 @@ class Stage:
     estimate: Callable[[float], float]
     judges: tuple[str, ...] = ()
     required: tuple[str, ...] = ()
+
+    def announced(self, burn_in_s: float, about: str = "") -> str:
+        """The time of the stage as people read it, after that of the load itself in a burn-in."""
+        load = f"{duration(burn_in_s)} of load, " if BURN_IN in self.inputs else ""
+        return f"{load}{about}{duration(self.estimate(burn_in_s))}"
 
     def decides(self, check: str) -> bool:
         """Whether a check decides this stage."""
@@ -123,7 +129,7 @@ BURN = Stage(
     "burn-in",
     "all GPUs, in all formats, all links and a disk at once",
     (*INSTALLED_HOST, CARDS, UUIDS, BURN_IN),
-    lambda burn_in_s: burn_in_s + DEEP_S,
+    lambda burn_in_s: burn_in_s + VERIFY_S,
     required=(*COMPUTED, *LOADED),
 )
 COLLECTIVES = Stage(
@@ -171,7 +177,7 @@ def seconds_of(text: str, option: str = "--burn-in") -> float:
 def duration(seconds: float) -> str:
     """A time as people write it: 40 s, 12 min, 4 h 5 min."""
     minutes = round(seconds / MINUTE)
-    if minutes < 2:
+    if seconds < 2 * MINUTE:
         return f"{seconds:.0f} s"
     hours, minutes = divmod(minutes, 60)
     return " ".join(filter(None, (f"{hours} h" * bool(hours), f"{minutes} min" * bool(minutes))))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpufleet.model.commission import Certificate, Figure
+from gpufleet.model.commission import Certificate, Figure, Part
 from gpufleet.model.verdict import SYMBOLS, Verdict
 
 from .rendering import source, template
@@ -17,6 +17,13 @@ def within(figure: Figure) -> bool | None:
     return figure["value"] <= figure["bound"]
 
 
+def named(part: Part) -> str:
+    """The name of a part for whoever sends it back, with its serial number where it has one."""
+    name = f"the whole host {part['name']}" if part["kind"] == "host" else part["name"]
+    serial = part["serial"]
+    return f"{name}, {f'serial number {serial}' if serial else 'which reports no serial number'}"
+
+
 def render(document: Certificate, namespace: str) -> str:
     """The self-contained HTML page; it loads nothing. `namespace`: of the signatures."""
     certified = document["outcome"] == "certified"
@@ -29,6 +36,7 @@ def render(document: Certificate, namespace: str) -> str:
         symbol=SYMBOLS[verdict],
         symbols={True: SYMBOLS[Verdict.PASS], False: SYMBOLS[Verdict.FAIL], None: ""},
         within=within,
+        named=named,
         attributed=[reason for entry in document["faulty"] for reason in entry["reasons"]],
         namespace=namespace,
         measured=[figure for figure in document["figures"] if figure["bound"] is not None],

@@ -12,8 +12,9 @@ import pytest
 from gpufleet.judge import judge
 from gpufleet.probe.driver_files import nvidia_smi, of_container
 from gpufleet.probe.host import Host
+from lab.gpus.tree import LIBRARIES, TEXTS
 from tests.support.healthy_host import data
-from tests.support.planted_gpu_host import KERNEL, LIBRARIES, MODULES, NODES, GpuHost
+from tests.support.planted_gpu_host import KERNEL, MODULES, NODES, GpuHost
 
 CONTAINER = "run/nvidia/driver"
 # Where containers of several distributions have programs and libraries.
@@ -77,7 +78,7 @@ def harmful(checks: dict[str, Any]) -> list[str]:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_the_programs_and_libraries_of_a_container_are_asked(host: GpuHost, layout: str) -> None:
-    text = (host.root / "smi.xml").read_text(encoding="utf-8")
+    text = (host.root / TEXTS / "smi.xml").read_text(encoding="utf-8")
     host.smi_says(text, before=PRELOADED)
     into_container(host, *LAYOUTS[layout])
     checks = host.checks()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from gpufleet.probe.smi_document import parse_smi
+from lab.gpus.smi_text import Texts, smi_text
 from tests.support.check_faults import faults_on
 from tests.support.healthy_host import Document, data, with_cards
 from tests.support.host_parts import event
-from tests.support.smi_text import Texts, smi_text
 
 fault, harmless = faults_on(with_cards)
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from gpufleet.probe.smi_document import parse_smi
+from lab.gpus.smi_text import HEALTHY, OLD, smi_text
 from tests.support.check_faults import faults_on
 from tests.support.healthy_host import Document, data, with_cards
 from tests.support.host_parts import GT_710, WORKING, card, compute_run, display_card, printed
-from tests.support.smi_text import HEALTHY, OLD, smi_text
 
 fault, harmless = faults_on(with_cards)
 FIRST = "GPU 0 (0000:00:00.0)"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpufleet.judge import judge
+from lab.gpus.smi_text import CONSUMER, OLD
 from tests.support.healthy_host import Document, data, verdicts, with_cards
 from tests.support.host_parts import (
     DISPLAY_ADDRESS,
@@ -17,7 +18,6 @@ from tests.support.host_parts import (
     event,
     printed,
 )
-from tests.support.smi_text import CONSUMER, OLD
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ import pytest
 
 from gpufleet.catalog import facts, pci, smi
 from gpufleet.model.verdict import Verdict
+from lab.gpus.smi_text import Texts
 from tests.support import healthy_host, smi_corpus
 from tests.support.smi_judged import GPU_CHECKS, SECOND, host_of_cards, judged, verdict
-from tests.support.smi_text import Texts
 
 SAMPLES = list(smi_corpus.samples())
 H100, GB200, L40S = "h100@580.105", "gb200@580.173", "l40s@595.91"

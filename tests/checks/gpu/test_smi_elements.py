@@ -20,9 +20,9 @@ from gpufleet.model.verdict import Verdict
 from gpufleet.probe.mig import parse_mig
 from gpufleet.probe.smi_document import parse_smi
 from gpufleet.probe.smi_elements import NO_ANSWER
+from lab.gpus.smi_text import Texts
 from tests.support import healthy_host, smi_corpus
 from tests.support.smi_judged import SECOND, host_of_cards, judged, verdict
-from tests.support.smi_text import Texts
 
 SAMPLES = list(smi_corpus.samples())
 ERRORS = (
