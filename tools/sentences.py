@@ -1,8 +1,7 @@
 """List each sentence that gpufleet says, once, for a reader: `python -m tools.sentences`.
 
-The sentences come from the golden documents, the help of all commands, the refusals and findings
-in the source, and the roles. Names and numbers are left out of the comparison, so that one sentence
-about many hosts is one line. Below each stands the place that says it.
+They come from the golden documents, the help of all commands, the source and the roles. Names and
+numbers do not make another sentence. Below each stands the place that says it.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from gpufleet.cli.main import parsers
 from tests.golden import documents
 
 ROOT = Path(__file__).resolve().parents[1]
-# The last keys of a golden document's places whose values people read.
+# The last keys of the places of sentences in golden documents.
 KEYS = "act because cause evidence message module_because notes remedy statement subject summary"
 KEYS += " text tflops_because"
 # The calls that say a text to the user, and the keys of tasks.
@@ -78,7 +77,7 @@ def of_source() -> Sentences:
     for path in sorted([*ROOT.glob("src/**/*.py"), *ROOT.glob("plugins/**/*.py")]):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in REFUSALS:
-                for part in [*node.args, *(keyword.value for keyword in node.keywords)]:
+                for part in (*node.args, *(keyword.value for keyword in node.keywords)):
                     yield f"{path.relative_to(ROOT)}:{part.lineno}", template(part)
 
 

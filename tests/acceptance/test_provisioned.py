@@ -57,7 +57,7 @@ def test_only_the_host_that_differs_is_provisioned_and_has_the_reason(fleet: Fle
     (reported,) = [line for line in done.stderr.splitlines() if "Ansible runs on" in line]
     assert reported.startswith("Ansible runs on lab1: repair toolkit 11.8: changed since")
     assert "version.json (size)" in reported
-    assert "1 of 2 hosts match their plans and are left alone." in done.stderr
+    assert "1 of 2 hosts matches its plan and is left alone." in done.stderr
     assert "--limit lab1\n" in done.stderr
     assert "lab2" not in done.stdout.partition("✓ lab1")[0]
     assert "2 hosts healthy: all declared checks pass." in done.stdout

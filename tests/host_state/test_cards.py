@@ -125,7 +125,8 @@ def test_a_card_that_is_given_to_a_virtual_machine_is_named_with_its_holder(
     checks = judged(*["nvidia"] * left, *[driver] * (2 - left), listed=left)
     row = checks["gpu.count"]
     assert row["verdict"] == "FAIL"
-    assert row["cause"].startswith(f"{2 - left} of 2 declared GPUs are on the PCI bus, and held by")
+    given = f"{2 - left} of 2 declared GPUs {'is' if left else 'are'} on the PCI bus, and held by"
+    assert row["cause"].startswith(given)
     assert f"0000:01:00.0 ({driver})" in row["cause"]
     assert f"gpu_expect: {{count: {left}}}" in row["remedy"]
     assert harmful({"gpu.count": row, "gpu.visible": checks["gpu.visible"]}, HARMS) == []

@@ -22,7 +22,7 @@ from gpufleet.errors import ConfigurationError, Defect, bounded
 from gpufleet.inventory import HostSelector, InventoryHost, inventory_hosts, locks_in
 from gpufleet.judge import judge
 from gpufleet.model.plan import ProblemEntry
-from gpufleet.model.text import as_sentence
+from gpufleet.model.text import as_sentence, quantity
 from gpufleet.model.verdict import (
     FAILED,
     HEALTHY,
@@ -362,7 +362,9 @@ def show_reasons(reasons: Reasons, count: int, notify: Notify) -> None:
     if not reasons:
         notify("No host differs from its plan: nothing to run. (--force runs Ansible anyway.)")
     elif len(reasons) < count:
-        notify(f"{count - len(reasons)} of {count} hosts match their plans and are left alone.")
+        alike = count - len(reasons)
+        left = "matches its plan and is" if alike == 1 else "match their plans and are"
+        notify(f"{alike} of {quantity(count, 'host')} {left} left alone.")
 
 
 class Played(NamedTuple):

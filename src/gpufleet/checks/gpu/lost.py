@@ -10,6 +10,7 @@ from gpufleet.checks.base.sections import Sections
 from gpufleet.host_state.cards import release
 from gpufleet.model.plan import Plan
 from gpufleet.model.sections.gpu import PciDevice
+from gpufleet.model.text import quantity
 
 ADDRESS = re.compile(r"\b[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]")
 # The Xid of a card that has fallen off the bus.
@@ -58,7 +59,8 @@ def passed_on(cards: list[PciDevice], own: int, wanted: int) -> Finding:
     where = shortened([f"{card['address']} ({card['driver']})" for card in cards])
     numbers = subjects.missing_gpus(own, wanted)
     return Finding(
-        f"{len(cards)} of {wanted} declared GPUs are on the PCI bus, and held by a driver that"
+        f"{len(cards)} of {quantity(wanted, 'declared GPU')} {'is' if len(cards) == 1 else 'are'}"
+        " on the PCI bus, and held by a driver that"
         f" passes them to virtual machines: {where}",
         "if this host is to compute with them: give them back (driverctl unset-override, or take"
         " their ids out of the vfio-pci line in /etc/modprobe.d and of the kernel's command line,"
