@@ -8,6 +8,7 @@ next run sends the notifications that are still owed.
 
 from __future__ import annotations
 
+import getpass
 import importlib
 import re
 import shlex
@@ -146,6 +147,7 @@ class NightlyRun:
         directory = report.create_directory(settings.reports_dir)
         session = probe(settings, configured_hosts(settings))
         session.program = settings.remedy_program or session.program
+        session.reached_from = socket.gethostname(), getpass.getuser()
         session.inventory_args = shlex.join(
             arg
             for inventory in settings.remedy_inventory or settings.inventory
