@@ -386,3 +386,10 @@ def test_hosts_that_wait_for_nobody_hide_none_that_needs_a_hand(changes: dict[st
     changes["standing"] = [{**row, "host": "gpu03"}]
     changes["standing"] += [{**busy, "host": f"gpu{number}"} for number in range(10, 35)]
     assert notifications.subject(changes).startswith("gpu03 fails gpu.count; 25 more; ")
+
+
+def test_the_subject_names_what_is_new_before_what_many_hosts_had_before() -> None:
+    old = dict.fromkeys(nights.HOSTS[8:16], (nights.since(nights.GONE, "UUU"),))
+    message = nights.Night({**old, "gpu02": (nights.LOST_CARD, nights.CONSEQUENCE)}).message
+    assert message
+    assert message.subject == ("gpufleet: gpu02 fails gpu.count; 8 more; 31 of 40 healthy")

@@ -18,13 +18,13 @@ from gpufleet.model.nightly import Standing
 from gpufleet.model.verdict import Verdict
 from gpufleet.yardstick.values import ALL, ERRORS, Analysis, Finding
 
-from .change import OUTLIER, Change, count_nights
+from .change import OUTLIER, Change, count_nights, limited
 
 CARD, GROUP, FLEET = "fleet.outlier", "fleet.group", "fleet"
 KIND = "outlier"
 CARD_REMEDY = (
     "see gpu.throttle, gpu.settings and gpu.pcie; compare the card in another slot;"
-    " ./gpufleet verify --deep shows temperatures and clocks under load"
+    " ./gpufleet verify --deep (temperatures and clocks under load)"
 )
 START_REMEDY = (
     "look for what slows the host: the disk or network file system that programs are read from,"
@@ -276,10 +276,12 @@ def _remedy(finding: Finding) -> str:
     """What to do; that of a counter where errors rise."""
     counter = next((each for each in facts.counters() if each.name == finding.measure), None)
     if counter and finding.kind == ERRORS:
-        return counter.remedy
+        return limited(counter.remedy, finding.host)
     if not finding.host:
         return GROUP_REMEDY
-    return {"": START_REMEDY, ALL: HOST_REMEDY}.get(finding.card, CARD_REMEDY)
+    return {"": START_REMEDY, ALL: HOST_REMEDY}.get(
+        finding.card, limited(CARD_REMEDY, finding.host)
+    )
 
 
 def _hosts(names: Sequence[str]) -> str:
