@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from gpufleet.model.nightly import Standing
 
-from .change import SLOW, Change, count_nights, limited
+from .change import SLOW, Change, count_nights
 
 THROUGHPUT = "gpu.throughput"
 PROCESSOR = "The processor"
@@ -118,7 +118,7 @@ def throughput_changes(
                 f"{worst.usual:.4g} TFLOP/s",
                 f"{worst.now:.4g} TFLOP/s",
                 _lower(title, worst, how),
-                limited(REMEDY, host),
+                REMEDY,
                 "bad",
                 worst.row,
                 known_as=known_as(_lower(title, worst, how)),
@@ -133,7 +133,7 @@ def throughput_changes(
                 f"{title} has been slow for {count_nights(LASTING + 1)} {how}:"
                 f" {worst.now:.4g} TFLOP/s is the baseline from now on, instead of"
                 f" {worst.usual:.4g}.",
-                limited(REMEDY, host),
+                REMEDY,
                 "bad",
             )
         elif not worst.row and any(slow.before >= STRIKES for slow, _ in each):
@@ -160,7 +160,7 @@ def standing(speeds: Mapping[tuple[str, str], Sequence[float | None]]) -> Iterat
                 "check": THROUGHPUT,
                 "verdict": SLOW,
                 "cause": _lower(title, worst, how),
-                "remedy": limited(REMEDY, host),
+                "remedy": REMEDY,
                 "strikes": worst.row,
                 "known_as": known_as(_lower(title, worst, how)),
             }

@@ -18,7 +18,7 @@ from gpufleet.model.nightly import Standing
 from gpufleet.model.verdict import Verdict
 from gpufleet.yardstick.values import ALL, ERRORS, Analysis, Finding
 
-from .change import OUTLIER, Change, count_nights, limited
+from .change import OUTLIER, Change, count_nights
 
 CARD, GROUP, FLEET = "fleet.outlier", "fleet.group", "fleet"
 KIND = "outlier"
@@ -276,12 +276,10 @@ def _remedy(finding: Finding) -> str:
     """What to do; that of a counter where errors rise."""
     counter = next((each for each in facts.counters() if each.name == finding.measure), None)
     if counter and finding.kind == ERRORS:
-        return limited(counter.remedy, finding.host)
+        return counter.remedy
     if not finding.host:
         return GROUP_REMEDY
-    return {"": START_REMEDY, ALL: HOST_REMEDY}.get(
-        finding.card, limited(CARD_REMEDY, finding.host)
-    )
+    return {"": START_REMEDY, ALL: HOST_REMEDY}.get(finding.card, CARD_REMEDY)
 
 
 def _hosts(names: Sequence[str]) -> str:
