@@ -13,11 +13,11 @@ import pytest
 
 from gpufleet.inventory import Become, Connection
 from gpufleet.transport.connection import (
-    by_hand_of,
     BEGIN,
     NO_PYTHON,
     READY,
     SUDO_REFUSED,
+    by_hand_of,
     command,
     failure_reason,
     password,
