@@ -391,23 +391,34 @@ def grouped(changes: Iterable[ChangeEntry]) -> list[tuple[str, Line]]:
 
 
 def _alike(changes: Iterable[ChangeEntry]) -> list[ChangeEntry]:
-    """Remove addresses from ssh's messages where hosts differ in nothing else."""
+    """Remove addresses from ssh's messages where hosts differ in nothing else.
+
+    Of hosts behind one dead switch some time out, and others are reported to have no route.
+    """
+    given = sorted(changes, key=lambda change: change["host"])
+    reasons = {found[2] for row in given for found in [_NO_ANSWER.search(row["text"])] if found}
+
+    def masked(text: str) -> str:
+        either = rf"\1{_MASKED}: {', or '.join(sorted(reasons))}"
+        return _ADDRESS.sub(_MASKED, _NO_ANSWER.sub(either, text))
 
     def text_of(change: ChangeEntry) -> str:
-        return summary.mask_name(_ADDRESS.sub(_MASKED, change["text"]), change["host"])
+        return summary.mask_name(masked(change["text"]), change["host"])
 
     def shown(change: ChangeEntry) -> ChangeEntry:
         if change["check"] != "host.reachable" or many[text_of(change)] == 1:
             return change
-        text, remedy = (_ADDRESS.sub(_MASKED, change[part] or "") for part in ("text", "remedy"))
-        return {**change, "text": text, "remedy": remedy}
+        remedy = _ADDRESS.sub(_MASKED, change["remedy"] or "")
+        return {**change, "text": masked(change["text"]), "remedy": remedy}
 
-    given = sorted(changes, key=lambda change: change["host"])
     many = Counter(text_of(row) for row in given if row["check"] == "host.reachable")
     return [shown(change) for change in given]
 
 
 _MASKED = "..."
+_NO_ANSWER = re.compile(
+    r"(connect to host )\S+ port \d+: (No route to host|Connection timed out)(?=\.?$)"
+)
 # Host addresses in ssh's messages and on its command line.
 _ADDRESS = re.compile(
     r"(?<=connect to host )\S+ port \d+|(?<=resolve hostname )[^\s:]+"
