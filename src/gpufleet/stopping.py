@@ -79,8 +79,8 @@ def guarded(command: Callable[[], int], grace_s: float) -> int:
         return command()
     mark = f"{os.getpid()}-{secrets.token_hex(4)}"
     os.environ[MARK] = ":".join(filter(None, (os.environ.get(MARK, ""), mark)))
-    if not os.environ.get(ANSIBLE_DIRECTORY):
-        os.environ[ANSIBLE_DIRECTORY] = _directories(mark, "ansible")
+    if not os.environ.get(ANSIBLE_DIRECTORY) and (place := _temporary(mark, "ansible")):
+        os.environ[ANSIBLE_DIRECTORY] = str(place)
     guard = _start_guard(mark, grace_s)
     stop = partial(_stop, grace_s=grace_s)
     for number in STOPPING:
@@ -106,15 +106,21 @@ def temporary_directory() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix=f"gpufleet-{mark}-" if mark else "gpufleet-")
 
 
-def _directories(mark: str, name: str) -> str:
-    """The path of a command's temporary directory, or the pattern of the paths of all."""
-    return str(Path(tempfile.gettempdir(), f"gpufleet-{mark}-{name}"))
+def _temporary(mark: str, name: str) -> Path | None:
+    """The path of a command's temporary directory, or the pattern of the paths of all.
+
+    None where no directory can be written, as on a full disk: a command that needs none runs there.
+    """
+    try:
+        return Path(tempfile.gettempdir(), f"gpufleet-{mark}-{name}")
+    except FileNotFoundError:
+        return None
 
 
 def _remove_directories(mark: str) -> None:
     """Remove what a command, and what it started, left below the temporary directory."""
-    pattern = Path(_directories(mark, "*"))
-    for path in pattern.parent.glob(pattern.name):
+    pattern = _temporary(mark, "*")
+    for path in pattern.parent.glob(pattern.name) if pattern else ():
         with suppress(OSError):
             if path.lstat().st_uid == os.getuid():
                 shutil.rmtree(path)

@@ -299,8 +299,9 @@ def test_what_breaks_is_reported_once_with_cause_and_remedy(night: Nightly) -> N
     mail = night.mails()[1]
     assert mail.subject == "gpufleet: lab2 fails cudnn.files; 0 of 1 healthy"
     assert "lab2: cudnn.files fails" in mail.text and "libcudnn.so.8 (missing)" in mail.text
-    # As whoever ran the playbook calls it.
-    assert re.search(r"\./gpufleet provision -i \S+ --limit lab2", mail.text)
+    # As whoever ran the playbook calls it, with the inventories of that call.
+    called = f"./gpufleet provision -i {ROOT}/inventory/lab -i {night.inventory} --limit lab2"
+    assert called in mail.text
     assert "lab2: cudnn.files fails" in night.fleet.on("lab1", "journalctl -u gpufleet-nightly")
     assert {row["check"] for row in night.hooks()[1]["changes"]} >= {"cudnn.files"}
     until(lambda: bool(night.ask('gpufleet_check_failed{host="lab2",check="cudnn.files"} == 1')))

@@ -196,6 +196,17 @@ def test_the_nightlys_own_is_asked_where_there_is_one(
     assert run(capsys)[0] == 4
 
 
+def test_the_nightlys_settings_say_where_its_history_is(
+    capsys: pytest.CaptureFixture[str], path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = path.parent / "nightly.yml"
+    settings.write_text(f"inventory: [gpu01]\nstate_dir: {path.parent}\n")
+    monkeypatch.setattr(options, "CONTROL", settings)
+    monkeypatch.setattr(options, "NIGHTLYS", path.parent / "none")
+    assert options.default_database() == path.parent / "history.sqlite"
+    assert run(capsys)[0] == 0
+
+
 def test_a_report_that_was_not_recorded_is_taken_in_later(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

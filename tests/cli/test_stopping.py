@@ -364,3 +364,18 @@ def test_who_ignores_the_end_of_a_terminal_is_not_stopped_by_it(site: Site) -> N
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(1)
     stopped(site, process, signal.SIGTERM)
+
+
+def test_a_command_that_needs_no_temporary_directory_runs_where_none_can_be_written() -> None:
+    program = (
+        "import sys, tempfile\n"
+        "from gpufleet import stopping\n"
+        "def none(): raise FileNotFoundError('No usable temporary directory found')\n"
+        "tempfile.gettempdir = none\n"
+        "sys.exit(stopping.guarded(lambda: 3, 1))\n"
+    )
+    env = {key: value for key, value in os.environ.items() if key != stopping.ANSIBLE_DIRECTORY}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=env, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (3, "")

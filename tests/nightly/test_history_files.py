@@ -11,6 +11,7 @@ import sqlite3
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -202,6 +203,7 @@ def test_a_damaged_file_is_printed_to_be(path: Path) -> None:
 NIGHT_OF_200 = """
 import os, signal, sys
 from pathlib import Path
+from types import SimpleNamespace
 from gpufleet.nightly.history import History, HistoryError
 from gpufleet.nightly.retention import RecordedTime, read_time
 from tests.support.nightly_sessions import host, session
@@ -347,3 +349,17 @@ def test_an_account_that_may_not_write_is_reported(path: Path) -> None:
     with pytest.raises(HistoryError) as refused:
         History(Path("/proc/gpufleet/history.sqlite")).flag("a", "b", "c")
     assert "cannot be created" in str(refused.value)
+
+
+@pytest.mark.parametrize("full", [True, False])
+def test_an_io_error_on_a_full_disk_is_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: bool
+) -> None:
+    free = SimpleNamespace(f_bavail=0 if full else 1)
+    monkeypatch.setattr("gpufleet.nightly.database.os.statvfs", lambda _: free)
+    error = sqlite3.OperationalError("disk I/O error")
+    error.sqlite_errorname = "SQLITE_IOERR_SHMSIZE"
+    with pytest.raises(HistoryError) as found, database.sqlite_errors(tmp_path / "history.sqlite"):
+        raise error
+    assert ("The disk is full" in str(found.value)) == full
+    assert (f"df -h {tmp_path} (" in str(found.value)) == full

@@ -264,6 +264,18 @@ def test_a_history_that_cannot_be_written_is_notified_with_the_verdicts(
     assert (path.parent / "reports" / "latest" / "report.html").exists()
 
 
+def test_the_unhealthy_hosts_are_named_where_the_history_cannot_name_what_changed(
+    configured: Configured, listener: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise sqlite3.OperationalError("disk I/O error")
+
+    monkeypatch.setattr("gpufleet.nightly.history.write_run", refuse)
+    nightly(configured(webhooks=[{"url": listener.url, "form": "slack"}]))
+    [(_, _, body)] = listener.heard
+    assert "1 unreachable. Not healthy: gone." in body["text"]
+
+
 @pytest.fixture
 def hanging(configured: Configured, hook: dict[str, Any], tmp_path: Path) -> Path:
     """A configuration whose look does not end."""

@@ -386,3 +386,24 @@ def test_hosts_that_wait_for_nobody_hide_none_that_needs_a_hand(changes: dict[st
     changes["standing"] = [{**row, "host": "gpu03"}]
     changes["standing"] += [{**busy, "host": f"gpu{number}"} for number in range(10, 35)]
     assert notifications.subject(changes).startswith("gpu03 fails gpu.count; 25 more; ")
+
+
+def test_the_subject_names_what_is_new_before_what_many_hosts_had_before() -> None:
+    old = dict.fromkeys(nights.HOSTS[8:16], (nights.since(nights.GONE, "UUU"),))
+    message = nights.Night({**old, "gpu02": (nights.LOST_CARD, nights.CONSEQUENCE)}).message
+    assert message
+    assert message.subject == ("gpufleet: gpu02 fails gpu.count; 8 more; 31 of 40 healthy")
+
+
+def test_hosts_behind_one_dead_switch_are_one_line_whatever_ssh_says_of_each() -> None:
+    said = "The host is unreachable: ssh failed: ssh: connect to host {} port 22: {}."
+    reasons = ["No route to host", "Connection timed out", "No route to host"]
+    rows = [
+        change(host, "host.reachable", text=said.format(host, reason), strikes=1)
+        for host, reason in zip(("gpu01", "gpu02", "gpu03"), reasons, strict=True)
+    ]
+    [(_, line)] = notifications.grouped(rows)
+    assert line.hosts == "gpu01, gpu02, gpu03"
+    assert line.text.endswith("connect to host ...: Connection timed out, or No route to host.")
+    [(_, alone)] = notifications.grouped(rows[:1])
+    assert alone.text.endswith("connect to host gpu01 port 22: No route to host.")

@@ -40,6 +40,7 @@ def test_a_slow_card_is_a_change_in_its_third_night(history: History) -> None:
     assert "GPU-gpu03-1: toolkit.12.3.tflops is" in change["text"]
     assert "lower than before for 3 nights, compared with 17 siblings" in change["text"]
     assert "NVIDIA H100, 132 SMs, 81559 MiB, driver 550.54.15" in change["text"]
+    assert "./gpufleet verify --limit gpu03 --deep (" in change["remedy"]
     assert change["weight"] == "bad"
 
 

@@ -272,3 +272,13 @@ def test_remedies_of_an_image_repair_the_image_and_verify_its_host() -> None:
         f"{PROGRAM} provision -i inv --chroot /srv/image --limit a",
         f"{PROGRAM} verify -i inv --limit a",
     ]
+
+
+def test_the_reader_of_a_remedy_learns_from_where_a_host_was_not_reached() -> None:
+    session = Session(reached_from=("control1", "gpufleet"))
+    assert session.as_called("try by hand: ssh -p 22 gpu01 true") == (
+        "try by hand, on control1: sudo -u gpufleet -H ssh -p 22 gpu01 true"
+    )
+    assert session.as_called("on the host: systemctl restart ssh") == (
+        "on the host: systemctl restart ssh"
+    )

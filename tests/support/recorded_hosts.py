@@ -54,7 +54,15 @@ print(json.dumps(found))
 class RecordedHosts:
     """Some hosts with GPUs, whole; a test breaks what one of their snapshots says."""
 
-    def __init__(self, place: Path, names: list[str], gpus: int = 2, **variables: Any) -> None:
+    def __init__(
+        self,
+        place: Path,
+        names: list[str],
+        gpus: int = 2,
+        *,
+        interpreter: str = sys.executable,
+        **variables: Any,
+    ) -> None:
         self.place, self.names, self.gpus = place, names, gpus
         self.variables: Document = {
             "gpu_toolkits": ["11.8.0"],
@@ -65,7 +73,7 @@ class RecordedHosts:
         }
         self.python = place / "python"
         place.mkdir(parents=True, exist_ok=True)
-        self.python.write_text(STAND_IN.format(python=sys.executable, place=str(place)))
+        self.python.write_text(STAND_IN.format(python=interpreter, place=str(place)))
         self.python.chmod(0o755)
         for number, name in enumerate(names):
             (place / name).mkdir()

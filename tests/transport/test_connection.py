@@ -17,6 +17,7 @@ from gpufleet.transport.connection import (
     NO_PYTHON,
     READY,
     SUDO_REFUSED,
+    by_hand_of,
     command,
     failure_reason,
     password,
@@ -320,3 +321,25 @@ def test_a_key_file_that_is_missing_is_the_cause() -> None:
     )
     cause, remedy = failure_reason(Connection("gpu01", key="/k/fleet"), 255, said)
     assert cause.startswith("The key file /k/fleet") and "ansible_ssh_private_key_file" in remedy
+
+
+@pytest.mark.parametrize(
+    ("connection", "stderr", "command"),
+    [
+        (Connection("gpu01"), "", "ssh-keygen -R gpu01"),
+        (Connection("gpu01", address="10.0.0.1"), "", "ssh-keygen -R 10.0.0.1"),
+        (Connection("gpu01", port=22), "", "ssh-keygen -R gpu01"),
+        (
+            Connection("gpu01", address="10.0.0.1", port=2222),
+            "Offending ED25519 key in /home/a b/.ssh/known_hosts:3",
+            "ssh-keygen -f '/home/a b/.ssh/known_hosts' -R '[10.0.0.1]:2222'",
+        ),
+    ],
+)
+def test_a_changed_host_key_is_removed_where_ssh_found_it(
+    connection: Connection, stderr: str, command: str
+) -> None:
+    said = f"@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @\n{stderr}\nHost key verification failed."
+    _, remedy = failure_reason(connection, 255, said)
+    assert remedy.startswith(f"if the host was reinstalled: {command}; then compare")
+    assert f"accept it: {by_hand_of(connection)};" in remedy

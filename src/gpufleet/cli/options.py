@@ -113,7 +113,8 @@ def add_database(group: Any, what: str) -> None:
         "--database",
         type=Path,
         metavar="FILE",
-        help=f"{what} (default: {NIGHTLYS} where it exists, else history.sqlite among the reports)",
+        help=f"{what} (default: the one of the nightly's settings, or {NIGHTLYS}, where it exists,"
+        " else history.sqlite among the reports)",
     )
 
 
@@ -124,7 +125,12 @@ def database_path(options: argparse.Namespace) -> Path:
 
 
 def default_database() -> Path:
-    """The nightly run's history where it exists, else the one among the reports."""
+    """The nightly run's history where it is known or exists, else the one among the reports."""
+    if os.access(CONTROL, os.R_OK):
+        # Its libraries are needed here alone.
+        from gpufleet.nightly import config, state  # noqa: PLC0415
+
+        return config.read(CONTROL).state_dir / state.HISTORY
     return NIGHTLYS if is_there(NIGHTLYS) else OWN
 
 

@@ -96,7 +96,7 @@ def _device(name: str) -> tuple[str, str]:
 
 REMEDY = (
     "see gpu.throttle, gpu.settings and gpu.pcie; check which other processes use the card;"
-    " ./gpufleet verify --deep shows temperatures and clocks under load"
+    " ./gpufleet verify --deep (temperatures and clocks under load)"
 )
 
 

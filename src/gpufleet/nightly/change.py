@@ -6,13 +6,20 @@ import re
 from dataclasses import dataclass
 
 from gpufleet.model.nightly import ChangeEntry, Weight
+from gpufleet.model.text import gpufleet
 from gpufleet.model.verdict import Silenced
 
 # Findings of the history, which are no verdicts: a GPU slower than its own past, and a card, host
 # or group that is worse than its siblings or than before.
 SLOW, OUTLIER = "SLOW", "OUTLIER"
+_DEEP = "./gpufleet verify --deep"
 # The order in which changes are listed.
 WEIGHTS: tuple[Weight, ...] = ("bad", "good", "note")
+
+
+def limited(remedy: str, host: str) -> str:
+    """The remedy with its deep verification limited to the host: it loads all cards for minutes."""
+    return remedy.replace(_DEEP, gpufleet("verify", "--limit", host, "--deep"))
 
 
 @dataclass(frozen=True)

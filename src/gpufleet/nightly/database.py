@@ -6,6 +6,8 @@ one transaction in the write-ahead log, so a killed run or a full disk leaves th
 
 from __future__ import annotations
 
+import os
+import shlex
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
@@ -94,7 +96,8 @@ class HistoryError(ConfigurationError):
 _MESSAGES = {
     "SQLITE_FULL": (
         "The disk is full: nothing was recorded; what was recorded before is unchanged.",
-        "Free some space, or set keep_days to keep fewer nights.",
+        "Free some space: df -h {directory} (du -xh {directory} lists what takes it), or set"
+        " keep_days to keep fewer nights.",
     ),
     "SQLITE_BUSY": ("Another process is writing to the history.", "Try again when it is done."),
     "SQLITE_NOTADB": ("The file is not a history.", "Name another file."),
@@ -122,6 +125,8 @@ def sqlite_errors(path: Path) -> Iterator[None]:
     except sqlite3.Error as error:
         name = getattr(error, "sqlite_errorname", "") or ""
         family = "_".join(name.split("_")[:2])
+        if family == "SQLITE_IOERR" and _is_full(path.parent):
+            family = "SQLITE_FULL"
         message, remedy = _MESSAGES.get(
             family,
             (
@@ -130,7 +135,16 @@ def sqlite_errors(path: Path) -> Iterator[None]:
                 "Check that its disk works and has free space.",
             ),
         )
+        remedy = remedy.format(directory=shlex.quote(str(path.parent)))
         raise HistoryError(f"{message} ({error})", str(path), remedy) from error
+
+
+def _is_full(directory: Path) -> bool:
+    """Whether no block is left: SQLite names a write-ahead log that cannot grow an I/O error."""
+    try:
+        return os.statvfs(directory).f_bavail == 0
+    except OSError:
+        return False
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from gpufleet.model.nightly import Changes, Silence, Standing
 from gpufleet.model.verdict import LETTERS, Silenced, Verdict
 
 from . import baselines, outliers, silenced_changes
-from .change import WEIGHTS, Change, comparable, count_nights
+from .change import WEIGHTS, Change, comparable, count_nights, limited
 from .flapping import (
     BAD,
     JUDGED,
@@ -123,6 +123,8 @@ def document(window: Window) -> Changes:
         "hosts": _counts(window, -1),
         "hosts_before": None if first else _counts(window, -2),
     }
+    for row in (*found["changes"], *found["standing"]):
+        row["remedy"] = limited(row["remedy"], row["host"])
     if window.outliers.tonight.spreads:
         found["strips"] = strips(window.outliers.tonight)
     return found

@@ -29,7 +29,7 @@ MOST_CHARACTERS = 600
 # How many characters the document for programs has of each text, and in all. Servers refuse
 # more, and a message that is refused notifies nobody.
 MOST_TEXT, MOST_DOCUMENT = 2000, 200_000
-_UNJUDGED, _WAITS = Verdict.INCONCLUSIVE.value, "not judged"
+_UNJUDGED, _WAITS, _DRAINED = Verdict.INCONCLUSIVE.value, "not judged", "drained"
 OF_WEIGHT = {"bad": NOW, "note": NEW, "good": BETTER}
 # Characters of a subject after the program's name: what lists of mail show of it.
 MOST_SUBJECT = 60
@@ -204,8 +204,9 @@ def subject(changes: Changes, around: Surroundings = NOTHING_ELSE) -> str:
     """What is most urgent, in the characters that lists of mail show, and how many are healthy."""
     hosts = changes["hosts"]
     end = f"{hosts.get(Verdict.PASS, 0)} of {sum(hosts.values())} healthy"
-    bad = dict.fromkeys(sorted(around.drained), "drained")
-    bad |= _worst_of_hosts(changes, {*around.drained})
+    bad = dict.fromkeys(sorted(around.drained), _DRAINED)
+    new = {row["host"] for row in change_summary.sounding(changes["changes"])}
+    bad |= _worst_of_hosts(changes, {*around.drained}, new)
     better = {row["host"] for row in changes["changes"] if row["weight"] == "good"}
     noted = {row["host"] for row in changes["changes"] if row["weight"] == "note"}
     further = [
@@ -216,7 +217,7 @@ def subject(changes: Changes, around: Surroundings = NOTHING_ELSE) -> str:
     ]
     shown: list[str] = []
     left = len(bad)
-    for part, count in [*_named_parts(bad), *((part, 0) for part in further)]:
+    for part, count in [*_named_parts(bad, new), *((part, 0) for part in further)]:
         if len("; ".join([*shown, part, *_rest(left - count), end])) <= MOST_SUBJECT:
             shown.append(part)
             left -= count
@@ -227,9 +228,10 @@ def _rest(hosts: int) -> list[str]:
     return [f"{hosts} more"] if hosts else []
 
 
-def _worst_of_hosts(changes: Changes, known: Collection[str]) -> dict[str, str]:
+def _worst_of_hosts(
+    changes: Changes, known: Collection[str], new: Collection[str]
+) -> dict[str, str]:
     """By host that is not `known`, the worst of it in few words: what is new comes first."""
-    new = {row["host"] for row in change_summary.sounding(changes["changes"])}
     order = [*map(str, Verdict), SLOW, OUTLIER]
     rows = [
         row for row in _sounding(changes) if row["host"] not in known and "explained_by" not in row
@@ -247,23 +249,30 @@ def _worst_of_hosts(changes: Changes, known: Collection[str]) -> dict[str, str]:
     return found
 
 
-def _named_parts(found: Mapping[str, str]) -> list[tuple[str, int]]:
+def _named_parts(found: Mapping[str, str], new: Collection[str]) -> list[tuple[str, int]]:
     """`gpu03 unreachable 3 nights` for all hosts of which the same is said, and their number.
 
-    The order is kept, but what is said of many hosts comes before what is said of few.
+    The order is kept, but what is said of many hosts comes before what is said of few, and what
+    readers know from earlier nights after what is new.
     """
     hosts: dict[str, list[str]] = defaultdict(list)
     for host, what in found.items():
         hosts[what].append(host)
-    parts = [
+
+    def order(what: str) -> tuple[bool, bool, int]:
+        names = hosts[what]
+        # Who waits for nobody's hand comes last: a GPU may be busy with a job.
+        return (
+            _WAITS in what,
+            what != _DRAINED and not {*names} & {*new},
+            -len(names) if len(names) > MOST_NAMED else 0,
+        )
+
+    return [
         (f"{_names(names)} {what.replace('fails ', 'fail ') if names[1:] else what}", len(names))
-        for what, names in hosts.items()
+        for what in sorted(hosts, key=order)
+        for names in [hosts[what]]
     ]
-    # Who waits for nobody's hand comes last: a GPU may be busy with a job.
-    return sorted(
-        parts,
-        key=lambda part: (_WAITS in part[0], -part[1] if part[1] > MOST_NAMED else 0),
-    )
 
 
 def _names(hosts: Sequence[str]) -> str:
@@ -382,23 +391,34 @@ def grouped(changes: Iterable[ChangeEntry]) -> list[tuple[str, Line]]:
 
 
 def _alike(changes: Iterable[ChangeEntry]) -> list[ChangeEntry]:
-    """Remove addresses from ssh's messages where hosts differ in nothing else."""
+    """Remove addresses from ssh's messages where hosts differ in nothing else.
+
+    Of hosts behind one dead switch some time out, and others are reported to have no route.
+    """
+    given = sorted(changes, key=lambda change: change["host"])
+    reasons = {found[2] for row in given for found in [_NO_ANSWER.search(row["text"])] if found}
+
+    def masked(text: str) -> str:
+        either = rf"\1{_MASKED}: {', or '.join(sorted(reasons))}"
+        return _ADDRESS.sub(_MASKED, _NO_ANSWER.sub(either, text))
 
     def text_of(change: ChangeEntry) -> str:
-        return summary.mask_name(_ADDRESS.sub(_MASKED, change["text"]), change["host"])
+        return summary.mask_name(masked(change["text"]), change["host"])
 
     def shown(change: ChangeEntry) -> ChangeEntry:
         if change["check"] != "host.reachable" or many[text_of(change)] == 1:
             return change
-        text, remedy = (_ADDRESS.sub(_MASKED, change[part] or "") for part in ("text", "remedy"))
-        return {**change, "text": text, "remedy": remedy}
+        remedy = _ADDRESS.sub(_MASKED, change["remedy"] or "")
+        return {**change, "text": masked(change["text"]), "remedy": remedy}
 
-    given = sorted(changes, key=lambda change: change["host"])
     many = Counter(text_of(row) for row in given if row["check"] == "host.reachable")
     return [shown(change) for change in given]
 
 
 _MASKED = "..."
+_NO_ANSWER = re.compile(
+    r"(connect to host )\S+ port \d+: (No route to host|Connection timed out)(?=\.?$)"
+)
 # Host addresses in ssh's messages and on its command line.
 _ADDRESS = re.compile(
     r"(?<=connect to host )\S+ port \d+|(?<=resolve hostname )[^\s:]+"

@@ -24,7 +24,7 @@ CARD, GROUP, FLEET = "fleet.outlier", "fleet.group", "fleet"
 KIND = "outlier"
 CARD_REMEDY = (
     "see gpu.throttle, gpu.settings and gpu.pcie; compare the card in another slot;"
-    " ./gpufleet verify --deep shows temperatures and clocks under load"
+    " ./gpufleet verify --deep (temperatures and clocks under load)"
 )
 START_REMEDY = (
     "look for what slows the host: the disk or network file system that programs are read from,"

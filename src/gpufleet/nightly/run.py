@@ -8,6 +8,7 @@ next run sends the notifications that are still owed.
 
 from __future__ import annotations
 
+import getpass
 import importlib
 import re
 import shlex
@@ -34,7 +35,7 @@ from gpufleet.judge import judge
 from gpufleet.model.clock import utc_now
 from gpufleet.model.nightly import Changes, Past
 from gpufleet.model.sections.cuda import ContentsRead
-from gpufleet.model.verdict import NOT_JUDGED, USAGE
+from gpufleet.model.verdict import HEALTHY_VERDICTS, NOT_JUDGED, USAGE
 from gpufleet.report import directory as report
 from gpufleet.report import summary, terminal
 from gpufleet.stopping import STOPPING, end_started
@@ -146,6 +147,7 @@ class NightlyRun:
         directory = report.create_directory(settings.reports_dir)
         session = probe(settings, configured_hosts(settings))
         session.program = settings.remedy_program or session.program
+        session.reached_from = socket.gethostname(), getpass.getuser()
         session.inventory_args = shlex.join(
             arg
             for inventory in settings.remedy_inventory or settings.inventory
@@ -233,7 +235,7 @@ class NightlyRun:
             with self._step("tell"):
                 self._notify(self.night, self.changes)
         if self.troubles:
-            headline = summary.headline(self.session) if self.session else None
+            headline = self._outcome() if self.session else None
             with self._step("tell"):
                 failed = delivery.notify_all(
                     settings,
@@ -251,6 +253,14 @@ class NightlyRun:
                     lambda: channels.call(str(settings.heartbeat_url)), settings.tell_within_s
                 )
         self._note(before)
+
+    def _outcome(self) -> str:
+        """How many hosts are healthy, and which are not where no message of changes names them."""
+        assert self.session
+        hosts = self.session.hosts
+        bad = [host.name for host in hosts if host.result["verdict"] not in HEALTHY_VERDICTS]
+        named = f" Not healthy: {terminal.named(bad)}." if bad and self.changes is None else ""
+        return f"{summary.headline(self.session)}{named}"
 
     def _note(self, before: float) -> None:
         """Write metrics and heartbeat; `before`: time of the last run without a failed step."""

@@ -142,4 +142,8 @@ def set_aside(path: Path, why: str) -> str:
 
 def write(path: Path, document: dict[str, Any]) -> None:
     """Write a state file by rename; the directory is the nightly's own, and may be a link."""
-    write_file(path.parent.resolve() / path.name, json.dumps(document, indent=1) + "\n", 0o640)
+    try:
+        write_file(path.parent.resolve() / path.name, json.dumps(document, indent=1) + "\n", 0o640)
+    except OSError as error:
+        # A full disk names no file.
+        raise OSError(error.errno, error.strerror, str(path)) from error

@@ -192,9 +192,9 @@ def failure_reason(
     if "REMOTE HOST IDENTIFICATION HAS CHANGED" in stderr:
         return (
             f"The ssh host key of {name} does not match the known key",
-            "if the host was reinstalled: ssh-keygen -R "
-            f"{connection.address or name}, and accept the new key; otherwise find out which"
-            " machine answers",
+            f"if the host was reinstalled: {_forget_key(connection, stderr)}; then compare the"
+            f" fingerprint of its new key and accept it: {by_hand_of(connection)}; otherwise find"
+            " out which machine answers",
         )
     if status == 255 and "Host key verification failed" in stderr:
         return (
@@ -234,6 +234,15 @@ def failure_reason(
     if status == 255 and connection.kind == "ssh":
         return f"ssh failed: {last or 'no reason given'}", by_hand
     return (f"The probe ended without a snapshot (status {status}): {last or 'no output'}", by_hand)
+
+
+def _forget_key(connection: Connection, stderr: str) -> str:
+    """The command that removes a host's key from the file in which ssh found it."""
+    found = re.search(r"Offending \S+ key in (.+):\d+", stderr)
+    name = connection.address or connection.name
+    if connection.port not in {None, 22}:
+        name = f"[{name}]:{connection.port}"
+    return shlex.join(["ssh-keygen", *(["-f", found[1].strip()] if found else []), "-R", name])
 
 
 def timeout_reason(connection: Connection, deadline_s: float, ready: bool) -> tuple[str, str]:

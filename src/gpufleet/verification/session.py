@@ -93,6 +93,8 @@ class Session:
     inventory_args: str = ""
     # How the reader of the remedies calls gpufleet.
     program: str = PROGRAM
+    # The machine and the account from which hosts were reached, where the reader uses others.
+    reached_from: tuple[str, str] | None = None
     # Further arguments of `provision`, as in `--chroot DIR`.
     provision_args: str = ""
     # The hosts that are not in production, each with its recorded state in a sentence.
@@ -112,7 +114,8 @@ class Session:
 
     def for_display(self) -> Session:
         """The same session with remedies as a person calls gpufleet; documents do not have them."""
-        if not (self.inventory_args or self.provision_args) and self.program == WRITTEN_PROGRAM:
+        args = self.inventory_args or self.provision_args
+        if not (args or self.reached_from) and self.program == WRITTEN_PROGRAM:
             return self
         return replace(
             self, hosts=[host.with_result(self._as_called(host.result)) for host in self.hosts]
@@ -137,4 +140,9 @@ class Session:
                     lambda command, args=args: f"{command[1]} {args}",  # type: ignore[misc]
                     called,
                 )
+        if self.reached_from:
+            machine, account = self.reached_from
+            called = re.sub(
+                r": (?=ssh(?:-keygen)? )", f", on {machine}: sudo -u {account} -H ", called
+            )
         return called

@@ -121,8 +121,8 @@ def throughput(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
                 "TFLOP/s",
                 least=least,
                 because=because,
-                remedy="see gpu.throttle, gpu.settings and gpu.pcie; ./gpufleet verify --deep shows"
-                " temperatures and clocks under load",
+                remedy="see gpu.throttle, gpu.settings and gpu.pcie; ./gpufleet verify --deep"
+                " (temperatures and clocks under load)",
             )
         yield Evidence(
             f"{figures}, minimum {least if least is not None else 'unknown'}"

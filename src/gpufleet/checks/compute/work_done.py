@@ -132,8 +132,8 @@ def uneven_load(entry: SustainedResult, each: Measured, quick: float) -> Iterato
         yield Finding(
             f"GPU {entry['gpu']} reaches {middle} TFLOP/s under load, and {quick} TFLOP/s without,"
             " and reports no reason for it",
-            f"{again} of this host with another one; ./gpufleet verify --deep shows clocks and"
-            " temperatures",
+            f"{again} of this host with another one; ./gpufleet verify --deep (clocks and"
+            " temperatures)",
             verdict=Verdict.INCONCLUSIVE,
             about=subjects.slow(each.address),
         )

@@ -60,7 +60,7 @@ def slowdowns(observed: Sections) -> Iterator[Finding]:
                 f"{label(card)} reports a slowdown by its hardware before and after the load, and"
                 f" multiplies float32 at {rate.rate} TFLOP/s: less than {SLOWED:g} times its"
                 f" minimum, {floors.tflops} ({floors.tflops_because})",
-                "./gpufleet verify --deep shows clocks and reasons under load; check fans and air,"
+                "./gpufleet verify --deep (clocks and reasons under load); check fans and air,"
                 " then the power supplies and their cables",
                 verdict=Verdict.INCONCLUSIVE,
                 about=subjects.slow(card["address"]),
