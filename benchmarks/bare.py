@@ -14,7 +14,7 @@ from pathlib import Path
 from ClusterShell.Task import task_self
 from ClusterShell.Worker.Popen import WorkerPopen
 
-from gpufleet.probe import payload
+from gpufleet.on_host import payload
 
 settings = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
 program = f"CONFIG = {json.dumps(settings['config'])!r}\n{payload.probe()}".encode()

@@ -19,17 +19,17 @@ from typing import Any, cast
 from rich.console import Console
 from rich.table import Table
 
-from gpufleet.inventory import Connection, InventoryHost
-from gpufleet.model.snapshot import Snapshot
+from gpufleet.components.stacks import environment_plan as environment
+from gpufleet.documents.snapshot import Snapshot
+from gpufleet.fleet.inventory import Connection, InventoryHost
+from gpufleet.fleet.judging import judged, plan_of, reason_of
+from gpufleet.fleet.options import ProbeOptions
+from gpufleet.fleet.probing import probe_config
+from gpufleet.fleet.session import HostRun, Session
+from gpufleet.fleet.transport.compression import compressed
+from gpufleet.fleet.transport.fanout import Outcome, Target, _HostOutput
 from gpufleet.report import directory as report
 from gpufleet.report import terminal
-from gpufleet.resolver import environment
-from gpufleet.transport.compression import compressed
-from gpufleet.transport.fanout import Outcome, Target, _HostOutput
-from gpufleet.verification.judging import judged, plan_of, reason_of
-from gpufleet.verification.options import ProbeOptions
-from gpufleet.verification.probing import probe_config
-from gpufleet.verification.session import HostRun, Session
 from tests.support.healthy_host import data, document
 from tests.support.host_parts import with_gpus
 

@@ -25,11 +25,11 @@ from pathlib import Path
 from rich.console import Console, Group
 from rich.table import Table
 
-from gpufleet.checks import CHECKS
-from gpufleet.inventory import HostSelector, inventory_hosts
-from gpufleet.transport.connection import command as ssh_command
-from gpufleet.verification.options import ProbeOptions
-from gpufleet.verification.probing import probe_config
+from gpufleet.components.checks import CHECKS
+from gpufleet.fleet.inventory import HostSelector, inventory_hosts
+from gpufleet.fleet.options import ProbeOptions
+from gpufleet.fleet.probing import probe_config
+from gpufleet.fleet.transport.connection import command as ssh_command
 
 from .common import BIN, ENVIRONMENT, ROOT, command, lab
 

@@ -23,9 +23,9 @@ from rich.table import Table
 
 from gpufleet.catalog import yardstick
 from gpufleet.cli.history import document, parser
-from gpufleet.nightly import offenders
-from gpufleet.nightly.history import History
-from gpufleet.verification.session import HostRun, Session
+from gpufleet.fleet.session import HostRun, Session
+from gpufleet.watch import offenders
+from gpufleet.watch.history import History
 
 from .common import BIN, command, timed
 
@@ -155,7 +155,7 @@ def memory_mb(path: Path) -> float:
     """The peak memory of a process that asks what changed tonight."""
     program = (
         "import resource, sys; from pathlib import Path;"
-        " from gpufleet.nightly.history import History;"
+        " from gpufleet.watch.history import History;"
         " History(Path(sys.argv[1])).changes();"
         " print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
     )

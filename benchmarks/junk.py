@@ -20,7 +20,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from gpufleet.model.received import MOST_BYTES
+from gpufleet.documents.received import MOST_BYTES
 from tests.fuzz import readers
 from tests.support.healthy_host import data, document
 from tests.support.host_parts import with_gpus

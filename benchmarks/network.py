@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gpufleet.judge import judge
-from gpufleet.probe import runner
+from gpufleet.on_host import runner
 from tests.support.healthy_host import document, with_cards
 from tests.support.planted_gpu_host import PLANTED, GpuHost
 from tests.support.rdma_tree import Tree, h100

@@ -17,9 +17,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from gpufleet.inventory import HostSelector, inventory_hosts
-from gpufleet.inventory.reader import connection_of
-from gpufleet.transport.fanout import Target, probe_targets
+from gpufleet.fleet.inventory import HostSelector, inventory_hosts
+from gpufleet.fleet.inventory.reader import connection_of
+from gpufleet.fleet.transport.fanout import Target, probe_targets
 
 from .common import BIN, INVENTORY, command, lab, timed
 

@@ -26,9 +26,9 @@ from typing import Any
 from rich.console import Console, Group
 from rich.table import Table
 
-from gpufleet.probe import contents
-from gpufleet.probe.manifest import sha256_of
-from gpufleet.probe.processes import in_child
+from gpufleet.on_host import contents
+from gpufleet.on_host.manifest import sha256_of
+from gpufleet.on_host.processes import in_child
 
 from .common import BIN, ROOT
 from .fleet import Cost, cost

@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from gpufleet.catalog import facts
-from gpufleet.resolver.driver_sources import System
+from gpufleet.components.driver.sources import System
 
 # The columns of the drivers: heading, source, architecture.
 COLUMNS = [

@@ -1,13 +1,13 @@
-"""The page of all documents and their JSON Schemas, from the types in ``src/gpufleet/model``."""
+"""The page of all documents and their JSON Schemas, from the types in `gpufleet/documents`."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
 
-from gpufleet.model.documents import DOCUMENTS
-from gpufleet.model.json_schema import json_schema
-from gpufleet.model.shape import Object, Shape, shape_of
+from gpufleet.documents.documents import DOCUMENTS
+from gpufleet.documents.json_schema import json_schema
+from gpufleet.documents.shape import Object, Shape, shape_of
 
 INTRODUCTION = """\
 Plain JSON documents stand at every border, and everything else is made from them or makes them.

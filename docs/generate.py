@@ -28,10 +28,10 @@ from typing import Any
 
 import yaml
 
-from gpufleet import resolver
 from gpufleet.cli import main
 from gpufleet.cli.parser import WIDTH
 from gpufleet.cli.verbs import GROUPS
+from gpufleet.components import resolver
 from gpufleet.frameworks import FRAMEWORKS, Framework
 from gpufleet.judge import table as checks
 from tests.faults import catalogue as faults
@@ -235,7 +235,7 @@ def pages() -> Iterator[tuple[Path, str]]:
     """Every generated file and its text."""
     for role in roles():
         yield role / "README.md", role_readme(role)
-    source = GENERATED.replace("the source it names", "src/gpufleet/checks")
+    source = GENERATED.replace("the source it names", "src/gpufleet/components/checks")
     reference = ROOT / "docs" / "reference"
     floors = bandwidths.section(table)
     yield (
@@ -255,7 +255,7 @@ def pages() -> Iterator[tuple[Path, str]]:
     source = GENERATED.replace("the source it names", "docs/distributions.yml")
     yield reference / "distributions.md", distributions.matrix(table, source)
     yield ROOT / distributions.LOG_FILE, distributions.log(source)
-    source = GENERATED.replace("the source it names", "src/gpufleet/model")
+    source = GENERATED.replace("the source it names", "src/gpufleet/documents")
     yield reference / "documents.md", documents.page(source)
     for name, text in documents.schemas():
         yield reference / "schemas" / name, text

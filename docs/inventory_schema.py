@@ -13,22 +13,23 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from gpufleet import resolver
 from gpufleet.catalog import container_toolkit
 from gpufleet.catalog.network import read_requests
-from gpufleet.frameworks import FRAMEWORKS
-from gpufleet.model import manifest
-from gpufleet.model.json_schema import DRAFT
-from gpufleet.model.spec import KEYS, LOCAL, MODULES, PIP
-from gpufleet.spec import network, parse_network
-from gpufleet.spec.expectation import (
+from gpufleet.components import resolver
+from gpufleet.components.base import expected_network as network
+from gpufleet.components.base.expectation import (
     CHOICES,
     GPUDIRECT_MODULES,
     MOST_CLIQUES,
     MOST_GPUS,
     RACK,
 )
-from gpufleet.spec.parse_driver import CONTAINER_SOURCES, SOURCES
+from gpufleet.components.driver.declare import CONTAINER_SOURCES, SOURCES
+from gpufleet.components.network import declare as parse_network
+from gpufleet.documents import manifest
+from gpufleet.documents.json_schema import DRAFT
+from gpufleet.documents.spec import KEYS, LOCAL, MODULES, PIP
+from gpufleet.frameworks import FRAMEWORKS
 
 Schema = dict[str, Any]
 VERSION = {"type": "string", "pattern": r"^\s*[0-9]+(\.[0-9]+)*\s*$"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gpufleet.catalog import facts, xids
-from gpufleet.model.types import Row
+from gpufleet.documents.types import Row
 
 Table = Callable[[list[str], list[list[str]]], str]
 EFFECTS = {

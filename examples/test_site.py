@@ -14,9 +14,9 @@ from collections.abc import Mapping
 
 from testinfra.host import Host
 
-from gpufleet.model.plan import Plan
-from gpufleet.model.snapshot import Snapshot
-from gpufleet.model.verdict import CheckResult
+from gpufleet.documents.plan import Plan
+from gpufleet.documents.snapshot import Snapshot
+from gpufleet.documents.verdict import CheckResult
 
 FREE_MIB = 1024
 REQUIRED = ("stack.mapped", "stack.matmul")

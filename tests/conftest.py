@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from gpufleet.inventory import start_ansible
+from gpufleet.fleet.inventory import start_ansible
 from tests.support import machine
 from tests.support.built_release import built
 from tests.support.changed import Changed

@@ -12,10 +12,10 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils import receipts
 
 from gpufleet import errors
 from gpufleet.errors import ConfigurationError
+from gpufleet.fleet.schedulers import SchedulerError
 from gpufleet.mirror.needs import MirrorError
-from gpufleet.nightly.channels import DeliveryError
-from gpufleet.nightly.database import HistoryError
-from gpufleet.rollout.schedulers import SchedulerError
+from gpufleet.watch.channels import DeliveryError
+from gpufleet.watch.database import HistoryError
 from tools.catalog.errors import MeasureError, UnansweredError
 
 PRINTED = {

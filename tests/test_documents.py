@@ -11,7 +11,7 @@ import pytest
 from docs import distributions, screenshots
 from docs.generate import plain, table
 from gpufleet.catalog import facts
-from gpufleet.inventory import HostSelector, inventory_hosts
+from gpufleet.fleet.inventory import HostSelector, inventory_hosts
 from gpufleet.judge.judge import CHECK_IDS
 from gpufleet.report import rendering
 from tests.faults.catalogue import faults
@@ -59,7 +59,7 @@ def test_bars_in_cells_do_not_make_columns() -> None:
 
 
 def test_every_host_of_the_example_inventory_can_be_planned() -> None:
-    from gpufleet import resolver  # noqa: PLC0415 (only here)
+    from gpufleet.components import resolver  # noqa: PLC0415 (only here)
 
     hosts = inventory_hosts(HostSelector([str(ROOT / "inventory" / "example")]))
     assert len(hosts) == 33

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from gpufleet.files import write_file
-from gpufleet.nightly import metrics, state
-from gpufleet.verification import pull
+from gpufleet.fleet import pull
+from gpufleet.watch import metrics, state
 
 NAME = "gpufleet.prom"
 RUN = metrics.Run(1.0, 1.0, 1.0)

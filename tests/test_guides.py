@@ -22,16 +22,16 @@ import yaml
 import benchmarks.__main__ as benchmarks
 import lab.__main__ as lab
 from docs import generate
-from gpufleet import resolver
-from gpufleet.checks.base.registry import CHECKS
 from gpufleet.cli import playbook
 from gpufleet.cli.arguments import check_playbook_args
 from gpufleet.cli.main import parsers
 from gpufleet.cli.parser import Parser
 from gpufleet.cli.verbs import VERBS
+from gpufleet.components import resolver
+from gpufleet.components.base.registry import CHECKS
+from gpufleet.documents.spec import KEYS
 from gpufleet.errors import ConfigurationError
-from gpufleet.inventory import HostSelector, inventory_hosts
-from gpufleet.model.spec import KEYS
+from gpufleet.fleet.inventory import HostSelector, inventory_hosts
 
 ROOT = Path(__file__).resolve().parents[1]
 TUTORIALS = sorted(ROOT.glob("docs/tutorial*.md"))

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from gpufleet.errors import ConfigurationError
-from gpufleet.inventory import HostSelector, inventory_hosts
-from gpufleet.inventory.reader import refuse_misspelt
-from gpufleet.verification.judging import plan_of
+from gpufleet.fleet.inventory import HostSelector, inventory_hosts
+from gpufleet.fleet.inventory.reader import refuse_misspelt
+from gpufleet.fleet.judging import plan_of
 
 INVENTORY = """
 gpu_hosts:

@@ -15,8 +15,8 @@ import yaml
 
 from gpufleet.cli import init
 from gpufleet.cli.main import main
-from gpufleet.model.spec import KEYS
-from gpufleet.resolver import resolve
+from gpufleet.components.resolver import resolve
+from gpufleet.documents.spec import KEYS
 from tests.support.rdma_host import REPOSITORY
 from tests.support.wrong_variables import WRONG
 

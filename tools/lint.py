@@ -35,8 +35,8 @@ PROGRAMS = ("catalog/*_wheel.py", "workload/*.py")
 # moved to `frameworks/`. A new framework adds its wheel to measurement.py, and its programs to
 # command.py and distributed.py; nothing else may grow.
 NAMED = {
-    "src/gpufleet/checks/__init__.py": 1,
-    "src/gpufleet/checks/stack/tensorflow_tests.py": 1,
+    "src/gpufleet/components/checks.py": 1,
+    "src/gpufleet/components/stacks/tensorflow_tests.py": 1,
     "src/gpufleet/report/bundle.py": 2,
     "src/gpufleet/workload/command.py": 11,
     "src/gpufleet/workload/distributed.py": 7,

@@ -1,6 +1,6 @@
 """The NVIDIA driver: packages, kernel modules, device files and daemons."""
 
-from gpufleet.verification.check_tests import generated_tests
+from gpufleet.fleet.check_tests import generated_tests
 
 # A test for each check with an id `driver.*`, see docs/reference/checks.md.
 globals().update(generated_tests("driver", __file__))

@@ -1,6 +1,6 @@
 """Framework stacks: release, libraries, and exact results on every GPU."""
 
-from gpufleet.verification.check_tests import generated_tests
+from gpufleet.fleet.check_tests import generated_tests
 
 # A test for each check with an id `stack.*`, see docs/reference/checks.md.
 globals().update(generated_tests("stack", __file__))

@@ -1,5 +1,5 @@
 # Apache-2.0, see LICENSE
-"""Resolve a host's plan from its variables and a probe: where Ansible calls ``gpufleet.resolver``.
+"""Resolve a host's plan from its variables and a probe, by ``gpufleet.components.resolver``.
 
 Runs on the control machine. Changes nothing.
 """
@@ -16,13 +16,14 @@ from ansible.plugins.action import ActionBase
 from ansible_collections.gpufleet.gpu.plugins.plugin_utils.control import require_package
 
 try:
-    from gpufleet.diff import changes, steps_of
-    from gpufleet.host_state.host import Host
-    from gpufleet.model.spec import KEYS, declares
+    from gpufleet.components.base.host import Host
+    from gpufleet.components.changes import changes
+    from gpufleet.components.declare import declaration_of
+    from gpufleet.components.probe_settings import probe_settings, visible_gpus
+    from gpufleet.components.repairs import steps_of
+    from gpufleet.components.resolver import resolve_declaration, with_locks
+    from gpufleet.documents.spec import KEYS, declares
     from gpufleet.paths import host_file_name
-    from gpufleet.resolver import resolve_declaration, with_locks
-    from gpufleet.spec.parse import declaration_of
-    from gpufleet.spec.probe_settings import probe_settings, visible_gpus
 except ImportError as error:
     IMPORT_ERROR = error
 else:

@@ -15,8 +15,8 @@ from ansible.plugins.action import ActionBase
 from ansible_collections.gpufleet.gpu.plugins.plugin_utils.control import require_package
 
 try:
-    from gpufleet.diff import restart
-    from gpufleet.host_state.host import Host
+    from gpufleet.components.base.host import Host
+    from gpufleet.components.driver import restart_change as restart
 except ImportError as error:
     IMPORT_ERROR = error
 else:
@@ -26,7 +26,7 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class ActionModule(ActionBase):
-    """Probes the host and decides (``gpufleet.diff.restart``); reloads the modules if possible.
+    """Probes the host, reloads the modules if possible; ``driver.restart_change`` decides.
 
     Takes the plan; returns what remains to be done as ``action``, ``because``, ``remedy``, and
     whether the installed driver runs as ``runs``.

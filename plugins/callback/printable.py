@@ -18,7 +18,7 @@ requirements: [enabled in the configuration]
 from ansible.plugins.callback import CallbackBase
 
 try:
-    from gpufleet.model.text import printable
+    from gpufleet.documents.text import printable
 except ImportError:
     printable = None
 

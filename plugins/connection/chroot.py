@@ -40,7 +40,7 @@ from ansible.plugins.connection.local import Connection as Local
 from ansible_collections.gpufleet.gpu.plugins.plugin_utils.control import require_package
 
 try:
-    from gpufleet.inventory.image import launcher
+    from gpufleet.fleet.inventory.image import launcher
 except ImportError as error:
     IMPORT_ERROR = error
 else:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import glob
 import os
 
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.elf import elf_dynamic
+from ansible_collections.gpufleet.gpu.plugins.module_utils.on_host.elf import elf_dynamic
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import StateError
 
 # What libraries open at run time, by names that are not in their headers. From cuDNN 8 on,

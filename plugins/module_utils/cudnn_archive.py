@@ -20,8 +20,8 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.module import (
     check_artifact,
     source_of,
 )
+from ansible_collections.gpufleet.gpu.plugins.module_utils.on_host.manifest import BLOCK
 from ansible_collections.gpufleet.gpu.plugins.module_utils.owned import refuse_foreign
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.manifest import BLOCK
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (
     UNPACKED,
     StateError,

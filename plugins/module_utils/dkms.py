@@ -8,8 +8,8 @@ import glob
 import os
 import re
 
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.filesystems import free_space
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.module_files import damage
+from ansible_collections.gpufleet.gpu.plugins.module_utils.on_host.filesystems import free_space
+from ansible_collections.gpufleet.gpu.plugins.module_utils.on_host.module_files import damage
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import remove_tree
 
 TREE = "/var/lib/dkms"

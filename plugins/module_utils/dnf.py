@@ -15,8 +15,8 @@ import re
 import shutil
 import time
 
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.dnf import LOCKS
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.sections.packages import (
+from ansible_collections.gpufleet.gpu.plugins.module_utils.on_host.dnf import LOCKS
+from ansible_collections.gpufleet.gpu.plugins.module_utils.on_host.sections.packages import (
     DRIVER_PACKAGE,
 )
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (

@@ -20,8 +20,8 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.driver_rules import (
 from ansible_collections.gpufleet.gpu.plugins.module_utils.driver_transaction import (
     DriverTransaction,
 )
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.host import Host
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.sections.kernel import (
+from ansible_collections.gpufleet.gpu.plugins.module_utils.on_host.host import Host
+from ansible_collections.gpufleet.gpu.plugins.module_utils.on_host.sections.kernel import (
     installed_kernels,
 )
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import remove_tree

@@ -14,7 +14,6 @@ import re
 import shutil
 
 from ansible_collections.gpufleet.gpu.plugins.module_utils import pending
-from ansible_collections.gpufleet.gpu.plugins.module_utils.addresses import public_addresses
 from ansible_collections.gpufleet.gpu.plugins.module_utils.apt import upstream
 from ansible_collections.gpufleet.gpu.plugins.module_utils.dkms import remove_half_added
 from ansible_collections.gpufleet.gpu.plugins.module_utils.dnf import (
@@ -31,20 +30,21 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.driver_rules import (
 from ansible_collections.gpufleet.gpu.plugins.module_utils.driver_transaction import (
     DriverTransaction,
 )
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.dnf import (
+from ansible_collections.gpufleet.gpu.plugins.module_utils.on_host.addresses import public_addresses
+from ansible_collections.gpufleet.gpu.plugins.module_utils.on_host.dnf import (
     LOCKS,
     SWITCHES,
     VERSIONLOCK,
     switched_off,
 )
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.host import Host
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.sections.kernel import (
+from ansible_collections.gpufleet.gpu.plugins.module_utils.on_host.host import Host
+from ansible_collections.gpufleet.gpu.plugins.module_utils.on_host.sections.kernel import (
     installed_kernels,
 )
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.sections.packages import (
+from ansible_collections.gpufleet.gpu.plugins.module_utils.on_host.sections.packages import (
     DRIVER_PACKAGE,
 )
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.text import natural
+from ansible_collections.gpufleet.gpu.plugins.module_utils.on_host.text import natural
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (
     StateError,
     make_folder,

@@ -15,12 +15,12 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.driver_rules import (
     KERNEL_META,
     other_branch,
 )
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.host import Host
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.manifest import compare_manifest
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.sections.kernel import (
+from ansible_collections.gpufleet.gpu.plugins.module_utils.on_host.host import Host
+from ansible_collections.gpufleet.gpu.plugins.module_utils.on_host.manifest import compare_manifest
+from ansible_collections.gpufleet.gpu.plugins.module_utils.on_host.sections.kernel import (
     installed_kernels,
 )
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.sections.packages import (
+from ansible_collections.gpufleet.gpu.plugins.module_utils.on_host.sections.packages import (
     DRIVER_PACKAGE,
 )
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import Installation

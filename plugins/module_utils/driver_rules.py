@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from ansible_collections.gpufleet.gpu.plugins.module_utils.apt import upstream
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.sections.packages import (
+from ansible_collections.gpufleet.gpu.plugins.module_utils.on_host.sections.packages import (
     DRIVER_PACKAGE,
 )
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import StateError

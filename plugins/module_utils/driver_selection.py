@@ -23,7 +23,7 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.driver_rules import (
     other_branch,
     refuse_harm,
 )
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.sections.packages import (
+from ansible_collections.gpufleet.gpu.plugins.module_utils.on_host.sections.packages import (
     DRIVER_PACKAGE,
 )
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import StateError

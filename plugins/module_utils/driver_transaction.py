@@ -12,7 +12,6 @@ import os
 import shutil
 
 from ansible_collections.gpufleet.gpu.plugins.module_utils import pending
-from ansible_collections.gpufleet.gpu.plugins.module_utils.addresses import public_addresses
 from ansible_collections.gpufleet.gpu.plugins.module_utils.apt import complaints
 from ansible_collections.gpufleet.gpu.plugins.module_utils.dkms import end_of_log
 from ansible_collections.gpufleet.gpu.plugins.module_utils.driver_files import (
@@ -26,8 +25,9 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.driver_rules import (
     refuse_harm,
 )
 from ansible_collections.gpufleet.gpu.plugins.module_utils.driver_selection import DriverSelection
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.manifest import manifest_of
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.sections.packages import (
+from ansible_collections.gpufleet.gpu.plugins.module_utils.on_host.addresses import public_addresses
+from ansible_collections.gpufleet.gpu.plugins.module_utils.on_host.manifest import manifest_of
+from ansible_collections.gpufleet.gpu.plugins.module_utils.on_host.sections.packages import (
     DRIVER_PACKAGE,
 )
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (

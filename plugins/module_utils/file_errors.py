@@ -11,10 +11,10 @@ import errno
 import os
 import shlex
 
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.constants import (
+from ansible_collections.gpufleet.gpu.plugins.module_utils.on_host.constants import (
     ATTRIBUTE_LETTERS,
 )
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.filesystems import (
+from ansible_collections.gpufleet.gpu.plugins.module_utils.on_host.filesystems import (
     MOUNTINFO,
     attribute_of,
     existing,

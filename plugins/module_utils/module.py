@@ -10,8 +10,8 @@ import os
 import re
 
 from ansible_collections.gpufleet.gpu.plugins.module_utils.file_errors import fail
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.manifest import compare_manifest
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.session import end_with_session
+from ansible_collections.gpufleet.gpu.plugins.module_utils.on_host.manifest import compare_manifest
+from ansible_collections.gpufleet.gpu.plugins.module_utils.on_host.session import end_with_session
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (
     StateError,
     digest_of,

@@ -9,10 +9,10 @@ from __future__ import annotations
 import functools
 import os
 
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.python_start import (
+from ansible_collections.gpufleet.gpu.plugins.module_utils.on_host.python_start import (
     program_code,
 )
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.trust import (
+from ansible_collections.gpufleet.gpu.plugins.module_utils.on_host.trust import (
     RefusedError,
     account_for,
     walk,

@@ -2,8 +2,9 @@
 """The marker of a pending restart: the installed driver is not the loaded one, and since when.
 
 It is written before the change that makes a restart necessary, and removed when the loaded driver
-is correct again (gpufleet.diff.restart decides). So a killed run leaves at most an unneeded marker,
-which the next run removes. It records what was tried, so that a reboot is never repeated.
+is correct again (gpufleet.components.driver.restart_change decides). So a killed run leaves at most
+an unneeded marker, which the next run removes. It records what was tried, so that a reboot is never
+repeated.
 """
 
 from __future__ import annotations

@@ -11,9 +11,9 @@ import glob
 import os
 from urllib.parse import urlsplit
 
+from ansible_collections.gpufleet.gpu.plugins.module_utils.on_host.manifest import records_of
+from ansible_collections.gpufleet.gpu.plugins.module_utils.on_host.text import natural
 from ansible_collections.gpufleet.gpu.plugins.module_utils.owned import refuse_foreign
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.manifest import records_of
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.text import natural
 from ansible_collections.gpufleet.gpu.plugins.module_utils.python_packages import (
     locked_packages,
     pins_of,

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import re
 
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.host import Host
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.manifest import (
+from ansible_collections.gpufleet.gpu.plugins.module_utils.on_host.host import Host
+from ansible_collections.gpufleet.gpu.plugins.module_utils.on_host.manifest import (
     compare_records,
     recorded_files,
 )
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.venvs import packages_of
+from ansible_collections.gpufleet.gpu.plugins.module_utils.on_host.venvs import packages_of
 
 # Packages that do not start beside a newer one, and do not say so: (package, its last such version,
 # the other package, its first version that is too new).

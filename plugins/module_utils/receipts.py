@@ -32,10 +32,10 @@ import shutil
 import tempfile
 import time
 
-from ansible_collections.gpufleet.gpu.plugins.module_utils.addresses import public_addresses
 from ansible_collections.gpufleet.gpu.plugins.module_utils.file_errors import kept_from_removal
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.manifest import blocks_of
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.receipts import why_unusable
+from ansible_collections.gpufleet.gpu.plugins.module_utils.on_host.addresses import public_addresses
+from ansible_collections.gpufleet.gpu.plugins.module_utils.on_host.manifest import blocks_of
+from ansible_collections.gpufleet.gpu.plugins.module_utils.on_host.receipts import why_unusable
 
 SCHEMA = 1
 STATE_DIR = "/var/lib/gpufleet"

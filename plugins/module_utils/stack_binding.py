@@ -11,7 +11,7 @@ import json
 import os
 
 from ansible_collections.gpufleet.gpu.plugins.module_utils.binding import libraries_in_order
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.frameworks import each_of
+from ansible_collections.gpufleet.gpu.plugins.module_utils.on_host.frameworks import each_of
 from ansible_collections.gpufleet.gpu.plugins.module_utils.python_environment import run
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (
     StateError,

@@ -12,7 +12,7 @@ import os
 import signal
 import subprocess
 
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.manifest import (
+from ansible_collections.gpufleet.gpu.plugins.module_utils.on_host.manifest import (
     compare_manifest,
     read_record,
     recorded_files,

@@ -73,8 +73,8 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpufleet.gpu.plugins.module_utils.binding import libraries_in_order
 from ansible_collections.gpufleet.gpu.plugins.module_utils.file_errors import fail
 from ansible_collections.gpufleet.gpu.plugins.module_utils.module import of_cudnn
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.elf import elf_dynamic
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.manifest import manifest_of
+from ansible_collections.gpufleet.gpu.plugins.module_utils.on_host.elf import elf_dynamic
+from ansible_collections.gpufleet.gpu.plugins.module_utils.on_host.manifest import manifest_of
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (
     Installation,
     StateError,

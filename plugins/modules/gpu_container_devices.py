@@ -41,11 +41,11 @@ import os
 import sys
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.container_units import (
+from ansible_collections.gpufleet.gpu.plugins.module_utils.on_host.container_units import (
     UNREAD,
     units_with_gpus,
 )
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.host import Host
+from ansible_collections.gpufleet.gpu.plugins.module_utils.on_host.host import Host
 
 # Prints the numbers of the nodes on its input that a control group allows, with the kind of access.
 # The kernel applies a group's device rules to access(), which opens nothing. The inode is held, so

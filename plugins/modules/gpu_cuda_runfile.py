@@ -112,8 +112,8 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.module import (
     restore_labels,
     state_of,
 )
+from ansible_collections.gpufleet.gpu.plugins.module_utils.on_host.manifest import manifest_of
 from ansible_collections.gpufleet.gpu.plugins.module_utils.owned import refuse_foreign
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.manifest import manifest_of
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (
     Installation,
     StateError,

@@ -109,8 +109,8 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.module import (
     source_of,
     state_of,
 )
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.elf import elf_dynamic
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.manifest import manifest_of
+from ansible_collections.gpufleet.gpu.plugins.module_utils.on_host.elf import elf_dynamic
+from ansible_collections.gpufleet.gpu.plugins.module_utils.on_host.manifest import manifest_of
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (
     UNPACKED,
     Installation,

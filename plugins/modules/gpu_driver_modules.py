@@ -83,11 +83,11 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.driver_rules import (
     without_headers,
 )
 from ansible_collections.gpufleet.gpu.plugins.module_utils.file_errors import fail
-from ansible_collections.gpufleet.gpu.plugins.module_utils.pci_drivers import given_away
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.host import Host
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.sections.driver import dkms_of
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.sections.gpus import section_gpus
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.sections.kernel import (
+from ansible_collections.gpufleet.gpu.plugins.module_utils.on_host.host import Host
+from ansible_collections.gpufleet.gpu.plugins.module_utils.on_host.pci_drivers import given_away
+from ansible_collections.gpufleet.gpu.plugins.module_utils.on_host.sections.driver import dkms_of
+from ansible_collections.gpufleet.gpu.plugins.module_utils.on_host.sections.gpus import section_gpus
+from ansible_collections.gpufleet.gpu.plugins.module_utils.on_host.sections.kernel import (
     container_of,
     installed_kernels,
     running_kernel,

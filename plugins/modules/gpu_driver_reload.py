@@ -58,9 +58,9 @@ from collections import namedtuple
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpufleet.gpu.plugins.module_utils import pending
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.holders import holders_of
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.host import Host
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.text import first_match
+from ansible_collections.gpufleet.gpu.plugins.module_utils.on_host.holders import holders_of
+from ansible_collections.gpufleet.gpu.plugins.module_utils.on_host.host import Host
+from ansible_collections.gpufleet.gpu.plugins.module_utils.on_host.text import first_match
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import StateError, host_lock
 
 HOST = Host({})

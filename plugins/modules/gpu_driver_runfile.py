@@ -72,13 +72,13 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils import pending
 from ansible_collections.gpufleet.gpu.plugins.module_utils.dkms import remove_half_added
 from ansible_collections.gpufleet.gpu.plugins.module_utils.file_errors import fail
 from ansible_collections.gpufleet.gpu.plugins.module_utils.module import check_artifact
-from ansible_collections.gpufleet.gpu.plugins.module_utils.owned import refuse_foreign
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.host import Host
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.processes import NoAnswerError
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.sections.packages import (
+from ansible_collections.gpufleet.gpu.plugins.module_utils.on_host.host import Host
+from ansible_collections.gpufleet.gpu.plugins.module_utils.on_host.processes import NoAnswerError
+from ansible_collections.gpufleet.gpu.plugins.module_utils.on_host.sections.packages import (
     DRIVER_PACKAGE,
     installed_packages,
 )
+from ansible_collections.gpufleet.gpu.plugins.module_utils.owned import refuse_foreign
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (
     Installation,
     StateError,

@@ -61,7 +61,7 @@ snapshot:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.runner import probe
+from ansible_collections.gpufleet.gpu.plugins.module_utils.on_host.runner import probe
 
 DEADLINE_S = 600
 

@@ -75,7 +75,7 @@ import os
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpufleet.gpu.plugins.module_utils.file_errors import fail
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.manifest import manifest_of
+from ansible_collections.gpufleet.gpu.plugins.module_utils.on_host.manifest import manifest_of
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (
     Installation,
     StateError,

@@ -52,8 +52,8 @@ import os
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpufleet.gpu.plugins.module_utils.file_errors import fail
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.elf import elf_dynamic
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.linker_cache import (
+from ansible_collections.gpufleet.gpu.plugins.module_utils.on_host.elf import elf_dynamic
+from ansible_collections.gpufleet.gpu.plugins.module_utils.on_host.linker_cache import (
     parse_linker_cache,
 )
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (

@@ -63,9 +63,9 @@ import time
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpufleet.gpu.plugins.module_utils.file_errors import fail
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.holders import holders_of
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.host import Host
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.mig import QUERY, parse_mig
+from ansible_collections.gpufleet.gpu.plugins.module_utils.on_host.holders import holders_of
+from ansible_collections.gpufleet.gpu.plugins.module_utils.on_host.host import Host
+from ansible_collections.gpufleet.gpu.plugins.module_utils.on_host.mig import QUERY, parse_mig
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import StateError
 
 HOST = Host({})

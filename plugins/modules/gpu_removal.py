@@ -67,11 +67,11 @@ import os
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpufleet.gpu.plugins.module_utils.file_errors import fail
 from ansible_collections.gpufleet.gpu.plugins.module_utils.module import of_cudnn
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.host import Host
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.jit_cache import remove_cache
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.manifest import recorded_files
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.session import end_with_session
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.venvs import bound_to
+from ansible_collections.gpufleet.gpu.plugins.module_utils.on_host.host import Host
+from ansible_collections.gpufleet.gpu.plugins.module_utils.on_host.jit_cache import remove_cache
+from ansible_collections.gpufleet.gpu.plugins.module_utils.on_host.manifest import recorded_files
+from ansible_collections.gpufleet.gpu.plugins.module_utils.on_host.session import end_with_session
+from ansible_collections.gpufleet.gpu.plugins.module_utils.on_host.venvs import bound_to
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (
     Installation,
     StateError,

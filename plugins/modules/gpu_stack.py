@@ -159,7 +159,7 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.module import (
     changes_message,
     state_of,
 )
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.manifest import (
+from ansible_collections.gpufleet.gpu.plugins.module_utils.on_host.manifest import (
     compare_manifest,
     is_record,
     manifest_of,

@@ -71,7 +71,7 @@ started:
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.session import (
+from ansible_collections.gpufleet.gpu.plugins.module_utils.on_host.session import (
     Session,
     end_with_session,
 )

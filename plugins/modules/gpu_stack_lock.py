@@ -69,7 +69,7 @@ import fcntl
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpufleet.gpu.plugins.module_utils.addresses import public_addresses
+from ansible_collections.gpufleet.gpu.plugins.module_utils.on_host.addresses import public_addresses
 from ansible_collections.gpufleet.gpu.plugins.module_utils.python_environment import (
     index_variables,
     platform_of,

@@ -77,7 +77,7 @@ import os
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpufleet.gpu.plugins.module_utils.file_errors import fail
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.manifest import (
+from ansible_collections.gpufleet.gpu.plugins.module_utils.on_host.manifest import (
     compare_manifest,
     manifest_of,
 )

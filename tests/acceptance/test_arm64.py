@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from gpufleet.probe import payload
+from gpufleet.on_host import payload
 from lab import emulation
 from tests.support.lab_fleet import ROOT, Fleet, fresh, lab
 
@@ -31,11 +31,11 @@ PYTORCH = {"pytorch": "2.11.0"}
 DEADLINE = ("--deadline", "1800")
 # {payload: the module that is started, and the package of its sources}
 PAYLOADS = {
-    "probe": (payload.PROBE, "probe"),
+    "probe": (payload.PROBE, "on_host"),
     "workload": (payload.WORKLOAD, "workload"),
     "distributed": ("gpufleet.workload.distributed", "workload"),
     "collective": ("gpufleet.workload.collective", "workload"),
-    "as_owner": ("gpufleet.probe.as_owner", "probe"),
+    "as_owner": ("gpufleet.on_host.as_owner", "on_host"),
 }
 # Reads a list of names and texts in turn; prints the machine, and the names that compile.
 COMPILE = """

@@ -19,13 +19,13 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from gpufleet.inventory import HostSelector, inventory_hosts
+from gpufleet.fleet.inventory import HostSelector, inventory_hosts
+from gpufleet.fleet.options import ProbeOptions
+from gpufleet.fleet.probing import verify
+from gpufleet.fleet.session import Session
+from gpufleet.fleet.transport.fanout import Outcome
 from gpufleet.judge import judge
 from gpufleet.report import terminal
-from gpufleet.transport.fanout import Outcome
-from gpufleet.verification.options import ProbeOptions
-from gpufleet.verification.probing import verify
-from gpufleet.verification.session import Session
 from tests.support.lab_fleet import ROOT, Fleet, lab
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
@@ -187,7 +187,7 @@ def test_a_person_reads_who_it_is(first: Night) -> None:
 def test_the_next_night_says_what_changed_and_nothing_else(
     first: Night, odd: dict[str, Host], tmp_path: Path
 ) -> None:
-    history = pytest.importorskip("gpufleet.nightly.history")
+    history = pytest.importorskip("gpufleet.watch.history")
     later = {name: output for name, output in odd.items() if name not in {"host001", "host030"}}
     later["host010"] = broken("full")
     with history.History(tmp_path / "history.sqlite") as nights:

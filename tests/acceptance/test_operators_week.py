@@ -116,7 +116,12 @@ WEEK = (
         "a switch dies, a library is deleted, and a card begins to slow down",
         before=(switch(works=False), delete_library, card(0.9)),
         subject="8 hosts unreachable; 1 more; 33 of 42 healthy",
-        says=(", ".join(RACK), "The host is unreachable", "lab2: cudnn.files fails", "libcudnn.so.8"),
+        says=(
+            ", ".join(RACK),
+            "The host is unreachable",
+            "lab2: cudnn.files fails",
+            "libcudnn.so.8",
+        ),
         ends={"sudo -u gpufleet -H ssh": UNREACHABLE, "./gpufleet provision": 0},
         hands=(switch(works=True),),
     ),

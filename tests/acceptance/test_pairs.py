@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from gpufleet.verification.suite import name_of_test
+from gpufleet.fleet.suite import name_of_test
 from lab import pythons
 from lab.errors import LabError
 from tests.support.lab_fleet import DEADLINE_S, ROOT, Fleet

@@ -1,6 +1,6 @@
 """The probe on the newest Debian's own Python, as root and as an ordinary user.
 
-Those that this machine has are tried in tests/probe/test_payload.py.
+Those that this machine has are tried in tests/on_host/test_payload.py.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from gpufleet.model import validator
-from gpufleet.probe import payload
+from gpufleet.documents import validator
+from gpufleet.on_host import payload
 from tests.support.lab_fleet import Fleet
 from tests.support.planted_host import as_started, form
 

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from gpufleet.host_state import counters
-from gpufleet.host_state import ports as roles
-from gpufleet.probe import payload
+from gpufleet.components.base import counters
+from gpufleet.components.base import ports as roles
+from gpufleet.on_host import payload
 from lab import vm
 from tests.support import rdma_machines
 from tests.support.lab_fleet import Fleet
@@ -37,7 +37,7 @@ RELOAD = f"networkctl reload; networkctl reconfigure {vm.LINK}"
 PORT = "/sys/class/infiniband/rxe0/ports/1"
 # The probe reads these sections alone: the others take an emulated processor a minute.
 SECTIONS = """
-from gpufleet.probe import runner
+from gpufleet.on_host import runner
 runner.SECTIONS = {name: runner.SECTIONS[name] for name in ("network", "kernel")}
 main('{"deadline_s": %d}')
 """

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from gpufleet.rollout.progress import left_behind
+from gpufleet.campaign.rollout.progress import left_behind
 from tests.support.lab_fleet import DEADLINE_S, KILL, ROOT, Fleet
 from tests.support.machine import deadline
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from gpufleet.inventory import HostSelector
-from gpufleet.model.verdict import LETTERS, Verdict
-from gpufleet.nightly.drain import after_night
-from gpufleet.rollout.schedulers import PROMISE
+from gpufleet.documents.verdict import LETTERS, Verdict
+from gpufleet.fleet.inventory import HostSelector
+from gpufleet.fleet.schedulers import PROMISE
+from gpufleet.watch.drain import after_night
 from tests.support import slurm_hosts as slurm
 from tests.support.fleet_stand_ins import RunHistory
 from tests.support.lab_fleet import ROOT, Fleet

@@ -6,7 +6,7 @@ import pytest
 
 from gpufleet.catalog import bandwidth, facts, gpus, pci, rows
 from gpufleet.catalog.bandwidth import Machine, applies, between, within
-from gpufleet.model import validator
+from gpufleet.documents import validator
 
 TABLE = facts.document("bandwidth.yml")
 MIB = 1 << 20

@@ -8,7 +8,8 @@ import pytest
 from packaging.requirements import Requirement
 
 from gpufleet.catalog import facts, versions
-from gpufleet.resolver import pythons, release
+from gpufleet.components.resolver import release
+from gpufleet.components.stacks import pythons
 
 # The first version that the release cannot be imported with, by package and last release.
 BROKEN_BY = {"protobuf": ("2.11.1", "4.21"), "keras": ("2.15.1", "3.0")}

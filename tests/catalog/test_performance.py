@@ -6,7 +6,7 @@ import pytest
 
 from gpufleet.catalog import facts, gpus
 from gpufleet.catalog.performance import floors
-from gpufleet.resolver import resolve
+from gpufleet.components.resolver import resolve
 
 
 @pytest.mark.parametrize(

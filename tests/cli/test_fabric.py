@@ -11,11 +11,11 @@ from rich.console import Console
 
 from gpufleet.cli import fabric
 from gpufleet.errors import ConfigurationError
-from gpufleet.nightly.fabric_history import record_fabric_test, recorded_tests
-from gpufleet.nightly.history import History
-from gpufleet.verification.collectives import Measure
-from gpufleet.verification.fabric_test import InUseError
-from gpufleet.verification.rails import RailsError
+from gpufleet.fleet.collectives import Measure
+from gpufleet.fleet.fabric_test import InUseError
+from gpufleet.fleet.rails import RailsError
+from gpufleet.watch.fabric_history import record_fabric_test, recorded_tests
+from gpufleet.watch.history import History
 from tests.support.nightly_sessions import fabric_test, group_test
 
 

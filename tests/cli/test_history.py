@@ -15,9 +15,9 @@ import pytest
 from gpufleet.cli import history as history_cli
 from gpufleet.cli import options
 from gpufleet.cli.main import main
-from gpufleet.nightly import host_states
-from gpufleet.nightly.history import History
 from gpufleet.report import directory as report
+from gpufleet.watch import host_states
+from gpufleet.watch.history import History
 from tests.support.machine import deadline
 from tests.support.nightly_sessions import at, files, host, measured, session
 

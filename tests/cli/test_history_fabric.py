@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from gpufleet.cli.main import main
-from gpufleet.nightly.fabric_history import record_fabric_test
-from gpufleet.nightly.history import History
+from gpufleet.watch.fabric_history import record_fabric_test
+from gpufleet.watch.history import History
 from tests.support.nightly_sessions import at, fabric_test, files, group_test, host, session
 
 GUIDS = [f"a088c20300ab000{number}" for number in range(4)]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpufleet.cli.main import main
-from gpufleet.inventory import HostSelector, inventory_hosts
+from gpufleet.fleet.inventory import HostSelector, inventory_hosts
 
 
 def test_the_inventory_can_be_planned_as_it_is(

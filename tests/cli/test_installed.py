@@ -78,7 +78,7 @@ def test_the_wheel_carries_the_collection_without_links(installed: Installed) ->
         "roles/cuda/tasks/main.yml",
         "ansible.cfg",
         "meta",
-        "plugins/module_utils/probe/__init__.py",
+        "plugins/module_utils/on_host/__init__.py",
         "verify/test_host.py",
     ):
         assert (installed.collection / part).exists(), part

@@ -304,11 +304,13 @@ def test_on_a_control_host_the_fleet_of_the_nightly_is_the_default(
 ) -> None:
     monkeypatch.delenv("ANSIBLE_INVENTORY", raising=False)
     settings = tmp_path / "nightly.yml"
-    settings.write_text("inventory: [/etc/gpufleet/inventory/a]\nvault_password_file: /root/key\n")
+    settings.write_text(
+        "inventory: [/etc/gpufleet/fleet/inventory/a]\nvault_password_file: /root/key\n"
+    )
     monkeypatch.setattr("gpufleet.cli.options.CONTROL", settings)
     options, _ = PARSERS["verify"].parse([])
     selected = selector(options)
-    assert selected.inventories == ["/etc/gpufleet/inventory/a"]
+    assert selected.inventories == ["/etc/gpufleet/fleet/inventory/a"]
     assert selected.vault_password_files == ["/root/key"]
     for words in (["-i", "gpu01,"], ["--local"]):
         options, _ = PARSERS["verify"].parse(words)
@@ -323,7 +325,7 @@ def test_an_account_that_may_not_read_the_settings_of_the_nightly_is_told_which_
 ) -> None:
     monkeypatch.delenv("ANSIBLE_INVENTORY", raising=False)
     settings = tmp_path / "nightly.yml"
-    settings.write_text("inventory: [/etc/gpufleet/inventory/a]\n")
+    settings.write_text("inventory: [/etc/gpufleet/fleet/inventory/a]\n")
     monkeypatch.setattr("gpufleet.cli.options.CONTROL", settings)
     monkeypatch.setattr("gpufleet.cli.options.os.access", lambda *_: False)
     options, _ = PARSERS["verify"].parse([])

@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from gpufleet.cli.main import main
-from gpufleet.resolver import resolve
-from gpufleet.spec.parse import declaration_of
+from gpufleet.components.declare import declaration_of
+from gpufleet.components.resolver import resolve
 from tests.support.healthy_host import Document, data, verdicts
 
 HOSTS = ("gpu01", "gpu02", "gpu03", "gpu04")

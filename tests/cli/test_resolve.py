@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from gpufleet.cli.main import main as run
+from gpufleet.components.resolver import release
 from gpufleet.frameworks import FRAMEWORKS, FrameworkId
-from gpufleet.resolver import release
 
 ROOT = Path(__file__).parents[2]
 

@@ -19,8 +19,8 @@ import pytest
 from gpufleet.cli import options
 from gpufleet.cli import silence as silence_cli
 from gpufleet.cli.main import main
-from gpufleet.nightly import silences
-from gpufleet.nightly.history import History
+from gpufleet.watch import silences
+from gpufleet.watch.history import History
 from tests.support.command_line import PLAN
 from tests.support.healthy_host import Document, data
 from tests.support.machine import deadline
@@ -228,7 +228,7 @@ def shared(path: Path) -> Iterator[Path]:
 def as_nobody(path: Path, *words: str) -> subprocess.CompletedProcess[str]:
     program = (
         "import os, sys, _strptime, importlib.readers; from gpufleet.cli import silence, history; from gpufleet.cli.main import"
-        " main; import gpufleet.nightly.history; os.setgroups([]); os.setgid(65534);"
+        " main; import gpufleet.watch.history; os.setgroups([]); os.setgid(65534);"
         " os.setuid(65534); sys.exit(main(sys.argv[1:]))"
     )
     return subprocess.run(

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from gpufleet.checks import CHECKS, PAIR_CHECKS
+from gpufleet.components.checks import CHECKS, PAIR_CHECKS
+from gpufleet.fleet.suite import name_of_test
 from gpufleet.judge import judge
-from gpufleet.verification.suite import name_of_test
 from tests.support.command_line import PLAN, ROOT, SNAPSHOT, run, run_process
 from tests.support.healthy_host import EXCUSED, Document, data, document, of_page
 

@@ -86,7 +86,6 @@ def test_the_archive_contains_the_collection_and_nothing_else(archive: Path) -> 
     assert {part for part in parts if part[0] == "src"} == {
         ("src", "gpufleet", "frameworks"),
         ("src", "gpufleet", "on_host"),
-        ("src", "gpufleet", "probe"),
     }
     assert [name for name in names if name.startswith("src/gpufleet/frameworks/")] == [
         "src/gpufleet/frameworks/hosts.py"

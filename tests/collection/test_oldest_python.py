@@ -12,7 +12,7 @@ PLUGINS = Path(__file__).resolve().parents[2] / "plugins"
 OLDEST = (3, 8)
 FILES = sorted(
     path
-    for folder in ("modules", "module_utils", "module_utils/probe")
+    for folder in ("modules", "module_utils", "module_utils/on_host")
     for path in (PLUGINS / folder).rglob("*.py")
 )
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from gpufleet.inventory import HostSelector, inventory_hosts
-from gpufleet.resolver import resolve
+from gpufleet.components.resolver import resolve
+from gpufleet.fleet.inventory import HostSelector, inventory_hosts
 from tests.support.host_documents import codes, declaration
 
 ROOT = Path(__file__).resolve().parents[2]

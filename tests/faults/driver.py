@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from gpufleet.checks import CHECKS
+from gpufleet.components.checks import CHECKS
 from tests.faults.catalogue import Fault
 from tests.support.machine import deadline
 from tests.support.planted_gpu_host import CARDS, LATER, NODES, GpuHost

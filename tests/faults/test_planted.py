@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpufleet.checks import CHECKS
+from gpufleet.components.checks import CHECKS
 from tests.faults import driver, gpu
 from tests.faults.catalogue import Fault, verdicts
 from tests.support.fault_proof import Checks, Prove

@@ -10,23 +10,23 @@ from typing import Any
 
 from rich.console import Console
 
-from gpufleet.diff import changes
-from gpufleet.inventory import Connection, InventoryHost
+from gpufleet.campaign.provision import provision
+from gpufleet.campaign.provision import reasons as differences
+from gpufleet.campaign.rollout.runner import unhealthy
+from gpufleet.components.changes import changes
+from gpufleet.documents import received
+from gpufleet.documents.snapshot import Snapshot
+from gpufleet.fleet.inventory import Connection, InventoryHost
+from gpufleet.fleet.judging import judged, reason_of
+from gpufleet.fleet.session import HostRun, Session
+from gpufleet.fleet.transport.fanout import Target, _HostOutput
 from gpufleet.judge import judge
-from gpufleet.model import received
-from gpufleet.model.snapshot import Snapshot
-from gpufleet.nightly import message_forms, metrics, notifications
-from gpufleet.nightly.history import History
-from gpufleet.nightly.measures import measured
-from gpufleet.provision import provision
-from gpufleet.provision import reasons as differences
 from gpufleet.report import directory as report
 from gpufleet.report import junit, terminal
 from gpufleet.report.bundle import bundles
-from gpufleet.rollout.runner import unhealthy
-from gpufleet.transport.fanout import Target, _HostOutput
-from gpufleet.verification.judging import judged, reason_of
-from gpufleet.verification.session import HostRun, Session
+from gpufleet.watch import message_forms, metrics, notifications
+from gpufleet.watch.history import History
+from gpufleet.watch.measures import measured
 
 # What no output may contain; a page and a mail have line feeds, and rich pads with spaces.
 CONTROL = re.compile(

@@ -17,16 +17,16 @@ from typing import Any
 
 import pytest
 
-from gpufleet import resolver
+from gpufleet.components import resolver
+from gpufleet.components.probe_settings import more_seconds, probe_settings, visible_gpus
 from gpufleet.errors import ConfigurationError
-from gpufleet.nightly.history import History
-from gpufleet.probe.receipts import read_receipts
-from gpufleet.spec.probe_settings import more_seconds, probe_settings, visible_gpus
-from gpufleet.verification import collected
-from gpufleet.verification.judging import judged
-from gpufleet.verification.pair_selection import declared_gpus
-from gpufleet.verification.saved import judge_saved
-from gpufleet.verification.session import HostRun, Session
+from gpufleet.fleet import collected
+from gpufleet.fleet.judging import judged
+from gpufleet.fleet.pair_selection import declared_gpus
+from gpufleet.fleet.saved import judge_saved
+from gpufleet.fleet.session import HostRun, Session
+from gpufleet.on_host.receipts import read_receipts
+from gpufleet.watch.history import History
 from tests.support.healthy_host import Document, data, document
 from tests.support.host_parts import with_gpus
 from tests.support.nightly_sessions import at

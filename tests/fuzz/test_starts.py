@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from gpufleet.probe import trust
-from gpufleet.probe.python_start import interpreter_code
+from gpufleet.on_host import trust
+from gpufleet.on_host.python_start import interpreter_code
 from tests.support import random_starts
 from tests.support.attackers import changes, readings
 from tests.support.random_starts import ATTACKERS, GROUP, PASSWD, START, Tree

@@ -17,19 +17,19 @@ import pytest
 import yaml
 
 from benchmarks.simulated_fabric import Fabric, Fault
-from gpufleet import resolver
 from gpufleet.catalog import facts, smi
-from gpufleet.diff import changes
+from gpufleet.components import resolver
+from gpufleet.components.changes import changes
+from gpufleet.components.stacks.pythons import usable
 from gpufleet.fabric.conclusion import Kind
 from gpufleet.fabric.rounds import Outcome
+from gpufleet.fleet.inventory import Connection, HostSelector, InventoryHost, inventory_hosts
+from gpufleet.fleet.judging import plan_of
 from gpufleet.frameworks import FRAMEWORKS
-from gpufleet.inventory import Connection, HostSelector, InventoryHost, inventory_hosts
 from gpufleet.judge import judge
-from gpufleet.nightly import message_forms, metrics, notifications
-from gpufleet.nightly.message_forms import Message
 from gpufleet.report import page
-from gpufleet.resolver.pythons import usable
-from gpufleet.verification.judging import plan_of
+from gpufleet.watch import message_forms, metrics, notifications
+from gpufleet.watch.message_forms import Message
 from tests.faults.plan import FAULTS as REFUSED
 from tests.golden.documents import Document, Golden, Goldens, flat
 from tests.support import (
@@ -50,7 +50,9 @@ from tests.support.wrong_variables import WRONG
 
 ROOT = Path(__file__).parents[2]
 INVENTORIES = ("example", "frameworks", "lab", "many", "side-by-side")
-FLAVOURS = yaml.safe_load((ROOT / "tests/resolver/flavour_table.yml").read_text(encoding="utf-8"))
+FLAVOURS = yaml.safe_load(
+    (ROOT / "tests/components/driver/flavour_table.yml").read_text(encoding="utf-8")
+)
 Named = Iterator[tuple[str, Document]]
 
 
@@ -90,7 +92,7 @@ def healthy() -> Named:
 
 
 def broken() -> Goldens:
-    """The hosts with a fault, an area for each module of tests/checks/faults."""
+    """The hosts with a fault, an area for each module of tests/components/faults."""
     found: Goldens = {}
     for fault in faults():
         plan, seen = json.loads(healthy_host(fault.healthy)[0])

@@ -8,10 +8,10 @@ from collections import defaultdict
 
 import pytest
 
-from gpufleet.checks import CHECKS, PAIR_CHECKS
-from gpufleet.checks.base import subjects
+from gpufleet.components.base import subjects
+from gpufleet.components.checks import CHECKS, PAIR_CHECKS
+from gpufleet.documents.verdict import Verdict
 from gpufleet.judge import causes, judge
-from gpufleet.model.verdict import Verdict
 from tests.support.healthy_host import Break, Document, data
 from tests.support.host_parts import (
     compute_run,

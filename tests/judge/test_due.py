@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from gpufleet.diff import changes
-from gpufleet.diff.repairs import key
+from gpufleet.components.changes import changes
+from gpufleet.components.repairs import key
+from gpufleet.documents.verdict import HEALTHY_VERDICTS
 from gpufleet.judge import due, judge
 from gpufleet.judge.due import components
-from gpufleet.model.verdict import HEALTHY_VERDICTS
 from tests.support.check_faults import faults
 from tests.support.healthy_host import document
 from tests.support.host_documents import receipt, section

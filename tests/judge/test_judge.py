@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gpufleet.checks import CHECKS, Sections
+from gpufleet.components.checks import CHECKS, Sections
+from gpufleet.documents.verdict import Verdict, exit_status, worst
 from gpufleet.judge import judge
-from gpufleet.model.verdict import Verdict, exit_status, worst
 from tests.support.healthy_host import EXCUSED, Document, other_than, verdicts
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from gpufleet.fleet.host_versions import versions_of
 from gpufleet.judge import judge
-from gpufleet.verification.host_versions import versions_of
 from tests.support.real_gpus import FIXTURES, documents
 
 # {fixture: {check at fault: what its cause says}}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gpufleet.checks.base import subjects
+from gpufleet.components.base import subjects
 from gpufleet.judge import judge
-from tests.checks.faults.after_load import logged_after, printed_after
+from tests.components.faults.after_load import logged_after, printed_after
 from tests.support.healthy_host import Document, data, nvlinks
 from tests.support.host_parts import (
     compute_run,

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from gpufleet.checks.base import subjects
-from gpufleet.checks.base.registry import Finding
-from gpufleet.checks.gpu.lost import named_in
+from gpufleet.components.base import subjects
+from gpufleet.components.base.registry import Finding
+from gpufleet.components.gpu.lost import named_in
+from gpufleet.documents.verdict import Verdict
 from gpufleet.judge import judge
 from gpufleet.judge.causes import Judged, explained
-from gpufleet.model.verdict import Verdict
 from tests.support.healthy_host import Document, data
 from tests.support.host_parts import event, with_gpus
 from tests.support.real_gpus import documents

@@ -13,7 +13,7 @@ from zipfile import ZipFile
 
 import pytest
 
-from gpufleet import resolver
+from gpufleet.components import resolver
 from lab import artifacts, elf, files, libraries, wheels
 from lab.errors import LabError
 from lab.progress import Progress

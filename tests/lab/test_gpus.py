@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gpufleet.catalog import performance
-from gpufleet.probe.smi_document import parse_smi
+from gpufleet.on_host.smi_document import parse_smi
 from lab.gpus import cards
 from lab.gpus.planting import MODEL, PLACE, Cards, faults, packed, record
 from lab.gpus.tree import TEXTS

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gpufleet.nightly import config
-from gpufleet.nightly.history import History
+from gpufleet.watch import config
+from gpufleet.watch.history import History
 from lab import nights
 from lab.gpus import cards
 from lab.gpus.planting import Cards

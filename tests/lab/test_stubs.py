@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gpufleet.probe import payload
+from gpufleet.on_host import payload
 from lab import elf, stubs
 from lab.stubs import derive, library
 from lab.stubs.library import Function

@@ -12,7 +12,7 @@ from typing import Any, TextIO
 import pytest
 
 from gpufleet.cli import artifacts
-from gpufleet.inventory import HostSelector, inventory_hosts
+from gpufleet.fleet.inventory import HostSelector, inventory_hosts
 from gpufleet.mirror import locks, needs, packages
 from tests.support.mirror_site import ARCHIVE, RUNFILE, Desk, Site, source, wheel
 from tests.support.warm_start import run_warm

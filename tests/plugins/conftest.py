@@ -16,7 +16,7 @@ from ansible.module_utils.testing import patch_module_args
 from tests.support.ansible_modules import Run, load
 from tests.support.stack_bench import Bench
 
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.trust import (  # isort: skip
+from ansible_collections.gpufleet.gpu.plugins.module_utils.on_host.trust import (  # isort: skip
     Judgement,
 )
 

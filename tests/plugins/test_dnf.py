@@ -6,7 +6,7 @@ import pytest
 
 from ansible_collections.gpufleet.gpu.plugins.module_utils import dnf  # isort: skip
 from ansible_collections.gpufleet.gpu.plugins.module_utils import driver_dnf  # isort: skip
-from ansible_collections.gpufleet.gpu.plugins.module_utils.probe.dnf import switched_off  # isort: skip
+from ansible_collections.gpufleet.gpu.plugins.module_utils.on_host.dnf import switched_off  # isort: skip
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import StateError  # isort: skip
 
 TABLE = """\

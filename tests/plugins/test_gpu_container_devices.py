@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gpufleet.probe.container_units import UNREAD
+from gpufleet.on_host.container_units import UNREAD
 from tests.support.ansible_modules import Run, load
 
 MODULE = load("gpu_container_devices")

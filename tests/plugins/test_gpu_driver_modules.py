@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpufleet.probe.host import Host
+from gpufleet.on_host.host import Host
 from tests.support.ansible_modules import load
 from tests.support.planted_host import put
 

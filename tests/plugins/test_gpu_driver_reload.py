@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from gpufleet.diff import restart
-from gpufleet.probe.host import Host
+from gpufleet.components.driver import restart_change as restart
+from gpufleet.on_host.host import Host
 from tests.support.ansible_modules import Run, load, tree
 
 OLD, NEW = "535.261.03", "550.163.01"

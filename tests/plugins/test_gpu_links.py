@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpufleet.probe.manifest import compare_manifest, manifest_of
+from gpufleet.on_host.manifest import compare_manifest, manifest_of
 from tests.support.ansible_modules import Run, load, tree
 
 LINK = "lib/libcudnn.so.8"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpufleet.probe.host import Host
+from gpufleet.on_host.host import Host
 from tests.support.ansible_modules import Run, load
 
 SMI = """#!{python}

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gpufleet.resolver import resolve
+from gpufleet.components.resolver import resolve
 from tests.support.ansible_modules import sha256
 from tests.support.stack_bench import VERSION, Bench
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from ansible_collections.gpufleet.gpu.plugins.module_utils import download, receipts
 
-from gpufleet.nightly.state import exclusive
-from gpufleet.rollout.progress import Store
+from gpufleet.campaign.rollout.progress import Store
+from gpufleet.watch.state import exclusive
 
 # Each holds the lock `lock` of a directory.
 HOLDERS: dict[str, Callable[[Path], Any]] = {

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from gpufleet.frameworks import FRAMEWORKS
-from gpufleet.probe.host import Host
-from gpufleet.probe.venvs import bound_to
+from gpufleet.on_host.host import Host
+from gpufleet.on_host.venvs import bound_to
 from tests.support.elf_file import shared_library
 from tests.support.stack_bench import BINDING, SONAME, Bench
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from gpufleet.resolver import resolve
+from gpufleet.components.resolver import resolve
 from tests.support.ansible_modules import Run, load, sha256
 from tests.support.elf_file import shared_library
 from tests.support.host_documents import declaration

@@ -10,12 +10,12 @@ from typing import Any, cast
 
 import pytest
 
+from gpufleet.components.stacks import environment_plan as environment
 from gpufleet.errors import ConfigurationError
+from gpufleet.fleet.saved import judge_saved
+from gpufleet.fleet.session import HostRun
 from gpufleet.judge import judge
 from gpufleet.report.bundle import bundles
-from gpufleet.resolver import environment
-from gpufleet.verification.saved import judge_saved
-from gpufleet.verification.session import HostRun
 from tests.support.healthy_host import Document, data, document
 from tests.support.host_parts import with_gpus
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from gpufleet.documents.verdict import SYMBOLS, Verdict
+from gpufleet.fleet.session import HostRun
 from gpufleet.judge import judge
-from gpufleet.model.verdict import SYMBOLS, Verdict
 from gpufleet.report import bundle
-from gpufleet.verification.session import HostRun
 from tests.support.command_line import SNAPSHOT, run
 from tests.support.healthy_host import Document, data, of_page
 

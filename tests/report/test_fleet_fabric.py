@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from gpufleet.fleet.host_fabric import HostFabric, fabric_of, read_fabric
+from gpufleet.fleet.session import HostRun, Session
 from gpufleet.judge import judge
 from gpufleet.report import fleet_fabric, page
-from gpufleet.verification.host_fabric import HostFabric, fabric_of, read_fabric
-from gpufleet.verification.session import HostRun, Session
 from tests.support import rdma_host
 from tests.support.healthy_host import Document, data, document, nvlinks, with_cards
 from tests.support.rdma_host import DOWN, device

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from gpufleet.fleet.session import HostRun, Session
 from gpufleet.judge import judge
 from gpufleet.report import junit
-from gpufleet.verification.session import HostRun, Session
 from tests.support.command_line import PLAN
 from tests.support.healthy_host import Document, data
 

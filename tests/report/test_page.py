@@ -22,10 +22,10 @@ from selenium.webdriver.support.expected_conditions import (
 from selenium.webdriver.support.wait import WebDriverWait
 from selenium_axe_python import Axe
 
+from gpufleet.documents.verdict import HEALTHY_VERDICTS, SYMBOLS, Verdict
+from gpufleet.fleet.session import HostRun, Session
 from gpufleet.judge import judge
-from gpufleet.model.verdict import HEALTHY_VERDICTS, SYMBOLS, Verdict
 from gpufleet.report import directory, rendering, summary
-from gpufleet.verification.session import HostRun, Session
 from tests.support.fleet_documents import Fleet, all_broken, fleet
 
 pytestmark = pytest.mark.costly

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from gpufleet.documents.verdict import HEALTHY_VERDICTS
+from gpufleet.fleet.session import HostRun, Session
 from gpufleet.judge import judge
-from gpufleet.model.verdict import HEALTHY_VERDICTS
 from gpufleet.report import change_summary, fleet_versions, page, summary
-from gpufleet.verification.session import HostRun, Session
 from tests.support.fleet_documents import STACK, Fleet, fleet
 from tests.support.healthy_host import Document, data
 

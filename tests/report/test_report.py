@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from gpufleet.checks import CHECKS
+from gpufleet.components.checks import CHECKS
+from gpufleet.fleet.session import HostRun, Session
 from gpufleet.judge import judge, table
 from gpufleet.paths import PROGRAM, host_file_name
 from gpufleet.report import directory as report
 from gpufleet.report import summary
-from gpufleet.verification.session import HostRun, Session
 from tests.support.framework_stacks import with_frameworks_on_gpus
 from tests.support.healthy_host import EXCUSED, Document, data, of_page, with_cards, with_driver
 

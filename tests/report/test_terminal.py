@@ -7,10 +7,10 @@ import io
 import pytest
 from rich.console import Console
 
+from gpufleet.fleet.session import HostRun, Session
+from gpufleet.fleet.transport.fanout import Outcome
 from gpufleet.judge import judge
 from gpufleet.report import terminal
-from gpufleet.transport.fanout import Outcome
-from gpufleet.verification.session import HostRun, Session
 from tests.support.healthy_host import Document, data
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gpufleet.model.spec import Spec
+from gpufleet.documents.spec import Spec
 from gpufleet.paths import ROOT
 
 ROLES = sorted(path for path in (ROOT / "roles").iterdir() if path.is_dir())

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from gpufleet.on_host.host import Host
+from gpufleet.on_host.pci import access_control, express_settings
 from gpufleet.paths import ROOT
-from gpufleet.probe.host import Host
-from gpufleet.probe.pci import access_control, express_settings
 from tests.support.planted_host import interpreter
 from tests.support.rdma_tree import Tree, config, port_config
 

@@ -10,9 +10,9 @@ import yaml
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar
 
-from gpufleet.diff import changes
-from gpufleet.probe import network_setup
-from gpufleet.resolver import resolve
+from gpufleet.components.changes import changes
+from gpufleet.components.resolver import resolve
+from gpufleet.on_host import network_setup
 from tests.support.planted_host import probe_tree, put
 from tests.support.rdma_host import REPOSITORY, planned_setup
 from tests.support.role_variables import ROLE, trusted

@@ -11,10 +11,10 @@ from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar
 
 from gpufleet.catalog import facts
-from gpufleet.diff import changes
-from gpufleet.host_state import driver_running
-from gpufleet.host_state.host import Host
-from gpufleet.resolver import resolve
+from gpufleet.components.base.host import Host
+from gpufleet.components.changes import changes
+from gpufleet.components.driver import running as driver_running
+from gpufleet.components.resolver import resolve
 from tests.support.host_documents import KERNEL, declaration, gpu_host
 from tests.support.planted_host import probe_tree, put
 from tests.support.role_variables import trusted, variables

@@ -13,9 +13,9 @@ from ansible.template import Templar
 from ansible_collections.gpufleet.gpu.plugins.module_utils import driver_rules
 
 from gpufleet.catalog import facts
-from gpufleet.host_state import driver_kernels
-from gpufleet.host_state.host import Host
-from gpufleet.resolver import driver_sources
+from gpufleet.components.base.host import Host
+from gpufleet.components.driver import kernels as driver_kernels
+from gpufleet.components.driver import sources as driver_sources
 from tests.support.role_variables import ROLE, trusted, variables
 
 SYSTEMS = yaml.safe_load((ROLE.parents[1] / "tests/support/os_facts.yml").read_text())

@@ -1,6 +1,6 @@
 """The faults of the checks: breaks of a healthy host's documents, with the checks that catch each.
 
-A module in tests/checks/faults names its healthy host, and registers its breaks:
+A module in tests/components/faults names its healthy host, and registers its breaks:
 
     fault, harmless = faults_on(with_cards)
 
@@ -8,7 +8,7 @@ A module in tests/checks/faults names its healthy host, and registers its breaks
     def half_of_the_lanes(plan, snapshot): ...
 
 A break has a decorator for each check that catches it, or `@harmless`: no check changes.
-`tests/checks/test_faults.py` runs them all.
+`tests/components/test_faults.py` runs them all.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def faults_on(
 
 def faults() -> list[Fault]:
     """All faults of all areas."""
-    package = importlib.import_module("tests.checks.faults")
+    package = importlib.import_module("tests.components.faults")
     for module in pkgutil.iter_modules(package.__path__):
         importlib.import_module(f"{package.__name__}.{module.name}")
     return list(REGISTRY.values())

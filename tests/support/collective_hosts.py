@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any, cast
 from unittest import mock
 
-from gpufleet.inventory import Become, Connection, InventoryHost
-from gpufleet.model.collectives import FabricTest, Operation, Scope
-from gpufleet.model.snapshot import Snapshot
-from gpufleet.transport.fanout import Outcome
-from gpufleet.verification import fabric_test
-from gpufleet.verification.collectives import Measure
-from gpufleet.verification.fabric_test import FabricOptions
-from gpufleet.verification.options import ProbeOptions
+from gpufleet.documents.collectives import FabricTest, Operation, Scope
+from gpufleet.documents.snapshot import Snapshot
+from gpufleet.fleet import fabric_test
+from gpufleet.fleet.collectives import Measure
+from gpufleet.fleet.fabric_test import FabricOptions
+from gpufleet.fleet.inventory import Become, Connection, InventoryHost
+from gpufleet.fleet.options import ProbeOptions
+from gpufleet.fleet.transport.fanout import Outcome
 from tests.support.healthy_host import document
 
 SIZES = (1 << 20,)

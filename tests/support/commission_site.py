@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from gpufleet.campaign.commission.records import Store
 from gpufleet.cli.main import main
-from gpufleet.commission.records import Store
 from tests.support.recorded_hosts import RecordedHosts
 
 ALL = ["preflight", "provision", "verify", "deep", "burn-in", "collectives", "cool-down"]

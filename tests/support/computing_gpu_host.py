@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from gpufleet.judge import judge
-from gpufleet.probe.constants import FRAMEWORK_MARK
-from gpufleet.probe.host import Host
-from gpufleet.probe.workload_run import run_framework
+from gpufleet.on_host.constants import FRAMEWORK_MARK
+from gpufleet.on_host.host import Host
+from gpufleet.on_host.workload_run import run_framework
 from tests.support.healthy_host import data, document
 from tests.support.host_parts import as_listed, with_gpus
 from tests.support.toolkit_run import run

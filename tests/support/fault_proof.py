@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from gpufleet import inventory
-from gpufleet.verification.options import ProbeOptions
-from gpufleet.verification.probing import verify
+from gpufleet.fleet import inventory
+from gpufleet.fleet.options import ProbeOptions
+from gpufleet.fleet.probing import verify
 from tests.faults.catalogue import Fault
 from tests.support.lab_fleet import ROOT, Fleet
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from gpufleet.documents.verdict import Verdict, consequences
+from gpufleet.fleet.session import HostRun, Session
 from gpufleet.judge import judge
-from gpufleet.model.verdict import Verdict, consequences
-from gpufleet.nightly.strips import strips
-from gpufleet.verification.session import HostRun, Session
+from gpufleet.watch.strips import strips
 from gpufleet.yardstick.values import LEAST_SIBLINGS, Analysis, Finding, Spread
 from tests.support.healthy_host import data, document, with_cards
 from tests.support.rdma_host import DOWN

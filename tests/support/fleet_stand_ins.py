@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
-from gpufleet.inventory import Connection
-from gpufleet.nightly.drift import CheckResult, Window
-from gpufleet.nightly.history import RecordedRun
-from gpufleet.rollout.schedulers import SchedulerError
-from gpufleet.verification.session import HostRun, Session
+from gpufleet.fleet.inventory import Connection
+from gpufleet.fleet.schedulers import SchedulerError
+from gpufleet.fleet.session import HostRun, Session
+from gpufleet.watch.drift import CheckResult, Window
+from gpufleet.watch.history import RecordedRun
 
 LINE = (
     "NodeName={name} Arch=x86_64 CoresPerSocket=1  CPUAlloc={cpus} CPUTot=2 CPULoad=0.69"

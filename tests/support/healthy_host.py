@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from gpufleet.checks import CHECKS
+from gpufleet.components.checks import CHECKS
 from gpufleet.judge import judge
-from gpufleet.probe.smi_document import parse_smi
+from gpufleet.on_host.smi_document import parse_smi
 from lab.gpus.smi_text import MEMORY_MIB, MODEL, smi_text
 from tests.support import rdma_host
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import yaml
 
-from gpufleet.resolver import environment, resolve
+from gpufleet.components.resolver import resolve
+from gpufleet.components.stacks import environment_plan as environment
 
 Row = dict[str, Any]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from copy import deepcopy
 from typing import Any
 
-from gpufleet.probe.smi_document import parse_smi
+from gpufleet.on_host.smi_document import parse_smi
 from lab.gpus.smi_text import smi_text
 from tests.support.healthy_host import Document, data, with_cards
 

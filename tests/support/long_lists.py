@@ -7,9 +7,18 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from gpufleet.model import received
-from gpufleet.model.shape import AnyOf, Choice, ListOf, MappingOf, Object, Plain, Shape, shape_of
-from gpufleet.model.snapshot import Sections
+from gpufleet.documents import received
+from gpufleet.documents.shape import (
+    AnyOf,
+    Choice,
+    ListOf,
+    MappingOf,
+    Object,
+    Plain,
+    Shape,
+    shape_of,
+)
+from gpufleet.documents.snapshot import Sections
 
 Document = dict[str, Any]
 Place = tuple[str, ...]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 
-from gpufleet.checks import PAIR_CHECKS
+from gpufleet.components.checks import PAIR_CHECKS
 from gpufleet.judge import judge
 from tests.support.healthy_host import Document
 

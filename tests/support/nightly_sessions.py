@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from gpufleet.fleet.session import HostRun, Session
 from gpufleet.judge import judge
-from gpufleet.verification.session import HostRun, Session
 
 NIGHT = datetime(2026, 11, 1, 3, tzinfo=UTC)
 

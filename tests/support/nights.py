@@ -6,16 +6,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
-from gpufleet.model.nightly import Changes, Silence
-from gpufleet.nightly import drift
-from gpufleet.nightly.drift import CheckResult, Window
-from gpufleet.nightly.message_forms import Message
-from gpufleet.nightly.notifications import (
-    Surroundings,
-    failure_message,
-    has_content,
-    nightly_message,
-)
+from gpufleet.documents.nightly import Changes, Silence
+from gpufleet.watch import drift
+from gpufleet.watch.drift import CheckResult, Window
+from gpufleet.watch.message_forms import Message
+from gpufleet.watch.notifications import Surroundings, failure_message, has_content, nightly_message
 
 LINK = "https://gpu.example.org/reports/2026-11-21T03-00-00Z/report.html"
 HOSTS = [f"gpu{number:02}" for number in range(1, 41)]

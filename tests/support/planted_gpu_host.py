@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from gpufleet.checks.host.host import SECOND_READINGS
+from gpufleet.components.host.host import SECOND_READINGS
 from gpufleet.judge import judge
-from gpufleet.probe import runner
+from gpufleet.on_host import runner
 from lab.gpus.smi_text import CUDA, DRIVER, Texts, smi_text
 from lab.gpus.tree import GpuTree
 from lab.stubs.library import Function

@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 import pytest
 
-from gpufleet.probe import payload, runner
+from gpufleet.on_host import payload, runner
 from tests.support.machine import deadline
 
 LIB = "usr/local/cuda-11.8/targets/x86_64-linux/lib"
@@ -96,7 +96,7 @@ def as_started(python: str, config: dict[str, Any], user: str = "as-it-is") -> d
     if user == "nobody":
         if os.geteuid():
             pytest.skip("only root can become another user")
-        texts = [payload.probe(), *payload.sources("probe").values()]
+        texts = [payload.probe(), *payload.sources("on_host").values()]
         wanted = {
             alias.name
             for text in texts

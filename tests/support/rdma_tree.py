@@ -11,8 +11,8 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from gpufleet.probe.host import Host
-from gpufleet.probe.sections.network import section_network
+from gpufleet.on_host.host import Host
+from gpufleet.on_host.sections.network import section_network
 
 GEN5 = "32.0 GT/s PCIe"
 SOFTWARE_COUNTERS = ("link_downed", "rcvd_pkts", "retry_exceeded_err", "send_err", "sent_pkts")

@@ -12,8 +12,8 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-from gpufleet.inventory import Connection, InventoryHost
-from gpufleet.verification.judging import plan_of
+from gpufleet.fleet.inventory import Connection, InventoryHost
+from gpufleet.fleet.judging import plan_of
 from tests.support.healthy_host import MODEL, Document, data, document, with_cards
 from tests.support.host_documents import converged
 

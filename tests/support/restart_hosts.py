@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpufleet.host_state.host import Host
+from gpufleet.components.base.host import Host
 from tests.support.host_documents import snapshot
 
 Row = dict[str, Any]

@@ -7,8 +7,8 @@ import random
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
-from gpufleet.nightly.history import History
-from gpufleet.verification.session import HostRun, Session
+from gpufleet.fleet.session import HostRun, Session
+from gpufleet.watch.history import History
 
 SPEED = "toolkit.12.3.tflops"
 # How many times as fast as usual a card is in a night.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpufleet.model.nightly import Silence
+from gpufleet.documents.nightly import Silence
 from tests.support.nightly_sessions import at
 
 CAUSE = "1 of 8 declared GPUs is not on the PCI bus"

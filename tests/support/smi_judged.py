@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from gpufleet.checks import CHECKS, Finding, Sections
-from gpufleet.model.verdict import Verdict, worst
-from gpufleet.probe.smi_document import parse_smi
+from gpufleet.components.checks import CHECKS, Finding, Sections
+from gpufleet.documents.verdict import Verdict, worst
+from gpufleet.on_host.smi_document import parse_smi
 from lab.gpus.smi_text import Texts
 from tests.support import healthy_host, smi_corpus
 

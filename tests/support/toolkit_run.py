@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from gpufleet.probe import payload
-from gpufleet.probe.constants import COMPUTE_MARK
+from gpufleet.on_host import payload
+from gpufleet.on_host.constants import COMPUTE_MARK
 
 Document = dict[str, Any]
 SCRIPT = payload.workload()

@@ -32,7 +32,7 @@ PACKAGES = (
     "ansible.cli.playbook",
     "ansible.executor.process.worker",
     "gpufleet.cli.main",
-    "gpufleet.verification.pytest_plugin",
+    "gpufleet.fleet.pytest_plugin",
     "pytest",
     "testinfra",
 )

@@ -13,8 +13,8 @@ from tools import lint
     ("text", "wrong"),
     [
         ("from tests.plugins.conftest import run", True),
-        ("from tests.checks.gpu import test_identity", True),
-        ("import tests.checks.gpu.test_identity as gpu", True),
+        ("from tests.components.gpu import test_identity", True),
+        ("import tests.components.gpu.test_identity as gpu", True),
         ("from .conftest import site", True),
         ("def f():\n    from tests.lab.test_cli import call", True),
         ("from tests.support.healthy_host import data", False),

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from gpufleet.probe import payload
-from gpufleet.probe.constants import COMPUTE_MARK
-from gpufleet.probe.holders import OWN_RUN
-from gpufleet.probe.host import Host
-from gpufleet.probe.sections.compute import section_compute
+from gpufleet.on_host import payload
+from gpufleet.on_host.constants import COMPUTE_MARK
+from gpufleet.on_host.holders import OWN_RUN
+from gpufleet.on_host.host import Host
+from gpufleet.on_host.sections.compute import section_compute
 from gpufleet.workload import toolkit_run
 from gpufleet.workload.entries import RUNNING
 from gpufleet.workload.exactness import ExactProduct

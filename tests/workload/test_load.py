@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 
 import pytest
 
-from gpufleet.probe import deep_time
-from gpufleet.probe.deep_time import SETTLE_S, toolkits_seconds
+from gpufleet.on_host import deep_time
+from gpufleet.on_host.deep_time import SETTLE_S, toolkits_seconds
 from gpufleet.workload import copies, memory, sustained, timing, toolkit_run
 from gpufleet.workload.copies import enable_access
 from gpufleet.workload.library import Refused

@@ -11,8 +11,8 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from gpufleet.probe import payload
-from gpufleet.probe.constants import FRAMEWORK_MARK
+from gpufleet.on_host import payload
+from gpufleet.on_host.constants import FRAMEWORK_MARK
 from gpufleet.workload.exactness import operand, wrong_rows
 from gpufleet.workload.framework_run import missing_gpu, wanted_devices
 from gpufleet.workload.loaded import foreign_libraries

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from gpufleet.probe import payload
-from gpufleet.probe.constants import COMPUTE_MARK
+from gpufleet.on_host import payload
+from gpufleet.on_host.constants import COMPUTE_MARK
 from lab.gpus.planting import HERE, MODEL, PLACE, Cards, record
 from lab.gpus.tree import TEXTS
 from tests.support.machine import deadline

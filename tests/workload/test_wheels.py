@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from gpufleet.probe.host import Host
-from gpufleet.probe.processes import run_command
-from gpufleet.probe.sections.compute import section_compute
+from gpufleet.on_host.host import Host
+from gpufleet.on_host.processes import run_command
+from gpufleet.on_host.sections.compute import section_compute
 from tests.support import stand_ins
 from tests.support.toolkit_run import FILL_MIB, UNPACKED, Document
 
@@ -52,7 +52,7 @@ def home(tmp_path: Path, libraries: tuple[Path, Path], monkeypatch: pytest.Monke
     stack(tmp_path, libraries, "tensorflow-2.17.1", "12.3.4.1")
     stack(tmp_path, libraries, "pytorch-2.9.0", "12.10.0.5")
     driver = str(libraries[1])
-    monkeypatch.setattr("gpufleet.probe.sections.compute.run_command", with_driver(driver))
+    monkeypatch.setattr("gpufleet.on_host.sections.compute.run_command", with_driver(driver))
     return tmp_path
 
 

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from gpufleet import resolver
 from gpufleet.catalog import facts, versions
+from gpufleet.components import resolver
 from gpufleet.frameworks import FrameworkId
 
 Row = dict[str, Any]

@@ -23,13 +23,14 @@ import yaml
 from ansible_collections.gpufleet.gpu.plugins.module_utils.python_environment import resolved_for
 from ansible_collections.gpufleet.gpu.plugins.module_utils.python_packages import undeclared_bounds
 
-from gpufleet import resolver, stopping
+from gpufleet import stopping
 from gpufleet.catalog import facts, lock_results, versions
 from gpufleet.catalog.records import Build
+from gpufleet.components import resolver
+from gpufleet.components.stacks import pythons
+from gpufleet.documents.plan import CudaSource
 from gpufleet.frameworks import FRAMEWORKS, FrameworkId
-from gpufleet.model.plan import CudaSource
 from gpufleet.on_host.addresses import public_addresses
-from gpufleet.resolver import pythons
 
 from .errors import MeasureError, UnansweredError
 

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gpufleet.catalog import rows, versions
+from gpufleet.documents import validator
+from gpufleet.documents.shape import AnyOf, ListOf, MappingOf, Object, Shape, shape_of
 from gpufleet.frameworks import FRAMEWORKS
-from gpufleet.model import validator
-from gpufleet.model.shape import AnyOf, ListOf, MappingOf, Object, Shape, shape_of
 
 from .tables import DRIVERS, TABLES, Data, Row
 

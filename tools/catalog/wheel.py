@@ -19,7 +19,7 @@ from email.parser import HeaderParser
 from packaging.requirements import Requirement
 
 from gpufleet.catalog import device_code, facts, versions
-from gpufleet.probe.elf import elf_dynamic
+from gpufleet.on_host.elf import elf_dynamic
 
 # A container of device code (magic, version 1, header of 16 bytes, size of what follows); in it the
 # pieces: kind, version, size of this header, size of what follows, minor and major number of the

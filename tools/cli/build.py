@@ -24,13 +24,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from gpufleet.campaign.provision.playbook import log
+from gpufleet.campaign.provision.playbook import run as run_command
 from gpufleet.cli.developer import BIN
 from gpufleet.cli.pack import files, pack
 from gpufleet.cli.parser import Parser
 from gpufleet.errors import ConfigurationError
 from gpufleet.paths import ROOT
-from gpufleet.provision.playbook import log
-from gpufleet.provision.playbook import run as run_command
 
 # uv's "via" for what pyproject.toml names itself, without its groups for developers.
 PROJECT = "gpufleet (pyproject.toml)"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 
+from gpufleet.campaign.provision.playbook import run as run_command
 from gpufleet.cli.developer import BIN
 from gpufleet.cli.parser import Parser
 from gpufleet.paths import ROOT
-from gpufleet.provision.playbook import run as run_command
 
 LINTERS = (
     ("ruff", "check", "."),

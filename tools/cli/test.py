@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpufleet import stopping
+from gpufleet.campaign.provision.playbook import log
+from gpufleet.campaign.provision.playbook import run as run_command
 from gpufleet.cli.developer import BIN
 from gpufleet.cli.parser import Parser
 from gpufleet.cli.system_packages import LAB, require
 from gpufleet.errors import ConfigurationError
 from gpufleet.paths import ROOT
-from gpufleet.provision.playbook import log
-from gpufleet.provision.playbook import run as run_command
 
 from . import shards
 

@@ -203,7 +203,7 @@ def repair(run: Run) -> None:
 def frameworks(run: Run) -> None:
     """Run the programs of PyTorch's and JAX's stacks by the Python that the machine has them in."""
     script = run.work / "workload.py"
-    code = "from gpufleet.probe import payload; print(payload.workload())"
+    code = "from gpufleet.on_host import payload; print(payload.workload())"
     script.write_text(subprocess.check_output([run.bin / "python", "-c", code], text=True))
     for name, module in {"pytorch": "torch", "jax": "jax"}.items():
         code = f"import importlib.util as u, sys; sys.exit(not u.find_spec({module!r}))"

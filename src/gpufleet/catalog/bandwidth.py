@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gpufleet.documents.types import Row
 from gpufleet.fabric.threshold import Floor
-from gpufleet.model.types import Row
 
 from . import facts, model_names, pci
 

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-from gpufleet.model.types import Row
+from gpufleet.documents.types import Row
 
 from . import facts, model_names, pci
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import yaml
 
+from gpufleet.documents.types import Row
 from gpufleet.frameworks import FrameworkId
-from gpufleet.model.types import Row
 
 from . import versions
 from .records import Architecture, Archive, Branch, Build, Toolkit

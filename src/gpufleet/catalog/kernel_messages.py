@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpufleet.model.types import Row
+from gpufleet.documents.types import Row
 
 from . import facts
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
+from gpufleet.documents.plan import CudaSource
+from gpufleet.documents.types import Row
 from gpufleet.frameworks import FrameworkId
-from gpufleet.model.plan import CudaSource
-from gpufleet.model.types import Row
 
 from . import facts, versions
 from .records import Build

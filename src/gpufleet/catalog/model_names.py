@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from functools import lru_cache
 
-from gpufleet.model.types import Row
+from gpufleet.documents.types import Row
 
 # GRID T4-16Q, NVIDIA A100-1-5C, NVIDIA L40S-48Q, GRID T4-2B4: a share of a GPU.
 _VGPU = re.compile(r"^GRID\b|-\d+[ABCQ](4|ME)?$", re.IGNORECASE)

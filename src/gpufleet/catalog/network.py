@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 
-from gpufleet.model.types import Row
+from gpufleet.documents.types import Row
 
 from . import facts
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from gpufleet.documents.plan import CudaSource
+from gpufleet.documents.types import Row
 from gpufleet.frameworks import FRAMEWORKS, Framework, FrameworkId
-from gpufleet.model.plan import CudaSource
-from gpufleet.model.types import Row
 
 from . import versions
 

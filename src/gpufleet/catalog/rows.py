@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Literal, NotRequired, TypedDict
 
-from gpufleet.model.types import Text
+from gpufleet.documents.types import Text
 
 Sources = list[Text]
 NamedSources = dict[str, Sources]  # the key of a figure and its sources

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
 
-from gpufleet.model.types import Row
+from gpufleet.documents.types import Row
 
 from . import facts, pci, resets, versions
 

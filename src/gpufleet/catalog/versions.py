@@ -14,7 +14,7 @@ from typing import Any
 
 from packaging.version import Version
 
-from gpufleet.model.text import is_number
+from gpufleet.documents.text import is_number
 
 # No release has more digits in a part, and Python reads no number of thousands of them.
 _NUMBERS = re.compile(r"[0-9]{1,18}(\.[0-9]{1,18}){0,9}")

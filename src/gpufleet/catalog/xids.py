@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from gpufleet.model.types import Row
+from gpufleet.documents.types import Row
 
 from . import facts, resets
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
-from gpufleet.model.types import Row
+from gpufleet.documents.types import Row
 from gpufleet.yardstick.values import ERRORS, Kind
 
 from . import facts

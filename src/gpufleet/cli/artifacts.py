@@ -18,12 +18,12 @@ from socket import gethostname
 
 from rich.console import Console
 
+from gpufleet.documents.plan import ProblemEntry
 from gpufleet.errors import ConfigurationError
-from gpufleet.inventory import inventory_hosts
+from gpufleet.fleet.inventory import inventory_hosts
 from gpufleet.mirror import fetch, locks, needs, show
 from gpufleet.mirror.contents import Contents
 from gpufleet.mirror.needs import File, MirrorError, Needs
-from gpufleet.model.plan import ProblemEntry
 from gpufleet.paths import ROOT
 from gpufleet.stopping import reason_of, status_of
 

@@ -13,19 +13,19 @@ from pathlib import Path
 
 from rich.console import Console
 
-from gpufleet.commission import signing
-from gpufleet.commission.attempts import Settings, mates_of, rack_of
-from gpufleet.commission.candidates import Request
-from gpufleet.commission.records import Store
-from gpufleet.commission.runner import Commission
-from gpufleet.commission.stages import seconds_of
+from gpufleet.campaign.commission import signing
+from gpufleet.campaign.commission.attempts import Settings, mates_of, rack_of
+from gpufleet.campaign.commission.candidates import Request
+from gpufleet.campaign.commission.records import Store
+from gpufleet.campaign.commission.runner import Commission
+from gpufleet.campaign.commission.stages import seconds_of
+from gpufleet.campaign.provision.provision import checked_hosts
+from gpufleet.documents.commission import Commissioned
+from gpufleet.documents.verdict import FAILED, HEALTHY, NOT_JUDGED
 from gpufleet.errors import ConfigurationError
-from gpufleet.inventory import HostSelector, InventoryHost, inventory_hosts
-from gpufleet.model.commission import Commissioned
-from gpufleet.model.verdict import FAILED, HEALTHY, NOT_JUDGED
+from gpufleet.fleet.inventory import HostSelector, InventoryHost, inventory_hosts
+from gpufleet.fleet.schedulers import scheduler_of
 from gpufleet.paths import REPORTS
-from gpufleet.provision.provision import checked_hosts
-from gpufleet.rollout.schedulers import scheduler_of
 
 from .arguments import check_playbook_args
 from .lab import start_lab

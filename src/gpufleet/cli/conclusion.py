@@ -13,15 +13,15 @@ from typing import Any
 
 from rich.console import Console
 
+from gpufleet.documents.verdict import FAILED, HEALTHY, Bundle
 from gpufleet.errors import ConfigurationError
+from gpufleet.fleet.session import Session
+from gpufleet.fleet.suite import PreparedSession
 from gpufleet.judge import judge
-from gpufleet.model.verdict import FAILED, HEALTHY, Bundle
-from gpufleet.nightly import silences
 from gpufleet.paths import LAB_INVENTORY, ROOT, host_file_name
 from gpufleet.report import bundle, terminal
 from gpufleet.report import directory as report
-from gpufleet.verification.session import Session
-from gpufleet.verification.suite import PreparedSession
+from gpufleet.watch import silences
 
 from .options import print_json
 from .silence import of_default_history

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
+from gpufleet.campaign.provision.playbook import run
 from gpufleet.errors import ConfigurationError
 from gpufleet.paths import HAS_TOOLS, ROOT
-from gpufleet.provision.playbook import run
 
 from .system_packages import require
 

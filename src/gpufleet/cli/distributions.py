@@ -11,8 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from gpufleet.catalog import yardstick as facts
-from gpufleet.nightly import siblings, strips
-from gpufleet.nightly.history import NIGHTLY, History
+from gpufleet.watch import siblings, strips
+from gpufleet.watch.history import NIGHTLY, History
 from gpufleet.yardstick.values import WINDOW, Analysis, Finding, Spread
 
 SCHEMA = 1

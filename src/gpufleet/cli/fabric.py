@@ -17,21 +17,21 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from gpufleet.documents.collectives import FabricTest, GroupResult, Operation, Scope
+from gpufleet.documents.verdict import SYMBOLS, Verdict, exit_status
 from gpufleet.errors import ConfigurationError
 from gpufleet.files import write_file
-from gpufleet.inventory import inventory_hosts
-from gpufleet.model.collectives import FabricTest, GroupResult, Operation, Scope
-from gpufleet.model.verdict import SYMBOLS, Verdict, exit_status
-from gpufleet.nightly.fabric_history import past_bandwidth, record_fabric_test
-from gpufleet.nightly.history import History, HistoryError
+from gpufleet.fleet import fabric_test
+from gpufleet.fleet.collectives import OPERATIONS, Measure
+from gpufleet.fleet.fabric_test import FabricOptions, InUseError
+from gpufleet.fleet.inventory import inventory_hosts
+from gpufleet.fleet.options import ProbeOptions
+from gpufleet.fleet.rails import RailsError
+from gpufleet.fleet.transport.slurm import as_job_steps
 from gpufleet.paths import REPORTS
 from gpufleet.report import fabric_page
-from gpufleet.transport.slurm import as_job_steps
-from gpufleet.verification import fabric_test
-from gpufleet.verification.collectives import OPERATIONS, Measure
-from gpufleet.verification.fabric_test import FabricOptions, InUseError
-from gpufleet.verification.options import ProbeOptions
-from gpufleet.verification.rails import RailsError
+from gpufleet.watch.fabric_history import past_bandwidth, record_fabric_test
+from gpufleet.watch.history import History, HistoryError
 
 from .lab import start_lab
 from .options import (

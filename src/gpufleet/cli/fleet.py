@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import argparse
 
+from gpufleet.documents.clock import utc_now
+from gpufleet.documents.commission import Fleet, FleetHost
+from gpufleet.documents.text import one_line
+from gpufleet.documents.verdict import HEALTHY
 from gpufleet.errors import ConfigurationError
-from gpufleet.inventory import inventory_hosts
-from gpufleet.model.clock import utc_now
-from gpufleet.model.commission import Fleet, FleetHost
-from gpufleet.model.text import one_line
-from gpufleet.model.verdict import HEALTHY
-from gpufleet.nightly import host_states
-from gpufleet.nightly.history import History
+from gpufleet.fleet.inventory import inventory_hosts
 from gpufleet.report import terminal
+from gpufleet.watch import host_states
+from gpufleet.watch.history import History
 
 from . import state_rows
 from .options import add_database, add_hosts, add_json, database_path, print_json, selector

@@ -21,24 +21,18 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from gpufleet.documents.nightly import Offenders
+from gpufleet.documents.text import quantity
+from gpufleet.documents.verdict import HEALTHY
 from gpufleet.errors import ConfigurationError
-from gpufleet.model.nightly import Offenders
-from gpufleet.model.text import quantity
-from gpufleet.model.verdict import HEALTHY
-from gpufleet.nightly import drift, flapping, host_states, offenders
-from gpufleet.nightly.baselines import LEAST_SPREAD
-from gpufleet.nightly.drift import NOT_THERE
-from gpufleet.nightly.fabric_past import hosts_past, tests_past
-from gpufleet.nightly.history import (
-    NIGHTLY,
-    SCHEMA,
-    WINDOW,
-    History,
-    split_measure,
-)
-from gpufleet.nightly.retention import future_note
 from gpufleet.paths import host_file_name
 from gpufleet.report import terminal
+from gpufleet.watch import drift, flapping, host_states, offenders
+from gpufleet.watch.baselines import LEAST_SPREAD
+from gpufleet.watch.drift import NOT_THERE
+from gpufleet.watch.fabric_past import hosts_past, tests_past
+from gpufleet.watch.history import NIGHTLY, SCHEMA, WINDOW, History, split_measure
+from gpufleet.watch.retention import future_note
 
 from . import distributions, history_fabric, offender_tables, state_rows
 from .options import NIGHTLYS, add_database, add_json, database_path, is_there
@@ -447,7 +441,7 @@ def _record(history: History, directory: Path, kind: str, *, any_hosts: bool) ->
 
     `any_hosts`: it may lack hosts of the run before, since a person named its kind.
     """
-    from gpufleet.verification.session import HostRun, Session  # noqa: PLC0415
+    from gpufleet.fleet.session import HostRun, Session  # noqa: PLC0415
 
     def read(name: str) -> Any:
         path = directory / name

@@ -10,10 +10,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from gpufleet.model.text import quantity
-from gpufleet.model.verdict import SYMBOLS, Verdict
-from gpufleet.nightly.drift import NOT_THERE
-from gpufleet.nightly.fabric_past import DOWN, ERRORS, SLOWER, UNREAD, UP
+from gpufleet.documents.text import quantity
+from gpufleet.documents.verdict import SYMBOLS, Verdict
+from gpufleet.watch.drift import NOT_THERE
+from gpufleet.watch.fabric_past import DOWN, ERRORS, SLOWER, UNREAD, UP
 
 Document = Mapping[str, Any]
 

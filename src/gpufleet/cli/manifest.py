@@ -13,20 +13,20 @@ from pathlib import Path
 
 from rich.console import Console
 
-from gpufleet.checks import Sections
-from gpufleet.checks.base.registry import shortened
+from gpufleet.components.base.machine import Manifest, manifest_of
+from gpufleet.components.base.registry import shortened
+from gpufleet.components.checks import Sections
+from gpufleet.documents.clock import utc_now
+from gpufleet.documents.snapshot import Snapshot
+from gpufleet.documents.verdict import FAILED, HEALTHY
 from gpufleet.errors import ConfigurationError
 from gpufleet.files import write_file
-from gpufleet.host_state.machine import Manifest, manifest_of
-from gpufleet.inventory import inventory_hosts
-from gpufleet.model.clock import utc_now
-from gpufleet.model.snapshot import Snapshot
-from gpufleet.model.verdict import FAILED, HEALTHY
+from gpufleet.fleet.inventory import inventory_hosts
+from gpufleet.fleet.manifest import LEAST_HOSTS, as_yaml, propose
+from gpufleet.fleet.probing import probe_hosts
+from gpufleet.fleet.saved import read_snapshot, span
+from gpufleet.fleet.transport.fanout import Outcome
 from gpufleet.report import terminal
-from gpufleet.transport.fanout import Outcome
-from gpufleet.verification.manifest import LEAST_HOSTS, as_yaml, propose
-from gpufleet.verification.probing import probe_hosts
-from gpufleet.verification.saved import read_snapshot, span
 
 from .options import add_hosts, add_probe, probe_options, selector
 from .parser import Parser

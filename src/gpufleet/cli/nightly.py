@@ -11,16 +11,16 @@ import os
 import time
 from pathlib import Path
 
+from gpufleet.documents.clock import utc_now
+from gpufleet.documents.verdict import FAILED, HEALTHY, USAGE
 from gpufleet.errors import ConfigurationError
-from gpufleet.model.clock import utc_now
-from gpufleet.model.verdict import FAILED, HEALTHY, USAGE
-from gpufleet.nightly import channels, config, notifications, state
-from gpufleet.nightly.config import Settings
-from gpufleet.nightly.delivery import notify_all
-from gpufleet.nightly.retention import TOLERANCE_S
-from gpufleet.nightly.run import NightlyRun, configured_hosts
-from gpufleet.nightly.state import ERROR, HEARTBEAT, log
 from gpufleet.report.summary import count_checks
+from gpufleet.watch import channels, config, notifications, state
+from gpufleet.watch.config import Settings
+from gpufleet.watch.delivery import notify_all
+from gpufleet.watch.retention import TOLERANCE_S
+from gpufleet.watch.run import NightlyRun, configured_hosts
+from gpufleet.watch.state import ERROR, HEARTBEAT, log
 
 from .parser import EXIT_STATUS, Parser
 from .system_packages import SSH, require

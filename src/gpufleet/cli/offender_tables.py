@@ -5,8 +5,8 @@ from __future__ import annotations
 from rich.console import Console
 from rich.text import Text
 
-from gpufleet.model.nightly import Failure, Offender, Offenders
-from gpufleet.nightly.change import count_nights
+from gpufleet.documents.nightly import Failure, Offender, Offenders
+from gpufleet.watch.change import count_nights
 
 # Hosts and cards that are listed; `--json` has all of them.
 MOST_LISTED = 20

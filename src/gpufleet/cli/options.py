@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from gpufleet.errors import ConfigurationError
-from gpufleet.inventory import HostSelector
+from gpufleet.fleet.inventory import HostSelector
+from gpufleet.fleet.options import ProbeOptions
 from gpufleet.paths import IN_CHECKOUT, LAB_INVENTORY, REPORTS
-from gpufleet.verification.options import ProbeOptions
 
 from .parser import Parser
 
@@ -128,7 +128,7 @@ def default_database() -> Path:
     """The nightly run's history where it is known or exists, else the one among the reports."""
     if os.access(CONTROL, os.R_OK):
         # Its libraries are needed here alone.
-        from gpufleet.nightly import config, state  # noqa: PLC0415
+        from gpufleet.watch import config, state  # noqa: PLC0415
 
         return config.read(CONTROL).state_dir / state.HISTORY
     return NIGHTLYS if is_there(NIGHTLYS) else OWN
@@ -176,7 +176,7 @@ def _nightlys() -> tuple[list[str], list[str]]:
             " INVENTORY.",
         )
     # Its libraries are needed here alone.
-    from gpufleet.nightly import config  # noqa: PLC0415
+    from gpufleet.watch import config  # noqa: PLC0415
 
     settings = config.read(CONTROL)
     return [*settings.inventory], [*filter(None, [settings.vault_password_file])]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from gpufleet.verification.pull import pack
+from gpufleet.fleet.pull import pack
 
 from .parser import Parser
 

@@ -16,20 +16,20 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from gpufleet.checks.base.registry import shortened
-from gpufleet.diff.declarations import differences
+from gpufleet.campaign.provision.privilege import cannot_become_root
+from gpufleet.components.base.registry import shortened
+from gpufleet.components.declarations import differences
+from gpufleet.documents.verdict import FAILED, HEALTHY, NOT_JUDGED, USAGE
 from gpufleet.errors import Defect, bounded
-from gpufleet.inventory import InventoryHost, inventory_hosts
+from gpufleet.fleet.inventory import InventoryHost, inventory_hosts
+from gpufleet.fleet.judging import plan_of, undeclared
+from gpufleet.fleet.probing import probe_hosts
+from gpufleet.fleet.transport.compression import compressed
+from gpufleet.fleet.transport.fanout import Outcome
 from gpufleet.judge import judge
 from gpufleet.judge.due import agreed
 from gpufleet.mirror.delivery import delivery, sentences
-from gpufleet.model.verdict import FAILED, HEALTHY, NOT_JUDGED, USAGE
-from gpufleet.provision.privilege import cannot_become_root
 from gpufleet.report import summary, terminal
-from gpufleet.transport.compression import compressed
-from gpufleet.transport.fanout import Outcome
-from gpufleet.verification.judging import plan_of, undeclared
-from gpufleet.verification.probing import probe_hosts
 
 from .options import add_hosts, add_output, add_probe, probe_options, selector
 from .parser import Parser

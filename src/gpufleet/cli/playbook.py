@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 
+from gpufleet.campaign.provision.playbook import playbook_command
+from gpufleet.campaign.provision.playbook import run as run_command
 from gpufleet.errors import ConfigurationError
 from gpufleet.paths import PLAYBOOKS
-from gpufleet.provision.playbook import playbook_command
-from gpufleet.provision.playbook import run as run_command
 
 from .arguments import check_playbook_args
 from .options import add_hosts, selector

@@ -12,34 +12,27 @@ from pathlib import Path
 
 from rich.console import Console
 
-from gpufleet.errors import ConfigurationError
-from gpufleet.inventory import HostSelector
-from gpufleet.judge import judge
-from gpufleet.model.text import as_sentence
-from gpufleet.model.verdict import FAILED, HEALTHY, HEALTHY_VERDICTS, NOT_JUDGED
-from gpufleet.provision.image import in_image
-from gpufleet.provision.playbook import log
-from gpufleet.provision.provision import (
+from gpufleet.campaign.provision.image import in_image
+from gpufleet.campaign.provision.playbook import log
+from gpufleet.campaign.provision.provision import (
     ProvisionOptions,
     checked_hosts,
     converge_hosts,
     hosts_to_run,
     play,
 )
+from gpufleet.documents.text import as_sentence
+from gpufleet.documents.verdict import FAILED, HEALTHY, HEALTHY_VERDICTS, NOT_JUDGED
+from gpufleet.errors import ConfigurationError
+from gpufleet.fleet.inventory import HostSelector
+from gpufleet.fleet.options import ProbeOptions
+from gpufleet.judge import judge
 from gpufleet.report import directory as report
-from gpufleet.verification.options import ProbeOptions
 
 from .arguments import check_playbook_args
 from .conclusion import conclude, keep_odd_names
 from .lab import start_lab
-from .options import (
-    add_hosts,
-    add_output,
-    add_probe,
-    default_inventory,
-    probe_options,
-    selector,
-)
+from .options import add_hosts, add_output, add_probe, default_inventory, probe_options, selector
 from .parser import EXIT_STATUS, Parser
 from .system_packages import SSH, require
 

@@ -7,12 +7,12 @@ import json
 import re
 import sys
 
+from gpufleet.campaign.provision.playbook import playbook_command
+from gpufleet.campaign.provision.playbook import run as run_command
+from gpufleet.documents.verdict import USAGE
 from gpufleet.errors import ConfigurationError
+from gpufleet.fleet.inventory import HostSelector, inventory_hosts
 from gpufleet.frameworks import DEFAULT
-from gpufleet.inventory import HostSelector, inventory_hosts
-from gpufleet.model.verdict import USAGE
-from gpufleet.provision.playbook import playbook_command
-from gpufleet.provision.playbook import run as run_command
 from gpufleet.report.terminal import fold_names
 
 from .arguments import check_playbook_args

@@ -6,9 +6,9 @@ import argparse
 import os
 import shutil
 
+from gpufleet.campaign.provision.playbook import run as run_command
 from gpufleet.errors import ConfigurationError
 from gpufleet.paths import REPORTS
-from gpufleet.provision.playbook import run as run_command
 
 from .parser import Parser
 

@@ -10,8 +10,8 @@ import json
 import sys
 from typing import Any
 
+from gpufleet.components.release import release
 from gpufleet.frameworks import FRAMEWORKS, titles
-from gpufleet.resolver.release import release
 
 from .parser import Parser
 

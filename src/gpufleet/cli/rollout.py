@@ -13,13 +13,13 @@ from typing import Any
 
 from rich.console import Console
 
+from gpufleet.campaign.rollout import rollout
+from gpufleet.campaign.rollout.progress import Store
+from gpufleet.campaign.rollout.runner import show
+from gpufleet.documents.verdict import HEALTHY, USAGE
 from gpufleet.errors import ConfigurationError
-from gpufleet.inventory import HostSelector
-from gpufleet.model.verdict import HEALTHY, USAGE
+from gpufleet.fleet.inventory import HostSelector
 from gpufleet.paths import REPORTS
-from gpufleet.rollout import rollout
-from gpufleet.rollout.progress import Store
-from gpufleet.rollout.runner import show
 
 from .arguments import check_playbook_args
 from .options import add_hosts, add_probe, add_report, selector

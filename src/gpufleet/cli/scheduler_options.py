@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpufleet.rollout.schedulers import SCHEDULERS
+from gpufleet.fleet.schedulers import SCHEDULERS
 
 from .parser import Parser
 

@@ -18,14 +18,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from gpufleet.documents.clock import utc_now
+from gpufleet.documents.nightly import ListedSilence, Silence, SilencedCause, SilenceList
+from gpufleet.documents.text import one_line
+from gpufleet.documents.verdict import HEALTHY, HEALTHY_VERDICTS, LETTERS, silence_text
 from gpufleet.errors import ConfigurationError
-from gpufleet.model.clock import utc_now
-from gpufleet.model.nightly import ListedSilence, Silence, SilencedCause, SilenceList
-from gpufleet.model.text import one_line
-from gpufleet.model.verdict import HEALTHY, HEALTHY_VERDICTS, LETTERS, silence_text
-from gpufleet.nightly import outliers, silences
-from gpufleet.nightly.history import NIGHTLY, History
 from gpufleet.report import terminal
+from gpufleet.watch import outliers, silences
+from gpufleet.watch.history import NIGHTLY, History
 
 from .history import unknown_name
 from .options import add_database, add_json, database_path, default_database, is_there

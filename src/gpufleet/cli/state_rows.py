@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from gpufleet.model.commission import HostState
+from gpufleet.documents.commission import HostState
 
 _STYLES = {"quarantined": "bold red", "returned": "dim", "commissioning": "yellow"}
 

@@ -13,10 +13,10 @@ import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from gpufleet.campaign.provision.playbook import log, run
 from gpufleet.errors import ConfigurationError
-from gpufleet.inventory import InventoryHost
+from gpufleet.fleet.inventory import InventoryHost
 from gpufleet.paths import IN_CHECKOUT
-from gpufleet.provision.playbook import log, run
 
 # {program or file: the package that provides it}
 SSH = {"ssh": "openssh-client"}

@@ -13,18 +13,18 @@ from pathlib import Path
 from rich.console import Console
 
 from gpufleet.errors import ConfigurationError
-from gpufleet.inventory import InventoryHost, inventory_hosts
+from gpufleet.fleet import collected
+from gpufleet.fleet.inventory import InventoryHost, inventory_hosts
+from gpufleet.fleet.local import local_host, plan_local_host
+from gpufleet.fleet.options import ProbeOptions
+from gpufleet.fleet.pair_selection import NO_PAIRS, PairOptions
+from gpufleet.fleet.probing import verify
+from gpufleet.fleet.saved import judge_saved
+from gpufleet.fleet.session import Session
+from gpufleet.fleet.transport.slurm import as_job_steps
 from gpufleet.judge import judge
 from gpufleet.report import directory as report
 from gpufleet.report import terminal
-from gpufleet.transport.slurm import as_job_steps
-from gpufleet.verification import collected
-from gpufleet.verification.local import local_host, plan_local_host
-from gpufleet.verification.options import ProbeOptions
-from gpufleet.verification.pair_selection import NO_PAIRS, PairOptions
-from gpufleet.verification.probing import verify
-from gpufleet.verification.saved import judge_saved
-from gpufleet.verification.session import Session
 
 from .conclusion import conclude, keep_odd_names
 from .options import add_hosts, add_output, add_probe, probe_options, selector

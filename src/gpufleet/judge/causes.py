@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from gpufleet.checks.base.registry import CHECKS, Finding
-from gpufleet.checks.base.subjects import covered, itself
-from gpufleet.model.verdict import HEALTHY_VERDICTS, Verdict
+from gpufleet.components.base.registry import CHECKS, Finding
+from gpufleet.components.base.subjects import covered, itself
+from gpufleet.documents.verdict import HEALTHY_VERDICTS, Verdict
 
 
 class Relation(NamedTuple):

@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import cast
 
-from gpufleet.checks import Finding
-from gpufleet.checks.base.remedies import Component, locally_found, person, provision
-from gpufleet.diff import changes
-from gpufleet.diff.repairs import key, repairable
-from gpufleet.diff.row import change
-from gpufleet.host_state.host import Host
-from gpufleet.model.plan import Plan, PlanChange
-from gpufleet.model.snapshot import Snapshot
-from gpufleet.model.verdict import HEALTHY_VERDICTS, CheckResult, Verdict
+from gpufleet.components.base.change import change
+from gpufleet.components.base.host import Host
+from gpufleet.components.base.remedies import Component, locally_found, person, provision
+from gpufleet.components.changes import changes
+from gpufleet.components.checks import Finding
+from gpufleet.components.repairs import key, repairable
+from gpufleet.documents.plan import Plan, PlanChange
+from gpufleet.documents.snapshot import Snapshot
+from gpufleet.documents.verdict import HEALTHY_VERDICTS, CheckResult, Verdict
 
 # The check that says it.
 CHECK = "install.complete"

@@ -6,27 +6,20 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from gpufleet.checks import CHECKS, PAIR_CHECKS, Check, Evidence, Finding, Sections
-from gpufleet.checks.base.holders import CUDA_SECTIONS, DRIVER_SECTIONS, behind_driver
-from gpufleet.checks.base.remedies import of_text, person, provision, then
-from gpufleet.checks.host.booted import left_to_boot
-from gpufleet.checks.host.host import unreadable_section
-from gpufleet.checks.host.obstacles import cleared
+from gpufleet.components.base.holders import CUDA_SECTIONS, DRIVER_SECTIONS, behind_driver
+from gpufleet.components.base.remedies import of_text, person, provision, then
+from gpufleet.components.checks import CHECKS, PAIR_CHECKS, Check, Evidence, Finding, Sections
+from gpufleet.components.host.booted import left_to_boot
+from gpufleet.components.host.host import unreadable_section
+from gpufleet.components.host.obstacles import cleared
+from gpufleet.documents import verdict as statuses
+from gpufleet.documents.plan import Plan
+from gpufleet.documents.snapshot import Snapshot
+from gpufleet.documents.text import cut, gpufleet, one_line, printable
+from gpufleet.documents.validator import mark_damaged
+from gpufleet.documents.verdict import CheckResult, HostResult, Repair, Verdict, Verdicts, worst
 from gpufleet.errors import Defect, guarded
-from gpufleet.model import verdict as statuses
-from gpufleet.model.plan import Plan
-from gpufleet.model.snapshot import Snapshot
-from gpufleet.model.text import cut, gpufleet, one_line, printable
-from gpufleet.model.validator import mark_damaged
-from gpufleet.model.verdict import (
-    CheckResult,
-    HostResult,
-    Repair,
-    Verdict,
-    Verdicts,
-    worst,
-)
-from gpufleet.probe.constants import REFUSED, UNJUDGED
+from gpufleet.on_host.constants import REFUSED, UNJUDGED
 
 from . import causes, due
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gpufleet.checks import CHECKS, PAIR_CHECKS
-from gpufleet.checks.base.registry import INSPECT, READS
+from gpufleet.components.base.registry import INSPECT, READS
+from gpufleet.components.checks import CHECKS, PAIR_CHECKS
 
 from .causes import EVERY, RELATIONS
 from .judge import REACHABLE, REACHABLE_STATEMENT

@@ -7,7 +7,7 @@
 Plans and locks list what is needed; the modules' own code downloads and checks it.
 """
 
-from gpufleet.inventory import start_ansible
+from gpufleet.fleet.inventory import start_ansible
 
 # The modules' shared code is imported by the collection's name.
 start_ansible()

@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.filesize import decimal
 
-from gpufleet.model.mirror import Delivery, DeliveryGroup
+from gpufleet.documents.mirror import Delivery, DeliveryGroup
 from gpufleet.on_host.addresses import public_addresses
 
 # From so many hosts on another way is worth its preparation.

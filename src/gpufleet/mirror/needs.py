@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gpufleet.documents.plan import NeededArtifact, PlannedStack, ProblemEntry
 from gpufleet.errors import ConfigurationError
-from gpufleet.inventory import InventoryHost
-from gpufleet.model.plan import NeededArtifact, PlannedStack, ProblemEntry
+from gpufleet.fleet.inventory import InventoryHost
+from gpufleet.fleet.judging import plan_of
 from gpufleet.on_host.addresses import public_addresses
-from gpufleet.verification.judging import plan_of
 
 WHEELS = "wheels"
 

@@ -1,4 +1,7 @@
-"""What the control machine and hosts decide alike. Standard library, Python 3.6 and later.
+"""Probe one host and print what is there as one JSON document, the snapshot.
 
-The collection's modules have these files by links in `plugins/module_utils`.
+Standard library only, Python 3.6 and later. `payload` packs the package as one text that is fed to
+``python3 -I -S -`` on standard input; by hand: ``python3 -m gpufleet.on_host mode=full``, started
+in `src/`. The collection's modules have it by the link in `plugins/module_utils`. It
+changes nothing on the host and judges nothing.
 """

@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, cast
 
+from gpufleet.components.stacks import environment_plan as environment
+from gpufleet.documents.plan import Plan
+from gpufleet.documents.verdict import Bundle, CheckResult, HostResult
 from gpufleet.errors import Defect, bounded
+from gpufleet.fleet.judging import undeclared
+from gpufleet.fleet.session import HostRun
 from gpufleet.judge import judge
-from gpufleet.model.plan import Plan
-from gpufleet.model.verdict import Bundle, CheckResult, HostResult
-from gpufleet.resolver import environment
-from gpufleet.verification.judging import undeclared
-from gpufleet.verification.session import HostRun
 
 Document = dict[str, Any]
 

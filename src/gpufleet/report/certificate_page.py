@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gpufleet.model.commission import Certificate, Figure, Part
-from gpufleet.model.verdict import SYMBOLS, Verdict
+from gpufleet.documents.commission import Certificate, Figure, Part
+from gpufleet.documents.verdict import SYMBOLS, Verdict
 
 from .rendering import source, template
 

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from gpufleet.model.nightly import ChangeEntry, Changes
+from gpufleet.documents.nightly import ChangeEntry, Changes
 
 from .summary import Issue, insert_names, mask_name
 

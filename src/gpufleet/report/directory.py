@@ -18,23 +18,14 @@ from typing import Any
 
 from markupsafe import Markup
 
+from gpufleet.documents.nightly import Changes, Past
+from gpufleet.documents.verdict import SYMBOLS, Bundle, Verdict
 from gpufleet.errors import ConfigurationError
 from gpufleet.files import write_file
-from gpufleet.model.nightly import Changes, Past
-from gpufleet.model.verdict import SYMBOLS, Bundle, Verdict
+from gpufleet.fleet.session import HostRun, Session
 from gpufleet.paths import host_file_name
-from gpufleet.verification.session import HostRun, Session
 
-from . import (
-    change_summary,
-    fleet_fabric,
-    fleet_versions,
-    guard,
-    junit,
-    page,
-    strip_plots,
-    summary,
-)
+from . import change_summary, fleet_fabric, fleet_versions, guard, junit, page, strip_plots, summary
 from .bundle import bundles
 from .rendering import source, template
 

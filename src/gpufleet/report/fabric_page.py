@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from gpufleet.model.collectives import FabricTest, GroupResult
-from gpufleet.model.verdict import SYMBOLS, Verdict
+from gpufleet.documents.collectives import FabricTest, GroupResult
+from gpufleet.documents.verdict import SYMBOLS, Verdict
 
 from .rendering import source, template
 

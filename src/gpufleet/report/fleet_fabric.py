@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gpufleet.model.text import cut
-from gpufleet.model.verdict import LETTERS, Verdict
-from gpufleet.verification.host_fabric import HostFabric, LinkRow, PortRow, State, read_fabric
-from gpufleet.verification.session import Session
+from gpufleet.documents.text import cut
+from gpufleet.documents.verdict import LETTERS, Verdict
+from gpufleet.fleet.host_fabric import HostFabric, LinkRow, PortRow, State, read_fabric
+from gpufleet.fleet.session import Session
 
 # The mark of a port's state is that of the verdict which it gives.
 VERDICTS: Mapping[State, Verdict] = {

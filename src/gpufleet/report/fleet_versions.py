@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gpufleet.verification.host_versions import NONE, HostVersions, versions_of
-from gpufleet.verification.session import Session
+from gpufleet.fleet.host_versions import NONE, HostVersions, versions_of
+from gpufleet.fleet.session import Session
 
 
 @dataclass(frozen=True)

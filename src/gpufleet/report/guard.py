@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from gpufleet.errors import Defect, bounded, guarded
+from gpufleet.fleet.judging import undeclared
+from gpufleet.fleet.session import HostRun, Session
 from gpufleet.judge import judge
-from gpufleet.verification.judging import undeclared
-from gpufleet.verification.session import HostRun, Session
 
 T = TypeVar("T")
 

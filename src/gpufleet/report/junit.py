@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from xml.sax.saxutils import escape, quoteattr
 
+from gpufleet.documents.verdict import CheckResult, Verdict
+from gpufleet.fleet.session import Session
+from gpufleet.fleet.suite import area_of, message, name_of_test
 from gpufleet.judge.judge import AREAS
-from gpufleet.model.verdict import CheckResult, Verdict
-from gpufleet.verification.session import Session
-from gpufleet.verification.suite import area_of, message, name_of_test
 
 # Characters that XML does not allow, such as terminal colours in a host's output.
 NO_XML = re.compile("[^\t\n\r\x20-\x7e\x80-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")

@@ -15,12 +15,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from statistics import median
 from typing import Any
 
+from gpufleet.documents.nightly import ChangeEntry, Changes, Past, PastHost
+from gpufleet.documents.verdict import LETTERS, Verdict, consequences, silence_text
+from gpufleet.fleet.host_fabric import HostFabric
+from gpufleet.fleet.host_versions import HostVersions
+from gpufleet.fleet.session import HostRun, Session
 from gpufleet.judge.judge import CHECK_IDS
-from gpufleet.model.nightly import ChangeEntry, Changes, Past, PastHost
-from gpufleet.model.verdict import LETTERS, Verdict, consequences, silence_text
-from gpufleet.verification.host_fabric import HostFabric
-from gpufleet.verification.host_versions import HostVersions
-from gpufleet.verification.session import HostRun, Session
 
 from . import change_summary, fleet_fabric, fleet_versions
 from .summary import mask_name, worst_first

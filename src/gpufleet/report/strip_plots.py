@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from gpufleet.catalog import yardstick as facts
-from gpufleet.model.nightly import Strip
+from gpufleet.documents.nightly import Strip
 
 # The drawing's size, the line of its dots, and the radius of the largest dot, in pixels.
 WIDTH, HEIGHT, LINE, LARGEST, SMALLEST = 420, 34, 22, 8.0, 1.5

@@ -11,10 +11,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from gpufleet.frameworks import FRAMEWORKS, framework_id
-from gpufleet.model.pairs import PlannedMeeting
-from gpufleet.model.text import natural
-from gpufleet.model.verdict import (
+from gpufleet.documents.pairs import PlannedMeeting
+from gpufleet.documents.text import natural
+from gpufleet.documents.verdict import (
     HEALTHY_VERDICTS,
     CheckResult,
     HostResult,
@@ -22,7 +21,8 @@ from gpufleet.model.verdict import (
     consequences,
     silence_text,
 )
-from gpufleet.verification.session import HostRun, Session
+from gpufleet.fleet.session import HostRun, Session
+from gpufleet.frameworks import FRAMEWORKS, framework_id
 
 TITLES = {
     Verdict.PASS: "healthy",

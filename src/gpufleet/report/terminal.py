@@ -18,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from gpufleet.model.verdict import (
+from gpufleet.documents.verdict import (
     SYMBOLS,
     CheckResult,
     HostResult,
@@ -26,8 +26,8 @@ from gpufleet.model.verdict import (
     consequences,
     silence_text,
 )
-from gpufleet.transport.fanout import Outcome, Report
-from gpufleet.verification.session import Session
+from gpufleet.fleet.session import Session
+from gpufleet.fleet.transport.fanout import Outcome, Report
 
 from . import guard, summary
 

@@ -28,7 +28,7 @@ MOST_GPUS = 1024
 
 
 class Member(Side):
-    """This host's document, see `CollectiveSide` in src/gpufleet/model/collectives.py."""
+    """This host's document, see `CollectiveSide` in src/gpufleet/documents/collectives.py."""
 
     def empty(self):
         return {

@@ -3,16 +3,7 @@
 import json
 import os
 
-from .rendezvous import (
-    ROWS,
-    exact,
-    initialised,
-    meet,
-    nccl_output,
-    operand,
-    target,
-    wrong_rows,
-)
+from .rendezvous import ROWS, exact, initialised, meet, nccl_output, operand, target, wrong_rows
 
 # ruff: noqa: B905 (zip has no `strict` before Python 3.10)
 

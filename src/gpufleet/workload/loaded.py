@@ -4,7 +4,7 @@ import os
 import re
 import sys
 
-from gpufleet.probe.constants import is_cuda_file
+from gpufleet.on_host.constants import is_cuda_file
 
 
 def mapped_files():

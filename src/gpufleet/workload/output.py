@@ -5,7 +5,7 @@ import os
 import sys
 import tempfile
 
-from gpufleet.probe.constants import FRAMEWORK_MARK
+from gpufleet.on_host.constants import FRAMEWORK_MARK
 
 # ruff: noqa: B905 (zip has no `strict` before Python 3.10)
 

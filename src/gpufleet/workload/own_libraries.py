@@ -12,8 +12,8 @@ import os
 import re
 import sys
 
-from gpufleet.probe.constants import is_cuda_file
-from gpufleet.probe.frameworks import each_of
+from gpufleet.on_host.constants import is_cuda_file
+from gpufleet.on_host.frameworks import each_of
 
 from .loaded import mapped_files
 

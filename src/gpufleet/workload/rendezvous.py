@@ -3,7 +3,7 @@
 Fed to a stack's own interpreter on standard input, on both hosts at the same time. Standard
 library and that stack's framework only, Python 3.6 and later. A line that begins with
 the mark is one JSON object: this side's message to the other (`said`), and its results so far
-(`document`, see src/gpufleet/model/pairs.py). As soon as both have sent a message, the control
+(`document`, see src/gpufleet/documents/pairs.py). As soon as both have sent a message, the control
 machine answers each with the list of both messages. The rest uses the network under test.
 
 - Ports are free ones of each host, outside the range that the kernel gives to others. Before

@@ -5,7 +5,7 @@ import glob
 import os
 import re
 
-from gpufleet.probe.constants import COMPUTE_MARK
+from gpufleet.on_host.constants import COMPUTE_MARK
 
 from .consensus import NAMES
 from .entries import RUNNING

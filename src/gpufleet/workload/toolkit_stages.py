@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 
-from gpufleet.probe.constants import COMPUTE_MARK
+from gpufleet.on_host.constants import COMPUTE_MARK
 
 from .consensus import agree
 from .copies import copy_between, copy_on_device

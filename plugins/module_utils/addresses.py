@@ -1,1 +1,0 @@
-../../src/gpufleet/on_host/addresses.py

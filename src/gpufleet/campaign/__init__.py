@@ -1,0 +1,1 @@
+"""Work that goes host by host and can be resumed."""

@@ -1,1 +1,0 @@
-"""The registry of checks, and what several rooms of checks share."""

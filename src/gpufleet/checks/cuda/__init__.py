@@ -1,1 +1,0 @@
-"""Checks of the installed CUDA: toolkits, cuDNN, the linker's directories, the environment."""

@@ -1,1 +1,0 @@
-"""Checks of the driver: what is installed, what programs can use, whether it runs."""

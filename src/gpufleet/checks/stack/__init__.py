@@ -1,1 +1,0 @@
-"""Checks of the stacks: what is installed, and what each framework computes."""

@@ -1,0 +1,1 @@
+"""What is declared, planned, compared and checked, by component."""

@@ -1,0 +1,1 @@
+"""The toolkits, cuDNN and the dynamic linker."""

@@ -1,0 +1,1 @@
+"""The frameworks' environments, and what they compute."""

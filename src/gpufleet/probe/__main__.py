@@ -1,8 +1,0 @@
-"""Probe this host by hand: ``python3 -m gpufleet.probe [KEY=VALUE ...]``, started in `src/`."""
-
-import json
-
-from .payload import workload
-from .runner import main
-
-main(json.dumps({"matmul": workload()}))

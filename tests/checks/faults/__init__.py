@@ -1,1 +1,0 @@
-"""Faults of the documents, by area; `tests/checks/test_faults.py` runs them."""

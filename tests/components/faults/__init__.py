@@ -1,0 +1,1 @@
+"""Faults of the documents, by area; `tests/components/test_faults.py` runs them."""

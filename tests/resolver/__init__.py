@@ -1,1 +1,0 @@
-"""Specifications of compat/: facts, resolver, changes and command."""
