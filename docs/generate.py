@@ -235,7 +235,7 @@ def pages() -> Iterator[tuple[Path, str]]:
     """Every generated file and its text."""
     for role in roles():
         yield role / "README.md", role_readme(role)
-    source = GENERATED.replace("the source it names", "src/gpufleet/components/checks")
+    source = GENERATED.replace("the source it names", "src/gpufleet/components")
     reference = ROOT / "docs" / "reference"
     floors = bandwidths.section(table)
     yield (
