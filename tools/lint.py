@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -173,6 +174,26 @@ def is_program(path: Path) -> bool:
     return any(path.match(pattern) for pattern in PROGRAMS) and bool(FRAMEWORK.search(path.stem))
 
 
+def budgets() -> Iterator[str]:
+    """Rooms of src/gpufleet with more lines than pyproject.toml allows them, or without a limit."""
+    limits = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["gpufleet"]["lines"]
+    source = ROOT / "src" / "gpufleet"
+    found: Counter[str] = Counter()
+    for path in source.rglob("*.py"):
+        if path.is_symlink():
+            continue
+        folder = path.parent.relative_to(source)
+        # A component is a room of its own.
+        room = "/".join(folder.parts[: 2 if folder.parts[:1] == ("components",) else 1]) or "."
+        found.update(dict.fromkeys((room, "all"), len(path.read_text("utf-8").splitlines())))
+    for room, lines in sorted(found.items()):
+        if lines > limits.get(room, 0):
+            yield (
+                f"src/gpufleet/{room} has {lines} lines, and may have {limits.get(room, 0)}: see"
+                " [tool.gpufleet.lines] in pyproject.toml"
+            )
+
+
 def frameworks() -> Iterator[str]:
     """Files that name a framework more or less often than they may."""
     counts = {}
@@ -195,6 +216,7 @@ RULES: tuple[Callable[[], Iterator[str]], ...] = (
     changelog,
     test_modules,
     lengths,
+    budgets,
     frameworks,
 )
 

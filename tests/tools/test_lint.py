@@ -68,6 +68,20 @@ def test_a_long_file_and_a_framework_in_a_wrong_place_are_named(
     ]
 
 
+def test_a_room_has_no_more_lines_than_its_budget(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "src/gpufleet/components/cuda"
+    folder.mkdir(parents=True)
+    (folder / "plan.py").write_text("x = 1\n" * 30)
+    (tmp_path / "src/gpufleet/paths.py").write_text("x = 1\n" * 5)
+    limits = '[tool.gpufleet.lines]\n"." = 5\n"components/cuda" = 29\nall = 35\n'
+    (tmp_path / "pyproject.toml").write_text(limits)
+    monkeypatch.setattr(lint, "ROOT", tmp_path)
+    (fault,) = lint.budgets()
+    assert fault.startswith("src/gpufleet/components/cuda has 30 lines, and may have 29")
+
+
 def test_each_release_has_a_section() -> None:
     text = (lint.ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     sections = [line.split()[1] for line in text.splitlines() if line.startswith("## ")]
