@@ -16,7 +16,7 @@ GPUS = [None, "3.5", "3.7", "5.2", "6.0", "7.0", "7.5", "8.0", "8.6", "8.9", "9.
 GPUS += ["10.7", "12.0", "12.1"]
 UNKNOWN = {"tensorflow": ["1.4.7", "2.16.0"], "pytorch": ["1.8.2", "3.0"], "jax": ["0.1.77", "9"]}
 
-_WITHOUT = r"(?:, without (?P<without>[a-z]+(?: and [a-z]+)*))?"
+_WITHOUT = r"(?:, without (?P<without>[a-z]+(?:, [a-z]+)*(?: and [a-z]+)?))?"
 _RELEASE = r"(?:TensorFlow|PyTorch|JAX) (?P<release>[\w.]+)" + _WITHOUT
 _CUDA = r'cuda: "(?P<cuda>[\d.]+)"'
 _WAYS = [
@@ -29,7 +29,7 @@ _WAYS = [
     r"(?:the (?:newest|first) CUDA for it is [\d.]+; )?no known \w+ release was built for this GPU; "
     r"from (?P<release>[\w.]+)" + _WITHOUT + r" on, cuda: (?P<cuda>pip) .*",
     r"remove the pin(?:: .*)?",
-    r"remove (?P<without>[a-z]+(?: and [a-z]+)*)(?: from this stack)?(?:: .*| \(.*\))?",
+    r"remove (?P<without>[a-z]+(?:, [a-z]+)*(?: and [a-z]+)?)(?: from this stack)?(?:: .*| \(.*\))?",
     rf"(?:set|add) {_CUDA}(?: and index: (?P<index>\S+))?(?:, for the same release)?",
     r"add index: (?P<index>\S+) to this stack",
     r"declare Python (?P<pythons>[\d.]+(?: or [\d.]+)*)(?:, for which it has a lock)?",
@@ -71,7 +71,7 @@ def ways(problem: Row, entry: Row) -> Iterator[tuple[str, Row]]:
 
 def _changes(found: re.Match[str], problem: Row) -> Iterator[Row]:
     named = {key: value for key, value in found.groupdict().items() if value is not None}
-    left = dict.fromkeys(named.pop("without", "").replace(" and ", " ").split())
+    left = dict.fromkeys(filter(None, re.split(", | and ", named.pop("without", ""))))
     pythons = named.pop("pythons", "").split(" or ")
     if found[0].startswith("remove the pin"):
         left |= dict.fromkeys(
