@@ -7,7 +7,7 @@ comes from all of these, and so does ``schemas/inventory.json``; ``documents.md`
 ``checks.md`` from the registry of checks and the floors of bandwidths, ``cli.md`` from the parsers,
 ``faults.md`` from faults that the tests inject, ``matrix.md`` from the catalog and the
 measurements, ``xids.md`` from the catalog, ``distributions.md`` and its log in ``tests/evidence``
-from ``docs/distributions.yml``.
+from ``docs/distributions.yml``. The tests of ``verify/`` come from the registry of checks.
 
     python -m docs.generate            write
     python -m docs.generate --check    exit status 1 when something would change
@@ -37,7 +37,15 @@ from gpufleet.judge import table as checks
 from tests.faults import catalogue as faults
 from tools.catalog import compare, record
 
-from . import bandwidths, distributions, documents, inventory_schema, screenshots, xids
+from . import (
+    bandwidths,
+    check_tests,
+    distributions,
+    documents,
+    inventory_schema,
+    screenshots,
+    xids,
+)
 
 ROOT = Path(__file__).resolve().parents[1]
 MEASURED = """\
@@ -263,6 +271,8 @@ def pages() -> Iterator[tuple[Path, str]]:
         yaml.safe_load((role / "meta" / "argument_specs.yml").read_text()) for role in roles()
     )
     yield reference / "schemas" / "inventory.json", inventory_schema.text(specifications, plain)
+    for name, text in check_tests.files():
+        yield ROOT / "verify" / name, text
 
 
 def parser() -> argparse.ArgumentParser:

@@ -6,6 +6,7 @@ The tests of this module are one story on the same two hosts, and run in their o
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -16,6 +17,23 @@ pytestmark = pytest.mark.lab
 BOTH = ("lab1", "lab2")
 # How often Ansible has become root there.
 ANSIBLE = "journalctl --no-pager | grep -c 'sudo.*BECOME-SUCCESS' || :"
+PYTEST = ROOT / ".venv" / "bin" / "pytest"
+# Faults that both opinions have to see, and how they are taken back without a trace.
+FAULTS = {
+    "lab1": f"mv {TOOLKIT}/lib64/libcudnn.so.8 /usr/local/cuda /root; ln -s lib /usr/local/cuda",
+    "lab2": f"mv {TOOLKIT}/lib64/libcublas.so.11.* /root",
+}
+MENDED = {
+    "lab1": f"mv /root/libcudnn.so.8 {TOOLKIT}/lib64; mv -T /root/cuda /usr/local/cuda",
+    "lab2": f"mv /root/libcublas.so.11.* {TOOLKIT}/lib64",
+}
+# The check that fails of each test of the second opinion that fails.
+OPINIONS = {
+    ("lab1", "test_cudnn_links"): "cudnn.links",
+    ("lab1", "test_default_link"): "toolkit.default-link",
+    ("lab1", "test_linker_cache"): "linker.cache",
+    ("lab2", "test_linker_cache"): "linker.cache",
+}
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -31,10 +49,41 @@ def test_a_second_run_of_ansible_changes_nothing(fleet: Fleet) -> None:
 
 
 def test_the_suite_runs_natively_under_pytest(fleet: Fleet) -> None:
-    pytest_program = ROOT / ".venv" / "bin" / "pytest"
-    done = fleet.run(pytest_program, "verify/", "--ansible-inventory=inventory/lab", "-q")
+    done = fleet.run(PYTEST, "verify/", "--ansible-inventory=inventory/lab", "-q")
     assert "passed" in done.stdout
     assert "failed" not in done.stdout
+
+
+def second_opinion(fleet: Fleet, *words: str, status: int) -> str:
+    """The output of `verify/test_smoke.py` on both hosts."""
+    hosts = ("--hosts=ansible://gpu_hosts", "--ansible-inventory=inventory/lab")
+    return fleet.run(PYTEST, "verify/test_smoke.py", *hosts, *words, status=status).stdout
+
+
+def test_the_second_opinion_passes_healthy_hosts(fleet: Fleet) -> None:
+    """That the checks pass there, `provision` has just said."""
+    output = second_opinion(fleet, status=0)
+    # Without a GPU there is nothing to list and no container to start.
+    assert "10 passed, 4 skipped" in output
+    assert "the PCI bus has no NVIDIA GPU" in output
+
+
+def test_the_second_opinion_fails_where_the_checks_fail(fleet: Fleet) -> None:
+    try:
+        for host, fault in FAULTS.items():
+            fleet.on(host, fault)
+        output = second_opinion(fleet, "-k", "not matrix_product", status=1)
+        verdicts = fleet.verdicts(1)
+    finally:
+        for host, mended in MENDED.items():
+            fleet.on(host, mended)
+    failed = re.findall(r"^FAILED \S+::(\w+)\[ansible://(\w+)\]", output, flags=re.MULTILINE)
+    assert {(host, test) for test, host in failed} == OPINIONS.keys()
+    for (host, _), check in OPINIONS.items():
+        assert verdicts[host][check]["verdict"] == "FAIL"
+    assert verdicts["lab2"]["toolkit.files"]["verdict"] == "FAIL"
+    assert verdicts["lab2"]["toolkit.default-link"]["verdict"] == "PASS"
+    assert verdicts["lab2"]["cudnn.links"]["verdict"] == "PASS"
 
 
 def test_a_removed_library_fails_its_own_host_alone(fleet: Fleet) -> None:

@@ -334,7 +334,8 @@ def test_pytest_runs_the_selected_areas_alone(
 
 
 def test_each_area_has_a_file_and_each_check_is_in_one() -> None:
-    assert {path.stem for path in (ROOT / "verify").glob("test_*.py")} == {
+    second_opinion = "test_smoke"
+    assert {path.stem for path in (ROOT / "verify").glob("test_*.py")} - {second_opinion} == {
         f"test_{area}" for area in judge.AREAS
     }
     assert all(name.partition(".")[0] in judge.AREAS for name in judge.CHECK_IDS)

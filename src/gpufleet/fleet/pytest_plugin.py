@@ -44,6 +44,8 @@ SESSION = pytest.StashKey[Session]()
 HOSTS = pytest.StashKey[list[str]]()
 # The fixture that all others of this plugin use: a test that uses any of them has it.
 RUN = "gpu_run"
+# testinfra's fixture behind `host`, which has a value for each host of a test.
+HOST = "_testinfra_host"
 
 
 # -- fixtures --------------------------------------------------------------------------------------
@@ -128,14 +130,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> Iterator[None]:
     `--hosts` and a module's own `testinfra_hosts` select hosts as they do for any test of
     testinfra.
     """
+    if HOST in metafunc.fixturenames:
+        _let_testinfra_find_ansible()
     if RUN not in metafunc.fixturenames:
         yield
         return
-    _let_testinfra_find_ansible()
     parametrize = metafunc.parametrize
 
     def by_host(names: Any, hosts: Any, *args: Any, **options: Any) -> None:
-        if names == "_testinfra_host":
+        if names == HOST:
             if not hosts:
                 raise pytest.UsageError(_no_hosts(metafunc))
             options["ids"] = [name_of(host) for host in hosts]
@@ -262,7 +265,7 @@ def _hosts(config: pytest.Config) -> list[str]:
 
 def _host_of(item: pytest.Item) -> Any:
     callspec = getattr(item, "callspec", None)
-    return callspec.params.get("_testinfra_host") if callspec else None
+    return callspec.params.get(HOST) if callspec else None
 
 
 def name_of(host: Any) -> str:

@@ -1,8 +1,8 @@
 """What the pytest suite (`verify/`) and `gpufleet verify` share: session, names and outcome.
 
 `gpufleet verify` with pytest options hands its finished session to the suite, so that no host is
-probed twice. `pytest_plugin` has the hooks and fixtures, `check_tests` makes the test functions,
-and `verify/test_<area>.py` has those of an area.
+probed twice. `pytest_plugin` has the hooks and fixtures, `check_tests` what the test functions are
+written with, and `verify/test_<area>.py` has those of an area.
 """
 
 from __future__ import annotations
@@ -60,14 +60,3 @@ def message(check: CheckResult) -> str:
     lines += [f"explained by: {cause}"] if (cause := check.get("explained_by")) else []
     lines += [f"silenced: {silence_text(check['silenced'])}"] if "silenced" in check else []
     return "\n".join(lines + [check["evidence"]] * bool(check["evidence"]))
-
-
-def require_pass(check: CheckResult) -> None:
-    """End a test by its verdict: NOT-DECLARED skips it, everything else but PASS fails it."""
-    import pytest  # noqa: PLC0415 (only the suite needs it)
-
-    verdict = Verdict(check["verdict"])
-    if verdict is Verdict.NOT_DECLARED:
-        pytest.skip(message(check))
-    if verdict is not Verdict.PASS:
-        pytest.fail(message(check), pytrace=False)

@@ -109,7 +109,7 @@ def test_the_new_toolkit_and_cudnn_resolve_with_a_checksum_that_is_vouched_for(
         },
     }
     program = (
-        "import json, sys; from gpufleet import resolver;"
+        "import json, sys; from gpufleet.components import resolver;"
         "print(json.dumps(resolver.resolve(json.load(sys.stdin))))"
     )
     done = subprocess.run(
