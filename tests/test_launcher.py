@@ -235,3 +235,10 @@ def test_requirements_txt_pins_every_package_that_pyproject_toml_names() -> None
         if "==" in line
     }
     assert wanted <= pinned
+
+
+def test_every_way_of_installing_has_the_same_uv() -> None:
+    """It is copied to hosts: two control machines would replace each other's."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    (pin,) = [each for each in project["dependencies"] if each.startswith("uv")]
+    assert f"\n{pin} \\\n" in (ROOT / "requirements.txt").read_text()
