@@ -371,9 +371,8 @@ def carry_out(site: Site, command: str) -> int:
     if command.startswith("./gpufleet "):
         words = ["bash", "-c", command]
     else:
-        typed = (
-            f"printf 'yes\\n' | script --quiet --return --command {shlex.quote(command)} /dev/null"
-        )
+        # ssh drops what was typed before it asks: the answer is repeated until it ends.
+        typed = f"yes yes | script --quiet --return --command {shlex.quote(command)} /dev/null"
         words = [str(ROOT / ".venv/bin/python"), "-m", "lab", "exec", CONTROL, "--", "sh", "-c"]
         words.append(typed)
     done = subprocess.run(
