@@ -71,7 +71,7 @@ def _compile_seconds(build: Build, cards: list[Gpu], *, unknown: bool) -> int:
 
 
 def more_seconds(spec: Spec, settings: Mapping[str, Any]) -> float:
-    """What a probe with these settings may take beyond its deadline, which is for one GPU."""
+    """The seconds that a probe may take beyond its deadline, which is for one GPU."""
     gpus = max(1, visible_gpus(spec) or 1)
     compiled: int = sum(stack["seconds"] for stack in settings["compiles"].values())
     return STACK_GPU_S * len(spec.stacks) * (gpus - 1) + compiled

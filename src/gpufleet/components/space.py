@@ -89,7 +89,7 @@ def tmpdir(context: ResolveContext) -> str:
 
 
 def _installed(context: ResolveContext, kind: str, identity: str, gone: bool) -> bool:
-    """Whether it is there. What a receipt lists and a person removed is installed again."""
+    """Return whether a component is there. If a person removed it, it is installed again."""
     return context.host.receipt(kind, identity) is not None and not gone
 
 

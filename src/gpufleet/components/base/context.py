@@ -1,4 +1,4 @@
-"""What the resolver works on: the spec, the host, and the problems and notes found so far."""
+"""The resolver's context: the spec, the host, and the problems and notes found so far."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ IN_USE, IN_USE_THOUGH_IDLE = 10, 50
 
 
 def used_by_others(card: SmiDevice, observed: Sections) -> str | None:
-    """What used a GPU beside the probe: its speed then proves nothing. None if nothing is known."""
+    """The processes or load of others on a GPU, which excuse its speed; None if none is known."""
     data = observed.read_elsewhere()
     # A job may have started during the test: by then the processes of the test itself have ended.
     again = [
@@ -109,7 +109,7 @@ def used_by_others(card: SmiDevice, observed: Sections) -> str | None:
 
 
 def _cards(observed: Sections, device: str | int | None) -> tuple[list[SmiDevice], list[SmiDevice]]:
-    """What nvidia-smi reports of all GPUs, and of the one that was tried (of all, if unknown)."""
+    """The reports of nvidia-smi on all GPUs, and on the one that was tried (on all, if unknown)."""
     data, own = observed.read_elsewhere(), addresses(observed, device)
     cards = data["smi"].get("devices") or [] if "smi" in data else []
     return cards, [card for card in cards if card.get("address") in own] or cards

@@ -1,4 +1,4 @@
-"""What a check is, the registry of all checks, and what several of them share.
+"""The definition of a check, the registry of all checks, and helpers that several checks share.
 
 A check is a pure generator over a plan and the sections of a snapshot that it declares to read.
 It yields a `Finding` for each difference from the plan, and may yield `Evidence` of what it
@@ -77,7 +77,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a check compared; it is shown also where the check passes."""
+    """A value that a check compared; it is shown also where the check passes."""
 
     evidence: str
 
@@ -204,7 +204,7 @@ def visible_gpus(plan: Plan) -> int | None:
 
 
 def wrong_gpu_count(plan: Plan, number: int, wanted: int) -> bool:
-    """Whether CUDA shows a wrong number of GPUs.
+    """Return whether CUDA shows a wrong number of GPUs.
 
     More than one, where MIG is declared, is left to gpu.mig.
     """
@@ -274,7 +274,7 @@ def _planned(plan: Plan, kind: str, receipt_id: str) -> str | None:
 
 
 def is_hung(part: Mapping[str, Any], of: str = "") -> bool:
-    """Whether the error of a part of a section is a missing answer; `of`: how its keys begin.
+    """Return whether a part's error is a missing answer; `of`: the beginning of its keys.
 
     Snapshots of release 1.0 say so in the words of the error alone.
     """

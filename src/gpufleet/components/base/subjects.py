@@ -1,4 +1,4 @@
-"""What a finding is about, in a form that two checks share, so that one can explain the other.
+"""The subject of a finding, in a form that two checks share, so that one can explain the other.
 
 A subject is a word, a word with parts, or a path. It covers everything below it, `@` adds by whom
 it was observed:
@@ -191,7 +191,7 @@ def library(tree: str, path: str) -> str:
 
 
 def covered(about: Collection[str], by: Iterable[str]) -> bool:
-    """Whether the one is about something, and the other about all of it."""
+    """Return whether a finding has subjects, and another finding's subjects cover all of them."""
     # A set is not copied: a check may have a thousand findings.
     causes = by if isinstance(by, set) else set(by)
     return bool(about) and all(not causes.isdisjoint(_coverers(subject)) for subject in about)

@@ -62,7 +62,7 @@ def modules(plan: Plan, host: Host) -> Iterator[Fault]:
 
 
 def _blocked(host: Host) -> Iterator[Fault]:
-    """What keeps every kernel from loading the driver; in a container that is not its business."""
+    """Faults that keep every kernel from loading the driver; none in a container."""
     if part(host, "kernel").get("container") and not host.is_image:
         return
     for row in mappings(part(host, "driver").get("blocked")):
@@ -134,7 +134,7 @@ def _rebuild(host: Host, kernel: str) -> str:
 
 
 def _is_marked(host: Host, kernel: str, driver: str | None) -> bool:
-    """Whether DKMS takes the modules of this driver for installed."""
+    """Return whether DKMS lists the modules of this driver as installed."""
     return any(
         row.get("kernel") == kernel
         and row.get("version") == driver

@@ -101,7 +101,7 @@ def cuda(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
 
 
 def _older(plan: Plan) -> str:
-    """What would need an older driver: the declared frameworks."""
+    """The titles of the declared frameworks, which may need an older driver."""
     declared = [FRAMEWORKS[framework_id(stack)].title for stack in plan["stacks"]]
     return " or ".join(dict.fromkeys(declared or [DEFAULT.title]))
 

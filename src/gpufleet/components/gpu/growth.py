@@ -1,4 +1,4 @@
-"""What the two readings of a verification say together of a GPU: what grew, shrank, or stayed.
+"""Values of a GPU that grew, shrank or stayed between the two readings of a verification.
 
 What was counted before the verification may be of any time. What its own load adds is judged by its
 rate, and only on GPUs of data centres: others slow down and retrain their links by design.
@@ -34,7 +34,7 @@ LONGEST_S = 3600.0
 
 
 def between(observed: Sections) -> Iterator[Finding]:
-    """What the second reading says of the time since the first one."""
+    """Findings about the time between the first reading and the second one."""
     data, seconds = observed.read_elsewhere(), _seconds(observed)
     for earlier, card in _pairs(observed):
         yield from _counters(earlier, card, seconds)

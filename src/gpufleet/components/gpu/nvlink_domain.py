@@ -22,7 +22,7 @@ class Place:
 
     @property
     def in_rack(self) -> bool:
-        """Whether the domain is more than one host's own."""
+        """True if the domain is more than one host's own."""
         return bool(self.domain.strip("0-"))
 
 

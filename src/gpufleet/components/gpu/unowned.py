@@ -58,7 +58,7 @@ def unowned(observed: Sections) -> Iterator[Finding]:
 
 
 def _whole(card: SmiDevice) -> bool:
-    """Whether all of a GPU is the host's own: no instances, no guests, no memory of the CPU."""
+    """Return whether all of a GPU is the host's own: no instances, guests, or memory of the CPU."""
     elements = card.get("elements") or {}
     shared = elements.get("mig_mode/current_mig") not in FREE_MODES
     guests = "vgpu" in elements.get("gpu_virtualization_mode/virtualization_mode", "").lower()

@@ -138,7 +138,7 @@ def probed(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
 
 
 def _needed(plan: Plan, what: str) -> bool:
-    """Whether a path is in the plan, or is above or below such a path."""
+    """Return whether a path is in the plan, or is above or below such a path."""
     paths = [
         "/var/lib/gpufleet",
         *(row["path"] for row in plan["toolkits"]),
@@ -234,7 +234,7 @@ def disk(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
 
 
 def _damaged_record(plan: Plan, path: str, planned: set[tuple[str, str]]) -> Remedy:
-    """What repairs a record that cannot be used."""
+    """The remedy that repairs a record that cannot be used."""
     for kind, identity in sorted(planned):
         if path.endswith(f"/{kind}-{identity}.json"):
             return provision(
@@ -250,7 +250,7 @@ def _damaged_record(plan: Plan, path: str, planned: set[tuple[str, str]]) -> Rem
 
 
 def _unfinished(plan: Plan, entry: JournalStatus, planned: bool) -> Remedy:
-    """What ends an installation or removal that was not finished."""
+    """The remedy that ends an installation or removal that was not finished."""
     undeclared = "it is no longer declared"
     if planned:
         return provision(

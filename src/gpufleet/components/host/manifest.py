@@ -1,4 +1,4 @@
-"""What a host consists of and how it is set, compared with the manifest of its group."""
+"""The parts and settings of a host, compared with the manifest of its group."""
 
 from __future__ import annotations
 

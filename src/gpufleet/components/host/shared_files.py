@@ -1,4 +1,4 @@
-"""What programs of every account need: /dev/shm and /tmp to meet in, and the system's own files."""
+"""Files that programs of every account need: /dev/shm and /tmp to meet in, and the system's own."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _common(disks: Disks) -> Iterator[Finding | Evidence]:
 
 
 def _usable(row: SharedDirectory, container: str | None) -> Iterator[Finding]:
-    """Whether every account can write in a directory that is there."""
+    """Findings where an account cannot write in a directory that is there."""
     path = row["path"]
     mode = int(required(row["mode"], f"the mode of {path}"), 8)
     wrong = []
@@ -116,7 +116,7 @@ def _usable(row: SharedDirectory, container: str | None) -> Iterator[Finding]:
 def _shared_memory(
     row: SharedDirectory, memory_mib: int | None, container: str | None
 ) -> Iterator[Finding]:
-    """Whether /dev/shm is memory, and large enough."""
+    """Findings where /dev/shm is not memory, or not large enough."""
     size, free = required(row["size_mib"], "its size"), required(row["free_mib"], "its free space")
     if row["mounted"] != "tmpfs" and not container:
         yield Finding(

@@ -54,7 +54,7 @@ def _read_request(reader: Reader, value: Any) -> int | None:
 
 
 def _acs_off(reader: Reader, value: Any) -> bool:
-    """Whether access control is switched off; YAML reads `off` without quotes as false."""
+    """Return whether access control is switched off; YAML reads `off` without quotes as false."""
     if value in (None, "off") or value is False:
         return value is not None
     reader.wrong(value, f"{_WHERE}.acs", "off, or leave it out: nothing switches it on")

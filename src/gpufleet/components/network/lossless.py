@@ -126,7 +126,7 @@ def _priorities(mask: int) -> str:
 
 
 def _marking(ports: list[Port]) -> Iterator[Finding | Evidence]:
-    """What gives a packet its priority is the same on all ports of a role."""
+    """Findings where ports of a role take a packet's priority from different fields."""
     sources = {port.name: read["trust"] for port in ports if (read := _of(port))}
     classes = {port.name: read["traffic_class"] for port in ports if (read := _of(port))}
     yield from _alike(

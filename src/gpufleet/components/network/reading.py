@@ -153,7 +153,7 @@ def have(ports: list[Port], one: str, more: str) -> str:
 def odd(
     ports: list[Port], value: Callable[[Port], Value | None]
 ) -> tuple[Value | None, dict[Value, list[Port]]]:
-    """(the value that most ports have, None if no value has most; the other values)."""
+    """The value that most ports have (None: no majority), and the ports of each other value."""
     by_value: dict[Value, list[Port]] = defaultdict(list)
     for port in ports:
         if (own := value(port)) is not None:

@@ -30,7 +30,7 @@ DRIVER_LIBRARY = re.compile(r"^lib(cuda|nvidia-ml|nvidia-ptxjitcompiler)\.so")
 
 
 def title(stack: PlannedStack) -> str:
-    """What people call the stack's framework."""
+    """The usual name of the stack's framework."""
     return framework_of(stack).title
 
 

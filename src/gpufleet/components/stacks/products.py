@@ -1,4 +1,4 @@
-"""What each stack's framework multiplies on each device, and the sum of all devices' results."""
+"""The products that each stack's framework computes on each device, and the sum of all results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each stack's framework did: its build, and the libraries it loaded and mapped."""
+"""The run of each stack's framework: its build, and the libraries it loaded and mapped."""
 
 from __future__ import annotations
 
