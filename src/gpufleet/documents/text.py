@@ -40,7 +40,7 @@ def one_line(text: str) -> str:
 
 
 def plain(text: str) -> bool:
-    """Whether a text from a host is a name or a path that a command may contain."""
+    """Return whether a text from a host is a name or a path that a command may contain."""
     return _PLAIN.fullmatch(text) is not None
 
 
@@ -134,7 +134,7 @@ def _add(text: str, parts: list[str], left: int) -> int:
 
 
 def is_number(text: str) -> bool:
-    """Whether `int` reads a text: not ², which is a digit by `isdigit`, nor thousands of digits."""
+    """Return whether `int` reads a text: not ², a digit by `isdigit`, nor thousands of digits."""
     return bool(re.fullmatch("[0-9]{1,18}", text))
 
 
