@@ -251,7 +251,7 @@ class Judged(NamedTuple):
 
 
 def explained(judged: Mapping[str, Judged]) -> dict[str, str]:
-    """{check: the check that explains it}; a check that explains is not explained itself."""
+    """The check that explains each explained check; an explaining check is not explained itself."""
     direct: dict[str, str] = {}
     for name, result in judged.items():
         if result.verdict not in HEALTHY_VERDICTS and (cause := _cause(name, judged, direct)):
@@ -294,7 +294,7 @@ def _cause(name: str, judged: Mapping[str, Judged], direct: Mapping[str, str]) -
 
 
 def _known(findings: Sequence[Finding]) -> set[str]:
-    """What these findings are about and entail."""
+    """The subjects that these findings are about and entail."""
     return {
         itself(subject) for finding in findings for subject in (*finding.about, *finding.entails)
     }

@@ -91,7 +91,7 @@ def components(check: CheckResult) -> list[str]:
 
 
 def _is_a_fault(plan: Plan, row: PlanChange) -> bool:
-    """Whether a change is one that a verification answers for."""
+    """Return whether a verification answers for a change."""
     if row["action"] == UNREAD or row["what"] in JUDGED_WHOLE:
         return False
     # An inventory that declares no software says nothing about what others have declared.
