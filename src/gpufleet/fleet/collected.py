@@ -61,7 +61,7 @@ def judge_results(directory: Path, hosts: Iterable[InventoryHost], max_age: time
 
 
 def _read(path: Path, name: str, max_age: timedelta) -> tuple[Snapshot | None, HostResult]:
-    """(the file's snapshot or None, the result if there is none)."""
+    """The file's snapshot, or None, and the result if there is no snapshot."""
     snapshot: Snapshot | None = None
     try:
         document = received.parsed(read_bounded(path), "the file")

@@ -58,7 +58,7 @@ class ProbeOptions:
         )
 
     def deep_s(self, gpus: int, settings: Mapping[str, Any]) -> float:
-        """What a deep probe of so many GPUs may take beyond the deadline of one that is not."""
+        """The seconds that a deep probe of so many GPUs may take beyond a usual deadline."""
         if not gpus:
             return DEEP_S
         load_s: float = DEFAULTS["sustained_s"] if self.load_s is None else self.load_s

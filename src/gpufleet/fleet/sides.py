@@ -80,7 +80,7 @@ class Side:
 
     @property
     def finished(self) -> bool:
-        """Whether the side has reported how it ended."""
+        """True if the side has reported how it ended."""
         return self.document.get("state") in FINAL
 
     def outcome(self) -> dict[str, Any]:

@@ -55,7 +55,7 @@ class CompressedField:
 
 
 def compressed(instance: object, name: str) -> Compressed | None:
-    """What an instance keeps in a compressed field."""
+    """The stored value of an instance's compressed field."""
     kept: Compressed | None = instance.__dict__[f"_{name}"]
     return kept
 
