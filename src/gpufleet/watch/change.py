@@ -89,7 +89,7 @@ _NUMBERS = re.compile(rf"(?<![\w./:-])(?P<parts>{_PARTS})|{_NUMBER}")
 
 
 def comparable(cause: str) -> tuple[str, ...]:
-    """What two causes have in common if they are the same one.
+    """The parts that two causes have in common if they are the same cause.
 
     Both sides of a comparison come from here: what is stored is the cause as the check gave it.
     """

@@ -93,7 +93,7 @@ def retrying(act: Callable[[], None], within_s: float) -> None:
 
 
 def is_temporary(error: BaseException) -> bool:
-    """Whether a retry may help: no answer, or an answer that asks to try again later."""
+    """Return whether a retry may help: no answer, or an answer that asks to try later."""
     if isinstance(error, urllib.error.HTTPError):
         return error.code == HTTPStatus.TOO_MANY_REQUESTS or error.code >= 500
     if isinstance(error, smtplib.SMTPResponseException):

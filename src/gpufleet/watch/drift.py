@@ -442,7 +442,7 @@ def _report(
 
 
 def _unknown(result: CheckResult | None) -> bool | None:
-    """Whether a night could not judge a check; None where it was not there, or its GPU busy."""
+    """True if a night could not judge a check; None where it was not there, or its GPU busy."""
     return None if result is None or result.held else result.letter == "?"
 
 

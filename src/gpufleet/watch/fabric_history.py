@@ -138,7 +138,7 @@ def _bandwidths(found: FabricTest) -> Iterator[RecordedBandwidth]:
 def _group_ids(
     base: sqlite3.Connection, groups: set[tuple[str, ...]]
 ) -> dict[tuple[str, ...], int]:
-    """{hosts of a group: its id}; each group is stored once."""
+    """The ids of groups, by the hosts of each; each group is stored once."""
     hosts = ids(base, "hosts", {name for group in groups for name in group})
     found = {}
     for group in sorted(groups):

@@ -406,7 +406,7 @@ class History:
         return self.fetched(list, statement, *values)
 
     def fetched(self, make: Callable[[Iterable[Any]], T], statement: str, *values: Any) -> T:
-        """What `make` makes of a query's rows."""
+        """The value that `make` makes of a query's rows."""
         with database.sqlite_errors(self.path):
             if not self._open:
                 # Opened as immutable, without a lock.

@@ -218,7 +218,7 @@ def _count(elements: Mapping[str, str], shapes: Sequence[Sequence[str]]) -> int 
 
 
 def _loaded(samples: Sequence[Sample]) -> Iterator[Pair]:
-    """What a card's sensors show in the second half of its load: the median of each."""
+    """The median of each of a card's sensors in the second half of its load."""
     settled = [each for each in samples[len(samples) // 2 :] if each["tflops"]]
     readings: dict[str, list[float | None]] = {
         "temperature_c": [each["temperature_c"] for each in settled],
@@ -232,7 +232,7 @@ def _loaded(samples: Sequence[Sample]) -> Iterator[Pair]:
 
 
 def _copies(run: ComputeRun) -> Iterator[tuple[int, str, float | None]]:
-    """(GPU, measure, GiB/s) of the copies on a card, with the host, and with other cards."""
+    """The GPU, measure and GiB/s of copies on a card, with the host, and with other cards."""
     for copy in run["bandwidth"] or ():
         yield copy["gpu"], "bandwidth_gib_s", copy["gib_s"]
     for device in run["devices"]:
@@ -326,7 +326,7 @@ def _product(name: str, entry: Product | CublasResult) -> Iterator[Pair]:
 
 
 def _addresses(framework: Framework) -> Iterator[tuple[int, str]]:
-    """(number, PCI address) of the GPUs that TensorFlow lists: it may number the fastest first.
+    """The numbers and PCI addresses of TensorFlow's GPUs: it may number the fastest first.
 
     PyTorch and JAX do not tell addresses.
     """

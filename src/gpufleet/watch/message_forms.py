@@ -53,7 +53,7 @@ class Message:
 
 
 def shows_remedy(heading: str, line: Line) -> bool:
-    """Whether a line of a section is followed by its remedy."""
+    """Return whether a line of a section is followed by its remedy."""
     return heading in WITH_REMEDY and bool(line.remedy)
 
 
