@@ -163,7 +163,7 @@ class Store:
         return str(path.relative_to(self.directory))
 
     def intact(self, files: Sequence[EvidenceFile]) -> bool:
-        """Whether these files are still what they were."""
+        """Return whether these files are unchanged."""
         return all(
             (self.directory / each["file"]).is_file()
             and sha256_of(self.directory / each["file"]) == each["sha256"]

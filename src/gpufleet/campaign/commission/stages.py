@@ -88,7 +88,7 @@ class Stage:
         return f"{load}{about}{duration(self.estimate(burn_in_s))}"
 
     def decides(self, check: str) -> bool:
-        """Whether a check decides this stage."""
+        """Return whether a check decides this stage."""
         return not self.judges or check in self.judges
 
 
@@ -229,7 +229,7 @@ def burn_in_s(inputs: Mapping[str, str]) -> float:
 
 
 def is_short(stage: Stage, inputs: Mapping[str, str], least_s: float) -> bool:
-    """Whether a stage is a burn-in that was shorter than requested."""
+    """Return whether a stage is a burn-in that was shorter than requested."""
     return BURN_IN in stage.inputs and burn_in_s(inputs) < least_s
 
 

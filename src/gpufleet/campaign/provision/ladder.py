@@ -50,7 +50,7 @@ class Ladder:
     def next(
         self, plan: Plan, result: HostResult, differing: Mapping[str, str]
     ) -> dict[str, tuple[str, str]]:
-        """{component: (rung, why)} of the next round; empty where nothing is left to try.
+        """The next rung of each component, and why; empty where nothing is left to try.
 
         `differing`: {component: why} of what the plan's changes repair. A check that also names
         one of these waits for that repair, unless it is the only one that demands a step.
@@ -114,13 +114,13 @@ def demanding(result: HostResult) -> list[CheckResult]:
 
 
 def waits(check: CheckResult, differing: Mapping[str, str]) -> bool:
-    """Whether a check may pass once another component that it names is repaired."""
+    """Return whether a check may pass once another component that it names is repaired."""
     first, *others = components(check) or [""]
     return first not in differing and any(name in differing for name in others)
 
 
 def needs_contents(check: CheckResult) -> bool:
-    """Whether only a comparison of contents shows what the check has found."""
+    """Return whether only a comparison of contents shows the finding of the check."""
     return any("--contents" in part.get("command", "") for part in check.get("repairs", []))
 
 

@@ -271,7 +271,7 @@ def show_steps(work: Work, notify: Notify) -> None:
 
 
 def left_to_a_person(ladder: Ladder | None, failed: bool, host: HostRun) -> list[str]:
-    """What provisioning cannot repair; the report says it, too, so that no remedy is a circle.
+    """Faults that provisioning cannot repair; the report says so: no remedy is a circle.
 
     `failed`: ansible-playbook failed on the host.
     """
@@ -321,7 +321,7 @@ def probe_hosts(what: str, hosts: list[InventoryHost], probe_options: ProbeOptio
 
 
 def reasons_of(hosts: Sequence[InventoryHost], runs: Iterable[HostRun]) -> Reasons:
-    """{host: why Ansible runs there}, without the hosts that need nothing."""
+    """The reasons why Ansible runs on each host, without the hosts that need nothing."""
     keeps = {host.name: host.keeps_artifacts for host in hosts}
     found = {
         run.name: _compared(
@@ -334,7 +334,7 @@ def reasons_of(hosts: Sequence[InventoryHost], runs: Iterable[HostRun]) -> Reaso
 
 
 def _compared(run: HostRun, compare: Callable[[HostRun], list[str]]) -> list[str]:
-    """What a comparison finds on a host; a defect costs the host its verdict, and is no reason."""
+    """The reasons by a comparison; a defect costs the host its verdict, and is no reason."""
 
     def failed(defect: Defect) -> list[str]:
         run.result = judge.defective(defect, run.name, run.result)
