@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Reported(Generic[T]):
-    """What was rendered, and the session that it shows."""
+    """A rendered value, and the session that it shows."""
 
     value: T
     session: Session
