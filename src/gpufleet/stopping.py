@@ -65,7 +65,7 @@ def status_of(stopped: KeyboardInterrupt) -> int:
 
 
 def reason_of(stopped: KeyboardInterrupt) -> str:
-    """What stopped the command, as the beginning of a sentence."""
+    """The reason why the command stopped, as the beginning of a sentence."""
     number = getattr(stopped, "number", signal.SIGINT)
     return "interrupted" if number == signal.SIGINT else f"stopped by {signal.Signals(number).name}"
 
@@ -144,7 +144,7 @@ def marked(mark: str) -> set[int]:
 
 
 def _scan(mark: str) -> tuple[dict[int, int], bool]:
-    """{marked process: its start in ticks since boot}, and whether a mark could not be read."""
+    """The start of each marked process in ticks since boot, and whether a mark was unreadable."""
     wanted, parents, starts, found, unreadable = mark.encode(), {}, {}, set[int](), False
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError, ValueError, IndexError):

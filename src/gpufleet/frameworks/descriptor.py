@@ -1,4 +1,4 @@
-"""What gpufleet knows of one framework: its names, and how it differs from the others."""
+"""The facts about one framework: its names, and its differences from the others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Part = Literal["small", "numpy", "convolution", "routines", "loader", "workers",
 
 @dataclass(frozen=True, kw_only=True)
 class Distributed:
-    """What a framework can run between two hosts."""
+    """The programs that a framework can run between two hosts."""
 
     parameter_servers: bool = False
     # How it reduces without NCCL. Its own ring reduces between GPUs too, Gloo between CPUs only.
@@ -69,7 +69,7 @@ class Framework:
 
     @property
     def module(self) -> str:
-        """What Python imports."""
+        """The name of the module that Python imports."""
         return str(FRAMEWORKS[self.id].module)
 
     @property
@@ -94,15 +94,15 @@ class Framework:
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """What the framework's run reports beside its products."""
+        """The parts that the framework's run reports beside its products."""
         return self.parts_before_products + self.parts_after_products
 
     @property
     def several_builds(self) -> bool:
-        """Whether a release has builds for several CUDA releases."""
+        """True if a release has builds for several CUDA releases."""
         return self.cuda_plugin or self.own_index is not None
 
     @property
     def can_be_local(self) -> bool:
-        """Whether a stack can declare `cuda: local`."""
+        """True if a stack can declare `cuda: local`."""
         return self.instead_of_local is None
