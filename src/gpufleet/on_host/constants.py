@@ -1,4 +1,4 @@
-"""What probe and workload have in common: the names of CUDA's files, the marks of output lines."""
+"""Constants of probe and workload: the names of CUDA's files, the marks of output lines."""
 
 import re
 
@@ -17,7 +17,7 @@ CARRIED_FILE = re.compile(
 
 
 def is_cuda_file(name):
-    """Whether a file name is one of CUDA's or cuDNN's, or one under which frameworks carry them."""
+    """Return whether a file is one of CUDA's or cuDNN's, or a copy that frameworks carry."""
     return bool(CUDA_FILE.match(name) or CARRIED_FILE.match(name))
 
 

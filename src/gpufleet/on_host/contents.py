@@ -87,7 +87,7 @@ def in_background():
 
 
 def scrub(components, settings, deep=False):
-    """(the components' states, {component: what differs}) after tonight's share.
+    """Read tonight's share; return the components' states, and their differences by component.
 
     A component is {"component", "installed", "root", "files": {path: (sha256, size)}}. `deep`: all
     of it, however long it takes.

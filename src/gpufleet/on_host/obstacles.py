@@ -1,4 +1,4 @@
-"""What keeps gpufleet from repairing what it installed, where there is something to repair."""
+"""Obstacles that keep gpufleet from a repair of its files, where there is one to be made."""
 
 from .filesystems import attribute_of, existing, mount_of, mounts_of
 
@@ -9,7 +9,7 @@ MOST = 100
 
 
 def obstacles(host, receipts):
-    """[{"path", "what", "source"}]: attributes, read-only mounts, a mount over the records.
+    """Attributes, read-only mounts and mounts over the records, as rows (path, what, source).
 
     Only where gpufleet writes: its records, directories, and the files that differ from theirs. A
     tree that its owner has locked is no fault as long as nothing has to be changed in it.

@@ -125,7 +125,7 @@ def joined(entry, texts):
 
 
 def imported(entry, texts):
-    """{name: its statements} of `entry` and of the modules in `texts` that it needs."""
+    """The statements of `entry` and of the modules in `texts` that it needs, by module name."""
     found, left = {}, [entry]
     while left:
         name = left.pop()
@@ -192,7 +192,7 @@ def shortened(text, nodes):
 
 
 def sources(package):
-    """{module: text} of a package of gpufleet, subpackages included; also out of a zip file."""
+    """The text of each module of a package of gpufleet, subpackages too; also out of a zip file."""
     found = {"gpufleet": "", "gpufleet." + package: ""}
     _collect(
         os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), package),

@@ -39,7 +39,7 @@ def why_unusable(kind, document):
 
 
 def read_receipts(state_dir):
-    """{"receipts": [...], "journal": [...], "unreadable": [{"path", "error"}]}, as they stand."""
+    """The records "receipts", "journal" and "unreadable" (path, error), as they stand."""
     found = {"receipts": [], "journal": [], "unreadable": []}
     for kind in ("receipts", "journal"):
         directory = os.path.join(state_dir, kind)

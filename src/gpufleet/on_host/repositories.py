@@ -1,4 +1,4 @@
-"""What stops every command of apt or dnf: a source that it cannot read or may not trust."""
+"""Sources that stop every command of apt or dnf: it cannot read them or may not trust them."""
 
 import os
 import re

@@ -75,7 +75,7 @@ class Schedule:
         self.holder = None
 
     def reserved(self, host, left_s):
-        """What a deep probe reserves for the newest toolkit's load, and for all toolkits."""
+        """The seconds that a deep probe reserves for the load, and for all toolkits."""
         settings = self.settings
         if not (self.full and settings["deep"] and settings["expect_gpus"] != 0):
             return 0, 0
@@ -130,7 +130,7 @@ class Schedule:
         return Child(run_section, arguments, deadline_s, patient=self.ends - self.total_s / 5)
 
     def driver(self):
-        """What section `driver` has read; None as long as it has not, or could not."""
+        """The reading of section `driver`; None as long as it is not read, or could not be."""
         child = self.children.get("driver")
         state, answer = child.outcome[:2] if child and child.outcome else (None, None)
         return answer[0] if state == "ok" else None
@@ -196,7 +196,7 @@ def hold_nodes(host, most_s):
 
 
 def run_section(function, host):
-    """(data of a section, what of it this account may not see)."""
+    """The data of a section, and the parts of it that this account may not see."""
     # An engine's runtime needs them for the nodes inside of a container, and opens no GPU then.
     if function is not section_containers and not host.exists("/proc/driver/nvidia/version"):
         forbid_driver_changes()

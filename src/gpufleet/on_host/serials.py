@@ -1,4 +1,4 @@
-"""What identifies this machine to its vendor: serial numbers of system, board, memory, drives."""
+"""The machine's identification for its vendor: serials of system, board, memory, drives."""
 
 import os
 

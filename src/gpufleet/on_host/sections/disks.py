@@ -61,7 +61,7 @@ def section_disks(host):
 
 
 def common_files(host):
-    """[{"path", "kind", "error"}]: what keeps an ordinary account from each; None: not tried."""
+    """The common files (path, kind, error), with ordinary accounts' obstacles; None: not tried."""
     # What is not there at all is missed by nobody, but for the devices.
     names = [
         name
@@ -73,7 +73,7 @@ def common_files(host):
 
 
 def without_access(host, names):
-    """{path: {"kind", "error"}: why an ordinary account cannot use it}. Nothing is opened."""
+    """The "kind" and "error" of files that an ordinary account cannot use. Opens nothing."""
     if os.geteuid() == 0:
         if not host.real:
             os.chroot(host.root)
@@ -97,7 +97,7 @@ def without_access(host, names):
 
 
 def shared_directory(host, name):
-    """What is at the path, and its file system; nothing is written there."""
+    """The file at the path, and its file system; nothing is written there."""
     path = host.path(host.realpath(name))
     found = {
         "path": name,

@@ -83,7 +83,7 @@ def reaches_boot(lines):
 
 
 def log_of(host, source, lines, written=()):
-    """What the section reports of a log; `written`: lines of a file that come before its own."""
+    """The section's report of a log; `written`: lines of a file that come before its own."""
     events = kernel_events(lines, written)
     for event in events:
         if event["kind"] in ("pcie-error", "link-down"):
@@ -97,7 +97,7 @@ def log_of(host, source, lines, written=()):
 
 
 def parse_stamped(out):
-    """[(seconds since boot, or None, text)] of lines as dmesg and journalctl print them."""
+    """Seconds since boot (or None) and text of lines as dmesg and journalctl print them."""
     lines = []
     for line in out.splitlines():
         match = re.match(
@@ -136,7 +136,7 @@ def dmesg_lines(host):
 
 
 def file_lines(host):
-    """(file, [(None or seconds, text)]) of what syslog wrote since boot; None without such a file.
+    """The file of syslog, and its lines with seconds (or None) since boot; None without a file.
 
     The one before the last rotation is read too, since a boot may be as long ago.
     """

@@ -103,7 +103,7 @@ class Shares:
 
 
 def compile_times(host, stacks):
-    """{venv: seconds} of the stacks whose code the driver has to compile now."""
+    """The seconds of the stacks whose code the driver has to compile now, by venv."""
     return {
         stack["venv"]: host["compiles"][stack["venv"]]["seconds"]
         for stack in stacks
