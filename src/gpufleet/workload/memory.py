@@ -73,7 +73,7 @@ def fill(runtime, blas, found, most_mib, made):
 
 
 def reason_not_to(use, free_mib, held_mib):
-    """Who else needs the memory of this GPU; None where nobody does.
+    """The name of others that need the memory of this GPU; None where nobody does.
 
     Others would fail for want of memory that they ask for while it is filled. The driver of a
     virtual GPU holds memory that no process has, and does not say how much this process has: where

@@ -68,7 +68,7 @@ def on_gpu(pci_address):
 
 
 def listed(nvml, kind="Compute"):
-    """(pid, bytes, instance of MIG or None) of each program; None where there are too many."""
+    """The pid, bytes and MIG instance (or None) of each program; None where there are too many."""
     room = ctypes.create_string_buffer(UNTOUCHED * (MOST * SIZES[-1]))
     for function in (version % kind for version in VERSIONS):
         count = ctypes.c_uint(MOST)
@@ -131,7 +131,7 @@ def drawn(found, pid):
 
 
 def shares(found, pid):
-    """(others, own_mib) of `Use`. Another instance of MIG has its own memory."""
+    """The values `others` and `own_mib` of `Use`. Another instance of MIG has its own memory."""
     if found is None:
         return True, None
     own = [each for each in found if each[0] == pid]
@@ -144,5 +144,5 @@ def shares(found, pid):
 
 
 def runs_here(pid):
-    """Whether this container, or this host, has a process of that number."""
+    """Return whether this container, or this host, has a process of that number."""
     return os.path.exists("/proc/%d" % pid)

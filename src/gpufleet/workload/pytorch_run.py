@@ -81,7 +81,7 @@ class PyTorch:
             return []
 
     def versions(self):
-        """What libraries answer for themselves; {name: version, or why there is none}."""
+        """The versions that libraries report, or the reason why there is none, by name."""
         torch, found = self.torch, {}
         for name, ask in (
             ("cudnn", lambda: dotted(torch.backends.cudnn.version())),

@@ -56,7 +56,7 @@ class KilledError(RuntimeError):
 
 
 def lost(error):
-    """Whether an error says that the other side is gone."""
+    """Return whether an error says that the other side is gone."""
     return bool(LOST.search("%s: %s" % (type(error).__name__, error)))
 
 
@@ -174,7 +174,7 @@ def listener(chosen=None):
 
 
 def declared(port):
-    """Whether a port is of the range of PORTS."""
+    """Return whether a port is of the range of PORTS."""
     return PORTS[0] <= port < PORTS[1]
 
 

@@ -27,7 +27,7 @@ PROCESS_MIB = 1024
 
 
 def batches_of(gpus):
-    """(how many GPUs have a process at once in a stage that lasts, in how many batches)."""
+    """The number of GPUs with a process at once in a stage that lasts, and of batches."""
     room = (available_mib() or 0) // PROCESS_MIB
     at_once = max(1, min(gpus, max(AT_ONCE, room)))
     return at_once, -(-gpus // at_once) or 1
@@ -106,7 +106,7 @@ class Run:
 
 
 def cudnn_libraries(toolkit):
-    """{soname: file} of the cuDNNs in a toolkit; that of wheels is tried by their framework."""
+    """The files of the cuDNNs in a toolkit, by soname; a framework tries those of wheels."""
     if has_wheels(toolkit):
         return {}
     return {
