@@ -185,7 +185,7 @@ def _judged(
 
 
 def _includes(known: Finding, one: Finding, common: bool) -> bool:
-    """Whether a finding says what a permanent one would say.
+    """Return whether a finding says the same as a permanent one would say.
 
     `common`: the cards of the host have the permanent loss in common.
     """

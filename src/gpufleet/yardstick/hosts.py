@@ -123,7 +123,7 @@ def _known_cards(rows: Rows) -> Positions:
 
 
 def _common(shifts: Rows) -> tuple[Rows, Rows]:
-    """What the neighbours of each card lost, and what its host lost, by night.
+    """The losses of each card's neighbours, and of its host, by night.
 
     More than half of the cards of a host lost as much as the host. More than half of all cards, the
     card included, lost as much as its neighbours if it did: so a loss is either that of the host or
