@@ -88,7 +88,7 @@ class ActionModule(ActionBase):
         return restart.decide(plan, host, control_node=local, held=held)
 
     def keeps_marker(self):
-        """Whether a later task removes the marker."""
+        """Return whether a later task removes the marker."""
         return boolean(self._task.args.get("keep_marker", False))
 
     def module(self, name, **arguments):

@@ -26,7 +26,7 @@ START_S = 60
 
 
 def is_compiled(name):
-    """Whether a file is what Python compiled and compiles again where it is missing."""
+    """Return whether Python compiled a file, and compiles it again where it is missing."""
     return name.endswith(".pyc") and os.path.basename(os.path.dirname(name)) == "__pycache__"
 
 
@@ -88,7 +88,7 @@ def own_names(venv, receipt):
 
 
 def has_own_python(venv, manifest):
-    """Whether the interpreter is the recorded one and starts. Another one is never executed."""
+    """Return whether the interpreter is as recorded, and starts. No other one is ever executed."""
     own = [
         entry
         for entry in manifest
@@ -107,7 +107,7 @@ def has_own_python(venv, manifest):
 
 
 def starts(python):
-    """Whether an interpreter starts within a minute, as from a clean login."""
+    """Return whether an interpreter starts within a minute, as from a clean login."""
     try:
         with subprocess.Popen(
             [python, "-I", "-c", ""],

@@ -253,7 +253,7 @@ def complaint(said, tmpdir):
 
 
 def missing_files(path):
-    """What every toolkit has and this tree lacks."""
+    """The files that every toolkit has and this tree lacks."""
     wanted = {
         "version.json or version.txt": ["version.json", "version.txt", "include/cuda.h"],
         "lib64/libcudart.so.*": ["lib64/libcudart.so.*"],

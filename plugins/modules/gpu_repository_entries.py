@@ -136,7 +136,7 @@ def value_of(lines, name):
 
 
 def is_off(lines):
-    """Whether a stanza or a section is disabled."""
+    """Return whether a stanza or a section is disabled."""
     return value_of(lines, "enabled").lower() in OFF
 
 

@@ -303,7 +303,7 @@ def install(module, installation, state, lock):
 
 
 def must_be_recreated(params, installation, state, packages):
-    """Whether nothing of the environment can be used, or executed, any more."""
+    """Return whether no file of the environment can be used, or executed, any more."""
     venv, receipt = params["venv"], installation.receipt
     if params["repair"] == RECREATE or (state == HALF_DONE and os.path.lexists(venv)):
         return True
