@@ -30,7 +30,7 @@ def _header(stream: BinaryIO) -> bytes | None:
 
 
 def soname(path: Path) -> str | None:
-    """What the dynamic linker calls the library; None if it is none or has no such name."""
+    """The name by which the dynamic linker knows the library; None if it has none."""
     found = _dynamic_texts(path, (_DT_SONAME,))
     return found[0][1].decode() if found else None
 

@@ -115,7 +115,7 @@ class Recipe:
 
 
 def stand_ins(catalog: Path, suite: str) -> dict[str, str]:
-    """What makes a distribution's packages on the host: the program, its facts and contents."""
+    """The parts that make a distribution's packages on the host: program, facts, contents."""
     facts: dict[str, Any] = yaml.safe_load(catalog.read_text(encoding="utf-8"))
     facts["major"] = suite.partition("-")[2]
     facts["driver_source"] = {

@@ -103,7 +103,7 @@ def prebuilt(facts: dict[str, Any], release: dict[str, Any], work: Path) -> Iter
 
 
 def packages(release: str, work: Path) -> dict[str, dict[str, list[Package]]]:
-    """{pocket: {component: packages}} of a release."""
+    """The packages of a release, by pocket and component."""
     facts = yaml.safe_load(FACTS.read_text(encoding="utf-8"))
     of = facts["releases"][release]
     found: dict[str, dict[str, list[Package]]] = {

@@ -35,7 +35,7 @@ VERSIONS = ("535.261.03", "550.163.01")
 
 @dataclass(frozen=True)
 class Kind:
-    """What a virtual machine has beside a lab host's packages; `versions`: of stand-in drivers."""
+    """A virtual machine's parts beside a lab host's packages; `versions`: of stand-in drivers."""
 
     name: str
     packages: tuple[str, ...]
@@ -304,7 +304,7 @@ def _wait(machine: Machine, emulator: subprocess.Popen[bytes], console: Path) ->
 
 
 def settled(machine: Machine, runs: Callable[[], bool] = lambda: True) -> bool:
-    """Whether a machine that boots has started all its services, while its emulator `runs`."""
+    """Return whether a booting machine has started all its services, while its emulator `runs`."""
     deadline = time.monotonic() + BOOT_LIMIT_S
     while runs() and time.monotonic() < deadline:
         # qemu takes the connection before anybody answers, so that only a login tells.

@@ -51,7 +51,7 @@ class Cards:
 
 @cache
 def faults() -> dict[str, dict[str, Any]]:
-    """What may be wrong with a card, by name."""
+    """The faults that a card may have, by name."""
     found: dict[str, dict[str, Any]] = yaml.safe_load(
         (HERE / "faults.yml").read_text(encoding="utf-8")
     )
@@ -60,7 +60,7 @@ def faults() -> dict[str, dict[str, Any]]:
 
 @cache
 def record() -> dict[str, Any]:
-    """What was recorded of a real H100."""
+    """The record of a real H100."""
     found: dict[str, Any] = json.loads((HERE / "recorded/h100.json").read_text(encoding="utf-8"))
     return found
 
