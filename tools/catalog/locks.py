@@ -83,7 +83,7 @@ class Try:
 
     @property
     def key(self) -> tuple[str, str]:
-        """What tells it apart from the release's other tries."""
+        """The key that distinguishes this try from the release's other tries."""
         return (self.cuda, self.python)
 
 
@@ -133,7 +133,7 @@ class _Every(frozenset[str]):
 
 
 def _declared(build: Build, source: CudaSource) -> str | None:
-    """What a stack declares as its CUDA to get this build and this source; None: nothing."""
+    """The CUDA that a stack declares to get this build and this source; None: nothing."""
     if build.variant:
         major = build.about.cuda_plugin and source == "pip"
         return str(versions.major(build.cuda)) if major else build.cuda
@@ -155,7 +155,7 @@ def load(framework: FrameworkId, directory: Path) -> dict[str, list[Row]]:
 
 
 def is_tried(results: dict[str, list[Row]], each: Try, *, lock_only: bool) -> bool:
-    """Whether a lock of the same requirements has a result, of its import as well."""
+    """Return whether a lock of the same requirements has a result, of its import as well."""
     for row in results.get(each.version, ()):
         if (row["cuda"], row["python"]) == each.key:
             imported = row["import"] is not None and (row["import"] != OK or "scripts" in row)
