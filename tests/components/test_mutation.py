@@ -397,7 +397,7 @@ def reason(name: str, how: str) -> str | None:
 
 
 def noticed(variant: str, known: Collection[str]) -> dict[str, bool]:
-    """The mutations, True if the host is no longer healthy, without those that are `known`."""
+    """The effect of each mutation (True: the host is no longer healthy), without `known` ones."""
     plan, snapshot = document("plan.json"), document("snapshot.json")
     VARIANTS[variant](plan, snapshot)
     text = json.dumps(snapshot)

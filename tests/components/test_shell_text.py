@@ -50,7 +50,7 @@ EIGHTH, EACH = 8, 1
 
 
 def strings(value: Any, here: Place = ()) -> Iterator[tuple[Place, bool]]:
-    """The place of each string, or possible string, of a document, and whether it is a key."""
+    """The place of each string (or null) of a document, and whether its key is meant."""
     if value is None or isinstance(value, str):
         yield here, False
     elif isinstance(value, dict):

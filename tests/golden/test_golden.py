@@ -1,4 +1,4 @@
-"""The code makes of the tests' hosts the documents that are kept in data/."""
+"""The code's documents for the tests' hosts equal those that are kept in data/."""
 
 from __future__ import annotations
 

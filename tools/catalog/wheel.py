@@ -58,7 +58,7 @@ class Contents:
 
 @dataclass
 class Library:
-    """The libraries that libraries are linked to, and the contents of their files."""
+    """The libraries, words and device code that the files of a wheel's libraries contain."""
 
     linked: set[str] = field(default_factory=set)
     # The words that were searched for, and the containers of device code by their contents.

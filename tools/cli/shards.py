@@ -97,7 +97,7 @@ def full_passes(commit: str) -> list[tuple[str, str]]:
 
 
 def status() -> tuple[bool, list[str]]:
-    """The result of all tests on the current commit, True if passed, and the lines that tell it."""
+    """Return whether all tests passed on the current commit, and the lines that tell it."""
     commit = clean_commit()
     lines = [f"Commit {commit[:12]}" if commit else "The checkout has changes: no record applies."]
     for count, rows in sorted(saved(commit).items()) if commit else ():

@@ -162,7 +162,10 @@ def _names_none(options: argparse.Namespace) -> bool:
 
 
 def is_control_host() -> bool:
-    """Return whether this machine verifies a fleet every night, which a call without -i means."""
+    """Return whether this machine verifies a fleet every night.
+
+    A call without -i is about that fleet.
+    """
     return os.path.lexists(CONTROL)
 
 

@@ -250,7 +250,7 @@ def cron_settings(text):
 
 
 def units(host):
-    """The files of each unit as systemd reads them, drop-ins last, and the mark of one job."""
+    """Each unit's files as systemd reads them, drop-ins last, and whether they are of one job."""
     for locations, job in ((UNIT_LOCATIONS, True), (MANAGER_LOCATIONS, False)):
         for directories, patterns in locations:
             found = {}

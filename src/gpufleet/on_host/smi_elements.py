@@ -172,7 +172,7 @@ def plain(text):
 
 
 def head(text):
-    """The values before the first card, and the mark of a document that came to its end."""
+    """The values before the first card, and whether the document came to its end."""
     before = text.partition("<gpu id=")[0]
     dtd = first_match(r"nvsmi_device_v(\d+)\.dtd", before)
     attached = first_match(r"<attached_gpus>\s*(\d+)\s*<", before)

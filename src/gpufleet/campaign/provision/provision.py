@@ -271,7 +271,7 @@ def show_steps(work: Work, notify: Notify) -> None:
 
 
 def left_to_a_person(ladder: Ladder | None, failed: bool, host: HostRun) -> list[str]:
-    """Faults that provisioning cannot repair; the report says so: no remedy is a circle.
+    """Faults beyond provisioning's repairs; the report names them, so no remedy is a circle.
 
     `failed`: ansible-playbook failed on the host.
     """

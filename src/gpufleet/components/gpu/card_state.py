@@ -153,7 +153,7 @@ def _clean(card: SmiDevice) -> bool | None:
 
 
 def _computed(runs: Sequence[ComputeRun]) -> dict[str, bool]:
-    """True if every product on a card was right, by address, for the cards that were tried."""
+    """The result of all products on each card that was tried, by address: True if all are right."""
     found: dict[str, bool] = {}
     for run in runs:
         addresses = {device["index"]: device["address"] for device in run["devices"]}

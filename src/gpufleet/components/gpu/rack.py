@@ -181,7 +181,7 @@ def _most(counts: dict[str, int]) -> str | None:
 def _undecided(
     name: str | None, what: str, counts: dict[str, int], own: set[str], more: str = ""
 ) -> Finding | Evidence:
-    """The finding where no majority decides; a note where the host is one against single others."""
+    """The result where no majority decides: a note if no two others agree against this host."""
     listed = [f"{value} ({number} hosts)" for value, number in sorted(counts.items())]
     cause = (
         f"The hosts of rack {name} are in different {what}, and no one has most of them:"

@@ -30,7 +30,7 @@ def provision(plan: Plan) -> str:
 
 
 def setup(host: Host) -> Row:
-    """The probe's reading of the network setup; empty where it was not read, or not yet probed."""
+    """The probe's reading of the network setup; empty where it, or an earlier one, read none."""
     return mapping(part(host, "network").get("setup"))
 
 

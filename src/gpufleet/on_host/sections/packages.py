@@ -236,7 +236,7 @@ def stanzas(text):
 
 
 def package_sources(host):
-    """Path, addresses, suites, key, format and the mark "sources alone" of each enabled source."""
+    """Path, addresses, suites, key, format and "sources alone" flag of each enabled source."""
     found = []
     for path in ["/etc/apt/sources.list", *host.glob("/etc/apt/sources.list.d/*.list")]:
         for line in (host.text_or_none(path) or "").splitlines():

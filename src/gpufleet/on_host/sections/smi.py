@@ -71,7 +71,7 @@ def number_cards(devices, known):
 
 
 def query_nvml(name):
-    """NVML's state, address and compute capability of each card, and the NVLinks of all.
+    """The "status", "version" and "count" of NVML, (address, capability) of cards, and NVLinks.
 
     Status 18: driver and library differ. The first has `confidential_computing` as well.
     """
