@@ -20,7 +20,7 @@ Effect = Literal["fail", "inconclusive", "note", "program"]
 RECOVERY = 154
 # The Xid of a program that ended or was killed, by its own fault or after another Xid.
 PROGRAM_ENDED = 45
-# What names a process in a message, and says nothing of the error.
+# The part of a message that names a process, and says nothing of the error.
 PROCESS = re.compile(r"^(?:pid='?[^,]*'?, )?(?:name=[^,]*, )?")
 # From this branch on, the driver encodes Xids 144 to 150 in the second way.
 SECOND_ENCODING = 575
@@ -97,7 +97,7 @@ def switch_meaning(code: int, text: str) -> Meaning:
     ):
         return Meaning(name, "fail", "fabric")
     if row is None or guide == "fatal":
-        # What the driver itself calls non-fatal calls for no reset.
+        # An error that the driver itself calls non-fatal needs no reset.
         harmless = printed in {"Non-fatal", "Correctable"}
         return Meaning(name, "inconclusive", "look_up_switch" if harmless else "fabric")
     return Meaning(name, "note")

@@ -12,7 +12,7 @@ from gpufleet.documents.spec import ContainersSpec, Spec, StackSpec
 
 from .base import expectation
 
-# What a stack may take to have its PTX compiled for a GPU, in seconds: 20 minutes were reported of
+# The seconds in which a stack's PTX is compiled for a GPU at most: 20 minutes were reported of
 # TensorFlow on a GPU that is newer than its build.
 COMPILE_S = 1800
 # The seconds that each further GPU adds to a stack: its context, operands and checked products.

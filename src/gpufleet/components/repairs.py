@@ -10,7 +10,7 @@ from gpufleet.documents.plan import Component, Plan, PlanChange, Step
 
 from .base.change import change
 
-# What a failing check can demand. What only lacks links takes the step before these.
+# Steps that a failing check can demand. A lack of links alone takes the step before these.
 STEPS: tuple[Step, ...] = ("contents", "reinstall", "recreate")
 ORDER: tuple[Step, ...] = ("links", *STEPS)
 MEANING: dict[Step, str] = {

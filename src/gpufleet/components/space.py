@@ -34,7 +34,7 @@ def check(context: ResolveContext, plan: Mapping[str, Any]) -> None:
             needs.append((directory, mib, what))
 
     temporary: list[tuple[int, str]] = []
-    # What will be adopted needs no room; anything else that is foreign was refused.
+    # A component that will be adopted needs no room; other foreign ones were refused.
     toolkits = [
         row
         for row in plan["toolkits"]

@@ -14,7 +14,7 @@ _KEPT = frozenset("\n\t\u00a0\u2002\u2003\u2007\u2009\u202f\u3000")
 MOST_SHOWN = 2000
 # Names and paths as software chooses them: one word of a command, no option, nothing to expand.
 _PLAIN = re.compile(r"[A-Za-z0-9_/][A-Za-z0-9_./+:@%,=-]*")
-# What a shell may read outside of quotes without doing anything.
+# Characters that a shell reads outside of quotes without any effect.
 _INERT = re.compile(r"[\w ./+:@%,=-]")
 
 

@@ -267,7 +267,7 @@ def _unexplained(
     """Failing tests that hold neither a culprit nor a member that may be one."""
     named = {*open_members, *(each.members[0] for each in found if each.kind is Kind.MEMBER)}
     rest = [each for each in found if each.kind is not Kind.MEMBER]
-    # What fails on these rails has a line of its own.
+    # A failure on these rails has a line of its own.
     dropped = set(search.all_rails) - set(search.rails)
     numbers = [
         seen

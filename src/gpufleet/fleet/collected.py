@@ -27,7 +27,7 @@ from .saved import read_bounded
 from .session import Session
 
 EARLIEST = datetime.min.replace(tzinfo=UTC)
-# What a host needs at most to judge its snapshot and to write the result.
+# The longest time in which a host judges its snapshot and writes the result.
 WRITTEN_WITHIN = timedelta(hours=1)
 TIMER = (
     "on the host: systemctl list-timers gpufleet-pull.timer; journalctl -u gpufleet-pull;"

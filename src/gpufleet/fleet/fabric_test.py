@@ -57,7 +57,7 @@ class FabricOptions:
     stack: str | None = None
     shared: bool = False
     scope: Scope = "all"
-    # What a group of hosts reached in earlier tests that are alike, in GB/s.
+    # The rates of a group of hosts in earlier tests that are alike, in GB/s.
     past: Callable[[Sequence[str]], Sequence[float]] = lambda hosts: ()
 
 

@@ -40,7 +40,7 @@ from gpufleet.paths import PACKAGE
 
 SCHEMA = 1
 FAILING = {Verdict.FAIL, Verdict.HUNG, Verdict.UNREACHABLE}
-# What the judge needs besides Python: pure Python of this very environment.
+# Packages that the judge needs besides Python: pure Python of this very environment.
 LIBRARIES = ("yaml", "packaging")
 PACKED = (
     "__init__.py",

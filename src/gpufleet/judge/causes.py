@@ -37,19 +37,19 @@ def _reading(*sections: str, but: Collection[str] = ()) -> tuple[str, ...]:
     )
 
 
-# What computes by a toolkit's libraries, by a stack's framework, and in a container.
+# Checks that compute by a toolkit's libraries, by a stack's framework, and in a container.
 COMPUTE = _reading("compute", but=("stack.capability",))
 FRAMEWORK = _reading(
     "stacks", but=("install.owned", "stack.release", "stack.python", "stack.readable")
 )
 CONTAINERS = _reading("containers", but=("containers.vulnerable",))
 PROGRAMS = (*COMPUTE, *FRAMEWORK, *CONTAINERS)
-# What nvidia-smi reports of the GPUs.
+# Checks of nvidia-smi's reports on the GPUs.
 REPORTED = _reading("smi", "smi_after", but=("gpu.smi",))
 SMALL = ("stack.hello", "stack.local-devices", "stack.gpu-device-name", "stack.device-placement")
 BEYOND = ("stack.numpy", "stack.convolution", "stack.routines", "stack.workers", "stack.compile")
 LATER = ("stack.convolution", "stack.routines", "stack.libraries", "stack.workers", "stack.compile")
-# What finds no GPU where the framework uses none.
+# Checks that find no GPU where the framework uses none.
 USES_GPUS = (
     "stack.mapped",
     "stack.matmul",
@@ -62,7 +62,7 @@ USES_GPUS = (
 )
 # Every check that reads a section.
 EVERY = tuple(check.id for check in CHECKS.values() if check.reads)
-# What the kernel says of a card.
+# Checks of the kernel's messages about a card.
 LOGS = ("kernel.log", "kernel.after-load")
 INSTALLED_CUDNN = ("cudnn.files", "cudnn.present", "cudnn.links", "cudnn.readable")
 

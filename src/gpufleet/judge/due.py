@@ -28,7 +28,7 @@ PLAN = "host.plan"
 JUDGED_WHOLE = {"containers", "default_link", "driver", "network"}
 # A part that was not read is INCONCLUSIVE in the checks that read it.
 UNREAD = "unread"
-# What a run takes back where nothing of its kind is declared any more.
+# Kinds that a run removes where none of them is declared any more.
 TAKEN_BACK = {"environment", "linker"}
 FAILING = {Verdict.FAIL, Verdict.HUNG}
 

@@ -200,7 +200,7 @@ def _apply(
         )
         return entry, causes.Judged(Verdict.PASS, [], [])
     verdict = worst(finding.verdict for finding in findings)
-    # What failed speaks; that something else could not be judged would only blur it.
+    # Only the worst findings are named: facts that were not judged would blur a failure.
     selected = [finding for finding in findings if finding.verdict == verdict]
     entry = _entry(
         check.id,

@@ -79,7 +79,7 @@ class TrialContainer:
         # A node alone proves no driver: programs of the driver's create it without one.
         self.with_gpus = host["expect_gpus"] != 0 and host.exists("/proc/driver/nvidia/version")
         self.ways = ways(host, found) if self.with_gpus else []
-        # What the driver compiled for the stack outside.
+        # The cache of the code that the driver compiled for the stack outside.
         self.stack, name, self.runs = newest_stack(host)
         self.cache = open_cache(host, name) if name and self.with_gpus else None
 

@@ -19,7 +19,7 @@ from .text import open_regular
 
 BLOCK = 1 << 20
 DAY_S = 86400
-# What opening a file counts for in bytes: 15,000 small ones take longer than their contents do.
+# The bytes that opening a file counts for: 15,000 small ones take longer than their contents do.
 OPENING = 4096
 # At most so many names in a state.
 MOST = 100

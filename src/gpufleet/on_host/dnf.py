@@ -7,7 +7,7 @@ import re
 VERSIONLOCK = "python3-dnf-plugin-versionlock"
 LOCKS = "/etc/dnf/plugins/versionlock.list"
 SWITCHES = (("/etc/dnf/plugins/versionlock.conf", "enabled"), ("/etc/dnf/dnf.conf", "plugins"))
-# What dnf reads as false; a word that is no boolean leaves the setting's default, which is true.
+# Words that dnf reads as false; any other leaves the setting's default, which is true.
 FALSE = ("0", "no", "false", "off")
 # dnf itself writes locks that end with `.*`.
 ANY_ARCHITECTURE = re.compile(r"\.(\*|noarch|x86_64|aarch64|i686)$")

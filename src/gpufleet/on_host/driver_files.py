@@ -27,7 +27,7 @@ LIBRARY_LOCATIONS = (
     "/usr/lib/wsl/lib",
 )
 CONTAINER_PROGRAMS = tuple(CONTAINER + place + "nvidia-smi" for place in SYSTEM_LOCATIONS)
-# What nvidia-smi opens by name.
+# Libraries that nvidia-smi opens by name.
 SMI_LIBRARIES = ("libnvidia-ml.so.1", "libcuda.so.1")
 
 

@@ -150,7 +150,7 @@ EVENTS = [
         ),
     )
 ]
-# What the kernel says of a process may begin with its name, which has at most 15 bytes.
+# A message about a process may begin with the process's name, which has at most 15 bytes.
 OF_A_PROCESS = re.compile(
     r".{1,15}(?:\[\d+\]| invoked oom-killer: |: page allocation failure: )", re.DOTALL
 )
@@ -229,8 +229,8 @@ OF_THE_DRIVER = (
     "link-training",
     "power-state",
 )
-# What a load clears in a file to which any user can add lines; the next check of such a card finds
-# it again.
+# Kinds that a load clears in a file to which any user can add lines; the next check of such a card
+# finds it again.
 OF_A_FILE = (*REFUSED, "key-rejected", "api-mismatch")
 # Messages about one card: those before its last reset belong to the past.
 OF_THE_CARD = (*REFUSED, "xid", "sxid", "pcie-error", "power-state")

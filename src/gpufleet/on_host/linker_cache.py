@@ -7,7 +7,7 @@ from .constants import CUDA_FILE
 from .host import Host
 from .text import open_regular
 
-# What programs open of the driver. A toolkit has files of this SONAME that are no working driver.
+# The driver's library for programs. A toolkit has files of this SONAME that are no working driver.
 DRIVER = "libcuda.so.1"
 
 

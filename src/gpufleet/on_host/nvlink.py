@@ -65,7 +65,7 @@ def query_nvlink(nvml, count):
     return rows
 
 
-# What nvmlDeviceGetP2PStatus is asked about, by its numbers.
+# The questions to nvmlDeviceGetP2PStatus, in the order of its numbers.
 PEERS = ("read", "write", "nvlink")
 
 

@@ -3,7 +3,7 @@
 from .filesystems import attribute_of, existing, mount_of, mounts_of
 
 LINKER_FILES = ("/etc/ld.so.cache", "/etc/ld.so.conf.d")
-# What only gpufleet writes, and with records.
+# A file that only gpufleet writes, and records.
 LINKER_FILE = "/etc/ld.so.conf.d/gpufleet-*.conf"
 MOST = 100
 
@@ -15,7 +15,7 @@ def obstacles(host, receipts):
     tree that its owner has locked is no fault as long as nothing has to be changed in it.
     """
     state = host["state_dir"]
-    # What differs comes first: that is what a repair writes.
+    # Files that differ come first: a repair writes these.
     places = [
         name
         for receipt in receipts

@@ -65,7 +65,7 @@ COMMENT = re.compile(r"""^((?:[^'"#\\]|'[^'\\]*'|"[^"\\]*")*?) *#.*$""")
 INDENTATION = re.compile("^(?:    )+")
 # The modules whose `main` is called.
 PROBE, WORKLOAD = "gpufleet.on_host.runner", "gpufleet.workload.command"
-# What does not travel: this file, and what starts a package by hand.
+# Modules that do not travel: this file, and the one that starts a package by hand.
 LEFT_OUT = ("payload", "__main__")
 
 

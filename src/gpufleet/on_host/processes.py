@@ -24,7 +24,7 @@ from .privileges import forbid_new_privileges
 from .session import end_with_parent
 from .trust import CACHE, ORDINARY, SYSTEM_PATH, RefusedError, account_for, library_file
 
-# What a program may print, and what of root's own environment programs get.
+# The most bytes that a program may print, and the part of root's environment that programs get.
 MOST_OUTPUT = 64 << 20
 # {program: the account of its last start in this process, None for its own}.
 STARTED_AS = {}

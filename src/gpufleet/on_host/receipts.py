@@ -6,7 +6,7 @@ import os
 from .host import SCHEMA
 from .text import open_regular
 
-# What a record must hold for anything to be concluded from it: {kind: {key: type}}.
+# The keys that a record must have to be of use: {kind: {key: type}}.
 REQUIRED_KEYS = {
     "receipts": {"kind": str, "id": str, "path": str, "version": str, "manifest": list},
     "journal": {"kind": str, "id": str, "path": str, "state": str},

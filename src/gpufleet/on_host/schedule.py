@@ -28,14 +28,14 @@ PATIENT = ("driver", "gpus")
 COMPUTING = {"compute": 1 / 3, "stacks": 2 / 3, "containers": 1}
 # The sections that are read once more after the work, under another name.
 SECOND_READINGS = {"smi_after": "smi", "kernel_log_after": "kernel_log"}
-# What a card needs to start with and without the persistence daemon, in seconds; eight without it
+# The seconds that a card needs to start with and without the persistence daemon; eight without it
 # were seen to take 18 s and more.
 CARD_S = {True: 3, False: 10}
 # A section may take this part of the deadline: more than its usual time only on a slow host, for
 # which somebody asks by a longer deadline than the default one.
 SHARES = 15
-# What a deadline leaves for all other work, where it is too short for that and to compile, or for
-# that and a deep probe's load.
+# The seconds that a deadline leaves for other work, where it is too short for that and to compile,
+# or for that and a deep probe's load.
 LEAST_WORK_S = 240
 # Fixed work that takes so many seconds at most on an idle host, ten years old, with Python 3.6.
 ROUNDS, ROUNDS_S = 200000, 0.02
@@ -57,7 +57,7 @@ class Schedule:
         )
         deadline_s = float(settings["deadline_s"])
         self.ends = time.monotonic() + deadline_s
-        # What stacks may need to compile their code for the cards is in no other section's share.
+        # The time in which stacks compile their code for the cards is in no other section's share.
         self.compile_s = min(
             max(deadline_s / 2, deadline_s - LEAST_WORK_S),
             self.works and sum(stack["seconds"] for stack in settings["compiles"].values()),

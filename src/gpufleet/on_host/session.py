@@ -53,7 +53,7 @@ class Session:
 
     def __init__(self):
         self.checked = time.monotonic()
-        # Who ignores the end of a terminal, as nohup does, means it.
+        # A command that ignores the end of a terminal, as nohup does, means it.
         self.detached = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
         self.above, self.is_ssh = None, False
         self.output = select.poll()

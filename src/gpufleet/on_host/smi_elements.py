@@ -17,7 +17,7 @@ NOT_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]|&#x?
 COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 TOKEN = re.compile(r"<(/?)([A-Za-z_][\w.-]*)([^<>]*)>|([^<]+)|<")
 ENTITIES = (("&lt;", "<"), ("&gt;", ">"), ("&quot;", '"'), ("&apos;", "'"), ("&amp;", "&"))
-# What nvidia-smi and NVML print in the place of a value when a function failed.
+# Texts that nvidia-smi and NVML print in the place of a value when a function failed.
 NO_ANSWER = re.compile(
     r"unknown error|^\[?err!?\]?$|\bis lost\b|requires reset|insufficient (permission|external"
     r"|memory|size)|no permission|time-?out|not found|no gpus were found|not loaded"

@@ -37,7 +37,7 @@ ANYONE, UNKNOWN = -1, -2
 ABSENT = (errno.ENOENT, errno.ENOTDIR)
 # Sources, which wheels mark as executable like their programs: they load nothing.
 SOURCES = (".h", ".hpp", ".cuh", ".inc", ".inl", ".py", ".pyi", ".proto")
-# What may be added to a directory in which any name is searched.
+# The word for files that may be added to a directory in which any name is searched.
 ANY_FILES = "files"
 MOST_ENTRIES, MOST_LINKS = 400000, 400
 # {(path, state of the file): its headers}: what changes is read again.

@@ -38,7 +38,7 @@ class Change:
     # The check that explains it, and those that it explains.
     explained_by: str = ""
     explains: tuple[str, ...] = ()
-    # What a silence compares in place of the text, where that differs from night to night.
+    # The text that a silence compares, where the cause differs from night to night.
     known_as: str = ""
     # The silence that covers it.
     silenced: Silenced | None = None

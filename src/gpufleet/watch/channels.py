@@ -99,7 +99,7 @@ def is_temporary(error: BaseException) -> bool:
     if isinstance(error, smtplib.SMTPResponseException):
         return 400 <= error.smtp_code < 500
     if isinstance(error, smtplib.SMTPRecipientsRefused):
-        # Who has accepted it would get it twice.
+        # A receiver that has accepted it would get it twice.
         partly = isinstance(error, PartlyRefusedError)
         return not partly and all(400 <= code < 500 for code, _ in error.recipients.values())
     if isinstance(error, ssl.SSLError) or isinstance(

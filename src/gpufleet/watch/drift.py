@@ -102,7 +102,7 @@ class Window:
 def document(window: Window) -> Changes:
     """Return the CHANGES document of the window's last night."""
     first = len(window.nights) < 2
-    # What fails comes first: programs get a part of a long list.
+    # Failures come first: programs get a part of a long list.
     standing = sorted(
         _standing(window), key=lambda it: (it["verdict"] in UNJUDGED, it["host"], it["check"])
     )

@@ -124,7 +124,7 @@ def _bandwidths(found: FabricTest) -> Iterator[RecordedBandwidth]:
         hosts, number = tuple(sorted(test["hosts"])), test["number"]
         rates = [(compared["operation"], compared["bytes"], test["gb_per_s"])]
         if number == FIRST:
-            # What is slow in the size that is judged is not what is usual in another.
+            # A slow rate at the judged size may be usual at another size.
             rates = [
                 *((row["operation"], row["bytes"], row["gb_per_s"]) for row in found["results"]),
                 *rates,

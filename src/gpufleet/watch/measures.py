@@ -56,10 +56,10 @@ Pair = tuple[str, str | float | None]
 
 # How the name of a counter of corrected errors ends.
 ERRORS = ".errors"
-# What stands for no number of 32 bits.
+# The value in the place of an unknown number of 32 bits.
 SENTINEL_32 = (1 << 32) - 1
 COUNT = re.compile(r"[0-9]{1,18}")
-# What the sensors show under load is the median of so many seconds at least.
+# The least seconds of a median of sensors under load.
 LEAST_SAMPLES = 10
 
 # How the names of devices begin, as runs of any framework have them; a number follows.
@@ -68,7 +68,7 @@ GPU, CPU = "/GPU:", "/CPU:"
 
 # The number of cards that a host is declared to have.
 DECLARED = "gpus.declared"
-# What the history keeps of one host and night: values, and characters of a name and of a text.
+# The most values of one host and night in the history, and characters of a name and of a text.
 MOST_MEASURES, MOST_NAME, MOST_TEXT = 5000, 300, 16_000
 
 

@@ -31,7 +31,7 @@ from .offence_records import Finding, Records, Texts
 SCHEMA = 1
 # A card that fails again after so many repairs is for replacement.
 MOST_REPAIRS = 2
-# What is shown of one failure: checks, and things that were done.
+# The most checks, and acts, that are shown of one failure.
 MOST_CHECKS, MOST_DONE = 5, 8
 LOST, GOOD, UNKNOWN = "x", "o", " "
 

@@ -13,7 +13,7 @@ from gpufleet.documents.nightly import Strip, StripOutlier
 from gpufleet.yardstick.values import Analysis, Finding, Spread
 
 COLUMNS = 60
-# What is listed of one strip.
+# The most outliers that are listed of one strip.
 MOST_OUTLIERS = 20
 
 

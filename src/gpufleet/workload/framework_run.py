@@ -17,9 +17,9 @@ from .loaded import foreign_libraries, mapped_files
 from .output import emit, plain
 from .timing import SIZE_CPU, SIZE_FORMATS, SIZE_GPU, entry, now
 
-# What a framework says where it has no product of a precision on a device.
+# Errors of a framework that has no product of a precision on a device.
 LACKING = re.compile(r"not implemented|not supported|unsupported", re.IGNORECASE)
-# What a driver says of its own in the same words: a fault.
+# Errors of a driver in the same words: a fault.
 DRIVER_SAYS = re.compile(r"CUDA error|CUDA_ERROR|\bPTX\b")
 
 

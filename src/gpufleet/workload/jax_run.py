@@ -18,7 +18,7 @@ from .timing import timed
 
 PRECISIONS = ("float16", "bfloat16")
 CUDA_PLATFORMS = ("gpu", "cuda")
-# What XLA writes of a GPU that it leaves out: one that another process uses exclusively, or whose
+# A line of XLA on a GPU that it leaves out: one that another process uses exclusively, or whose
 # memory is full.
 REFUSED = re.compile(r"(unable to create StreamExecutor for CUDA:(\d+): .*)")
 # And of the driver.

@@ -21,9 +21,9 @@ FLOAT = 4
 LEFT_MIB, LEFT_BESIDE_DISPLAY_MIB = 1024, 2304
 # Programs that draw and have more than this are no mere desktop: they may need all the rest.
 DRAWN_MIB = 2048
-# What this process has on a GPU where NVML does not say it: 527 MiB on an H100, less on others.
+# This process's memory on a GPU where NVML does not report it: 527 MiB on an H100, less on others.
 OWN_MIB = 640
-# What drivers take beside that, and with what they show on displays. Whoever has more needs the
+# The memory of drivers beside that, without and with displays. A program that has more needs the
 # rest at any moment.
 BESIDE_MIB, BESIDE_DISPLAY_MIB = 256, 512
 

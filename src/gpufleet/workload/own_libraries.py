@@ -34,7 +34,7 @@ CUDNN_CHECKS = (
     "cudnnCnnTrainVersionCheck",
     "cudnnAdvTrainVersionCheck",
 )
-# What a library of the stack says on a host without a driver, or with an older one: no fault of it.
+# Errors of a stack's library on a host without a driver, or with an older one: no fault of it.
 WITHOUT_DRIVER = re.compile(
     r"libcuda\.so\.1: cannot open shared object file"
     r"|undefined symbol: cu[A-Z]"

@@ -14,7 +14,7 @@ ROWS = 64
 ITEM, ITEMS, BATCH = 65536, 16, 4
 WORKERS = 2
 ANSWER_S = 60
-# What a release says of a Python, and Triton of a GPU, that it does not compile for.
+# Errors of a release for a Python, and of Triton for a GPU, that it does not compile for.
 UNSUPPORTED = re.compile(r"not (?:yet )?supported (?:on|for)|too old to be supported")
 
 

@@ -17,7 +17,7 @@ HOLDS_BACK = {
 # Bits that other drivers know, or have no name for. A GPU that is idle is not held back.
 OTHER = ~(sum(HOLDS_BACK) | 0x1)
 
-# What a link runs at now, and the most that card and slot allow together.
+# The present generation and width of a link, and the most that card and slot allow together.
 LINK = {
     "generation": ("Curr", "Generation"),
     "width": ("Curr", "Width"),

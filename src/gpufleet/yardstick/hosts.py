@@ -102,13 +102,13 @@ def _divided(kind: Kind, residuals: Rows, shifts: Rows, nights: Parts) -> tuple[
     spread = DIFFERENCE_TO_SIGMA * medians(differences).reshape(common.shape[:2])
     clear = np.maximum(kind.least_loss, CLEAR * spread)[..., None]
     shared = common < -clear
-    # What neighbours gained, when they were repaired, is no loss of the card.
+    # A gain of neighbours that were repaired is no loss of the card.
     little = (_known_cards(shifts) >= MANY)[:, None] & (common <= clear)
     # A card that did not lose as much in a night of the past gained nothing by that.
     lost = np.maximum(common, np.minimum(shifts, 0.0))
     lost[..., nights.tested.start :] = common[..., nights.tested.start :]
     own = residuals - np.where(shared, lost, np.where(little, common, 0.0))
-    # What neighbours lost hides a smaller loss of the card: that is no sign that it recovered. Nor
+    # A loss of neighbours hides a smaller loss of the card: that is no sign that it recovered. Nor
     # has a host recovered some of whose cards are as slow as it was.
     hidden = shared & (shifts - common > common)
     slow = (shifts < -2 * clear).any(axis=1) & (hosts > -clear.min(axis=1))

@@ -18,7 +18,7 @@ from .values import ALL, Finding, Kind
 # They lost about as much, since about the same night.
 LEAST_SHARING, SHARING = 4, 0.01
 ALIKE_LOSS, ALIKE_NIGHTS = 2.0, 3
-# What a host shared in one of so many nights before is not its own tonight: a job slows it when its
+# A loss that a host shared in one of so many nights before is not its own: a job slows it when its
 # room has just recovered, and the run of nights would go on.
 SHARED_NIGHTS = 3
 # A run of so many nights near a limit is no chance where enough hosts have it.
@@ -181,7 +181,7 @@ class Night:
         """`sizes`: by group and measure, the cards of each host."""
         self.sizes = sizes
         self.members: dict[tuple[str, str], list[tuple[Finding, str]]] = defaultdict(list)
-        # What fails, or does so where enough others lost as much.
+        # Losses that fail by themselves, or where enough others lost as much.
         self.clear: set[_Key] = set()
         self._kind, self._lines = kind, lines
         self._losses: dict[_Key, list[tuple[float, float]]] = {}

@@ -255,7 +255,7 @@ def add_burn_in(run: HostRun, decision: Decision, gpus: int, load_s: float) -> N
         decision.reasons += burned(run.snapshot, gpus, load_s)
     notes, wrong = beside(run.snapshot, gpus)
     decision.notes += notes
-    # What failed is reported alone: the load of a GPU that failed may have ended the others.
+    # A failure is reported alone: the load of a GPU that failed may have ended the others.
     decided_before = bool(decision.reasons)
     decision.reasons += [
         why for why in wrong if not decided_before or why["verdict"] == Verdict.FAIL

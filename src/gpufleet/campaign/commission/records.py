@@ -110,7 +110,7 @@ class Store:
         """
         name = host_file_name(host)
         path = self.directory / kind / f"{name}.json"
-        # What a killed run has left there is none of this one's.
+        # A file that a killed run has left there is none of this run's.
         new = path.with_name(f".{name}.new")
         shutil.rmtree(new, ignore_errors=True)
         try:

@@ -23,7 +23,7 @@ RUNGS = (METADATA, *STEPS)
 # apart from what the role does in any case.
 ROLE_ONLY = (METADATA, "contents")
 ROLE_KINDS = ("driver", "default_link", "containers")
-# What is done to the other components of a check while the first one is at a rung.
+# The rung of a check's other components, by the rung of the first one.
 BESIDE = {"contents": "contents", "recreate": "reinstall"}
 WORDS = {
     METADATA: "repair {}",
@@ -66,7 +66,7 @@ class Ladder:
         found: dict[str, tuple[str, str]] = {}
         for check in checks:
             first, *others = [name for name in components(check) if name in known] or [""]
-            # What differs only in content is nothing that metadata could show.
+            # A comparison of metadata shows no difference in content.
             differs = first in differing and not needs_contents(check)
             rung = self._rung(first, differs) if first else None
             if rung is None:

@@ -136,7 +136,7 @@ def converge_hosts(
         statuses |= played.statuses
         failures |= played.failures
         changed = with_new_locks([host for host in hosts if host.name in names])
-        # What stacks compile now is kept for the verifications of later days.
+        # Code that stacks compile now is kept for later verifications.
         again = probe_hosts("Verifying", changed, replace(options.probe_options, warm=True))
         session = merged(session, again) if session else again
         work = Work(ladders=work.ladders)
@@ -162,7 +162,7 @@ def converge_hosts(
     if status and verified == HEALTHY:
         notify(f"ansible-playbook returned status {status}: not every host was provisioned.")
     if status and verified in {HEALTHY, NOT_JUDGED}:
-        # What was not provisioned has failed, also where a part could not be judged.
+        # A host that was not provisioned has failed, also where a part could not be judged.
         verified = FAILED
     return Converged(
         session,

@@ -23,7 +23,7 @@ class ResolveContext:
     notes: list[str] = field(default_factory=list)
     locks: Collection[str] | None = None  # the names of the user's locks; None: not known
     trial: bool = False  # only whether there are problems counts
-    # Whether a changed stack is without a problem that it has as declared, and has no new one.
+    # A function: True if a changed stack loses this problem and gains no other one.
     accepts: Callable[[StackSpec, Code], bool] = lambda *_: True
 
     @property

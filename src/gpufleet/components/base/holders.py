@@ -13,7 +13,7 @@ from . import subjects
 from .registry import Finding, shortened
 from .sections import Sections
 
-# What libraries report when no memory is left; the vague ones have other causes as well.
+# Errors of libraries when no memory is left; the vague ones have other causes as well.
 NO_ROOM = re.compile(
     r"out of memory|OUT_OF_MEMORY|cudaErrorMemoryAllocation|ALLOC_FAILED"
     r"|Blas (?:x?GEMM|SGEMM) launch failed|OOM when allocating|Resource[ _]?exhausted"
@@ -98,7 +98,7 @@ def used_by_others(card: SmiDevice, observed: Sections) -> str | None:
     if percent >= (IN_USE_THOUGH_IDLE if "idle" in (card["throttle"] or []) else IN_USE):
         return f"a utilization of {percent} % before the test"
     listed = data["driver"].get("holders") or [] if "driver" in data else []
-    # What only monitors a GPU does not open the second one.
+    # A program that only monitors a GPU does not open the second file.
     files = {f"/dev/nvidia{card['index']}", "/dev/nvidia-uvm"}
     held = [
         f"pid {row['pid']} ({row['user']}, {row['command']})"

@@ -168,7 +168,7 @@ def _size(mib: int) -> str:
     return f"{mib // 1024}GiB" if mib % 1024 == 0 else f"{mib}MiB"
 
 
-# What a class of the PCI bus is called; its first digits decide.
+# The names of classes of the PCI bus, by their first digits.
 CLASSES = {"0x0108": "NVMe", "0x02": "network", "0x0680": "bridge"}
 
 

@@ -30,7 +30,7 @@ from .subjects import Subjects
 
 T = TypeVar("T")
 
-# What repairs it, in short, for the table of checks.
+# The remedy of a check, in short, for the table of checks.
 PROVISION = "provision again"
 REBOOT = "reboot, or provision the driver"
 INVENTORY = "correct the inventory"
@@ -44,13 +44,13 @@ AS_ROOT = (
 # How release 1.0 writes that a part gave no answer; `torch.compile` has the class before it.
 _SILENT = re.compile(r"(TimeoutError: )?no answer\b")
 
-# What a check does to a host, for the same table. Nothing is left of it when the check has ended,
+# The effect of a check on a host, for the same table. None is left when the check has ended,
 # and nothing that others use is changed: docs/explanation/architecture.md.
 READS = "reads"
 COMPUTES = "computes on each GPU"
 LOADS = "loads each GPU for minutes"
 COMPUTES_ON_PAIR = "computes on the GPUs of both hosts"
-# What the probe does for a section of the snapshot, where it does more than read.
+# The probe's work for a section of the snapshot, where it does more than read.
 WORK = {
     "compute": COMPUTES,
     "stacks": "computes with each stack on each GPU",
@@ -99,7 +99,7 @@ class Check:
     function: Function
     # It judges more when the probe was deep: load of minutes, contents of files.
     deep: bool = False
-    # What the probe does to the host for it.
+    # The effect of the probe on the host for this check.
     effect: str = READS
 
 
@@ -397,7 +397,7 @@ def files_unchanged(
             )
             if missing
             else (),
-            # What loads them may end, and so has a reason why it does.
+            # A program that loads these libraries may end, and this is the reason then.
             entails=(subjects.stopped(receipt_id),)
             if kind == "stack" and any(".so" in entry["path"] for entry in found[0]["changed"])
             else (),

@@ -66,13 +66,13 @@ BRANCH, CLOCK = "branch", "clock"
 MODULE, PCI = "module", "pci"
 ACCESS_CONTROL, READ_REQUEST = f"{PCI}/acs", f"{PCI}/read-request"
 CONTAINER_TOOLKIT = "container-toolkit"
-# What libraries report where another process uses a GPU exclusively, or none may.
+# Errors of libraries where another process uses a GPU exclusively, or none may use it.
 TAKEN = re.compile(
     r"cudaErrorDevicesUnavailable|CUDA_ERROR_DEVICE_UNAVAILABLE|\breturned 46\b"
     r"|CUDA-capable device\S* (?:is/)?are busy",
     re.IGNORECASE,
 )
-# What says that a program, or a library of it, does not fit or broke: a matter of its installation.
+# Errors of a program or its library that does not fit or broke: faults of its installation.
 OF_A_PROGRAM = re.compile(
     r"cannot open shared object|undefined symbol|killed by SIG|no ?kernel ?image"
     r"|NO_BINARY_FOR_GPU|ARCH_MISMATCH|InsufficientDriver",

@@ -28,7 +28,7 @@ def containers_change(plan: Plan, host: Host) -> PlanChange | None:
         because = f"{written.get('path')} cannot be read: {written['error']}"
         return change(kind, identity, "refuse", because)
     running = containers.running_with_gpus(host)
-    # Who plans sees whom packages and a restart of the engine could touch.
+    # The plan names the containers that packages and a restart of the engine could touch.
     beside = f"; these containers with GPUs run: {', '.join(running)}" if running else ""
     if entry:
         return change(kind, identity, "finish", unfinished + beside)

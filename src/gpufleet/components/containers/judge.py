@@ -21,14 +21,14 @@ RECEIPT: tuple[Literal["containers"], str] = ("containers", "engine")
 RUNTIME, RUNTIME_PROGRAM = "nvidia", "nvidia-container-runtime"
 # The first Docker Engine that reads CDI specifications, if its feature is on.
 CDI_SINCE = "25.0"
-# What nvidia-ctk names a GPU, or a MIG instance of it, by number: 0 and 0:1, or gpu0 and mig0:1.
+# Names by number of a GPU or MIG instance in nvidia-ctk: 0 and 0:1, or gpu0 and mig0:1.
 INDEX = re.compile(r"(?:gpu|mig)?(\d+)(:\d+)?")
 # The capability of a MIG instance that programs compute in, and the node by which they have it.
 COMPUTE_INSTANCE = re.compile(r"gpu\d+/mig/gi\d+/ci\d+/access")
 CAPABILITY_NODE = "/dev/nvidia-caps/nvidia-cap"
-# What a container may lose and still compute: profilers and displays use these.
+# Nodes that a container may lose and still compute: profilers and displays use these.
 UNNEEDED_NODES = ("/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
-# What a missing link of /dev/char means: systemd from 240 on, with a runc of its time, needs none.
+# The cause of a missing /dev/char link: systemd from 240 on, with a runc of its time, needs none.
 WITHOUT_LINK = (
     "with systemd before 240, or an older runc, a container that was given this device loses it at"
     " a systemctl daemon-reload"

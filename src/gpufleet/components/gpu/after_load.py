@@ -36,7 +36,7 @@ from .kernel_log import judged
 # The lookbehind begins once in a row of digits, which may be long.
 TEMPERATURE = re.compile(r"(?<!\d)-?\d+ °C")
 DURING = "new during the verification's own load"
-# What they judge is no matter of load: settings are of whoever sets them, and a link that has just
+# Checks of values that no load changes: a person sets settings, and a link that has just
 # become idle slows down. Its lanes and its errors are compared by themselves.
 UNRELATED = ("gpu.settings", "gpu.pcie")
 

@@ -33,11 +33,11 @@ ACTION, OLDER_ACTIONS = (
 class CardState:
     """The present state of a card; None: unknown."""
 
-    # Whether the driver asks for nothing; None where it does not print what it asks for.
+    # True if the driver asks for no action; None where it does not print the action.
     needs_nothing: bool | None = None
-    # Whether its counters of memory errors and repairs are clean; False where it failed to answer.
+    # True if its counters of memory errors and repairs are clean; False where it failed to answer.
     clean: bool | None = None
-    # Whether this probe computed on it without an error.
+    # True if this probe computed on it without an error.
     computes: bool | None = None
     # False where nvidia-smi hung: one card that does not answer is enough for that.
     answers: bool | None = None

@@ -27,7 +27,7 @@ NVLINKS = (
 # A minimum is low on purpose: an H100 and an H200 reach 1.9 times theirs. One that reports a
 # slowdown whenever it is read, and reaches less than this many times its own, is slowed down.
 SLOWED = 1.5
-# What a counter that was not read is printed as: all bits of 16, or of 32.
+# Printed values of a counter that was not read: all bits of 16, or of 32.
 NO_COUNT = (0xFFFF, SENTINEL_32)
 # No probe takes longer: what a snapshot without its times is judged by.
 LONGEST_S = 3600.0

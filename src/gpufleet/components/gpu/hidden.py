@@ -22,7 +22,7 @@ SHOW = (
     f"{AS_ROOT}; in a container: give it NVIDIA_MIG_MONITOR_DEVICES=all and the capability"
     " SYS_ADMIN, or run the probe outside"
 )
-# What the mode of a device file gives to every account.
+# The bits of a device file's mode that let every account read and write.
 _EVERYONE = 0o006
 
 

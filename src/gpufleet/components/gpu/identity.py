@@ -197,7 +197,7 @@ def mig(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
 
 # -- as nvidia-smi reports it ---------------------------------------------------------------------
 
-# What every working GPU reports.
+# Values that every working GPU reports.
 IDENTITY = ("name", "uuid", "memory_total_mib", "memory_used_mib", "temperature_c")
 
 

@@ -188,7 +188,7 @@ def pcie(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     wanted = declared.get("generation") if declared else None
     needed = {"width": wanted_width, "generation": wanted, "generation_max": wanted}
     links = list(pcie_links(observed))
-    # What was read under load does not have to be in nvidia-smi's document as well.
+    # A value that was read under load may be absent from nvidia-smi's document.
     loaded: dict[str | None, str] = {
         link.card["address"]: "pcie."
         for link in links

@@ -30,7 +30,7 @@ from .hidden import SHOW, denied
 READ_AGAIN = "on the host: nvidia-smi -q; then ./gpufleet verify"
 # The guest's side of a GPU that is shared with other virtual machines.
 VIRTUAL = re.compile(r"^vgpu$", re.IGNORECASE)
-# What nvidia-smi prints as MIG's mode, or in the place of its instances, without MIG.
+# Texts of nvidia-smi for MIG's mode, or in the place of its instances, without MIG.
 NO_MIG = ("Disabled", "None", "N/A")
 
 
@@ -177,7 +177,7 @@ def unjudged_errors(card: SmiDevice, silent: Collection[str] = ()) -> Iterator[F
     The driver failed at them.
     """
     elements = card.get("elements") or {}
-    # What is in a block follows its path in this order.
+    # The elements in a block follow its path in this order.
     ordered = sorted(elements)
     failed = {
         path: text

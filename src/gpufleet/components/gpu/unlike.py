@@ -26,7 +26,7 @@ from .smi_elements import label, virtual
 T = TypeVar("T")
 # By how much a GPU's memory may differ: ECC and drivers reserve a part of it.
 MEMORY_TOLERANCE = 0.07
-# What tells a model in a name, such as H100: libraries of older drivers omit or add other words.
+# The model in a name, such as H100: libraries of older drivers omit or add other words.
 _MODEL = re.compile(r"(?<![\w.-])(?=[\w.-]{0,40}\d)(?!\d+gb\b)[\w.-]{1,40}")
 SERVICE = (
     "power the host off and on; then compare nvidia-smi -q of these GPUs; one that stays different"
@@ -140,7 +140,7 @@ def _text(path: str) -> Callable[[SmiDevice], str | None]:
     return lambda card: element(card, path)
 
 
-# What nvidia-smi reports of a GPU, whatever it does at the moment. The VBIOS of a replaced card may
+# Values of nvidia-smi that do not depend on a GPU's work. The VBIOS of a replaced card may
 # be a newer one: of two cards none is the odd one.
 _FACTS: tuple[Trait[SmiDevice], ...] = (
     Trait("memory", lambda card: card["memory_total_mib"], "{} MiB", MEMORY_TOLERANCE),
@@ -155,7 +155,7 @@ _FACTS: tuple[Trait[SmiDevice], ...] = (
         remedy="have the machine's maker say which VBIOS its board needs, and install it",
     ),
 )
-# What CUDA reports of a chip; that of its clocks may be a maker's own choice.
+# Values of CUDA about a chip; its clocks may be a maker's own choice.
 _CHIP: tuple[Trait[ComputeDevice], ...] = (
     Trait(
         "memory", lambda gpu: gpu["memory_mib"], "{} MiB", MEMORY_TOLERANCE, verdict=Verdict.FAIL

@@ -15,7 +15,7 @@ from gpufleet.documents.verdict import Verdict
 
 from .smi_elements import label, virtual
 
-# What drivers and displays keep is less than this share of a GPU's memory.
+# The greatest share of a GPU's memory that drivers and displays keep.
 MOST_UNOWNED = 0.1
 # A driver that is just starting reports a GPU as busy for a moment.
 BUSY_PERCENT = 90

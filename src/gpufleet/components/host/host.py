@@ -150,7 +150,7 @@ def _needed(plan: Plan, what: str) -> bool:
     )
 
 
-# What can be declared for a host, besides its GPUs.
+# Parts of a plan that can be declared for a host, besides its GPUs.
 DECLARED = ("driver", "toolkits", "stacks", "containers", "service_user", "environment")
 
 
@@ -158,7 +158,7 @@ DECLARED = ("driver", "toolkits", "stacks", "containers", "service_user", "envir
 def planned(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """The inventory declares this host, and the declaration can be satisfied."""
     for problem in plan["problems"]:
-        # What cannot be installed can be judged all the same.
+        # A declaration that cannot be installed can still be judged.
         judged = problem["code"] in INSTALLATION_ONLY
         yield Finding(
             f"{problem['where']}: {problem['message']}",

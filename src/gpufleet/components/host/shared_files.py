@@ -11,7 +11,7 @@ from gpufleet.documents.sections.host import Disks, SharedDirectory
 from gpufleet.documents.text import quoted, shell
 from gpufleet.documents.verdict import Verdict
 
-# What a program that shares memory between processes needs: NCCL's documentation asks for
+# The needs of programs that share memory between processes: NCCL's documentation asks for
 # --shm-size=1g in place of Docker's 64 MB, which NCCL and data loaders outgrow. systemd gives half
 # of the memory, so a quarter is enough where there is little. In a container /dev/shm is its own,
 # usually of the engine's 64 MB (Podman: 64,000 kB), which whoever starts it decides.

@@ -19,7 +19,7 @@ from gpufleet.documents.verdict import Verdict
 
 from .reading import declared, have, named, none_declared, not_judged, odd, ports_of
 
-# What has to be on for the priority, and where it is read and set.
+# Settings that have to be on for the priority, with the commands that read and set them.
 PARTS = {
     "pfc": ("priority flow control (PFC)", "mlnx_qos -i {interface}, or dcb pfc show dev"),
     "notify": (

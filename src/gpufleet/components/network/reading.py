@@ -26,7 +26,7 @@ from gpufleet.documents.text import quoted
 from gpufleet.documents.verdict import Verdict
 
 Value = TypeVar("Value", bound=Hashable)
-# What a person writes to have the ports judged.
+# The declaration by which a person has the ports judged.
 DECLARATION = "gpu_expect: {network: [{ports: NAMES, role: compute, rate: GB_PER_S}]}"
 
 

@@ -38,9 +38,9 @@ from .framework_runs import (
 )
 from .installed import installed
 
-# What a loader reports of a library that it does not find.
+# The error of a loader that does not find a library.
 ABSENT = re.compile(r"(?<![\w.+-])(lib[\w.+-]+\.so[\d.]*): cannot open shared object file")
-# What a processor without an instruction leaves: the signal, or what TensorFlow, jaxlib and numpy
+# Traces of a processor without an instruction: the signal, or what TensorFlow, jaxlib and numpy
 # find themselves.
 NO_INSTRUCTION = re.compile(
     r"killed by SIGILL|compiled to use (\S+) instructions, but these aren't available"

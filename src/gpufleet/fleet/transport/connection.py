@@ -150,7 +150,7 @@ def with_password(connection: Connection, program: bytes) -> bytes:
     return password(connection) + f"{BEGIN}\n".encode() + program
 
 
-# What Ansible and the probe add to ssh, and a person does not need.
+# Options that Ansible and the probe add to ssh, and that a person does not need.
 _OURS = (
     "BatchMode",
     "ConnectTimeout",

@@ -27,20 +27,20 @@ ENGINE_LOCATIONS = ("/usr/bin/", "/usr/local/bin/")
 DAEMON_FILE = "/etc/docker/daemon.json"
 TOOLKIT_PACKAGE = "nvidia-container-toolkit"
 TOOLKIT_FILE = "/etc/nvidia-container-runtime/config.toml"
-# What Podman reports of its security, with Docker's names for it.
+# Podman's reports on its security, with Docker's names for them.
 PODMAN_SECURITY = (
     ("apparmorEnabled", "apparmor"),
     ("selinuxEnabled", "selinux"),
     ("rootless", "rootless"),
 )
-# What rootless engines leave for as long as their account's session lasts.
+# Files that rootless engines leave for as long as their account's session lasts.
 ROOTLESS = (
     ("docker", "/run/user/*/docker.sock"),
     ("podman", "/run/user/*/libpod/tmp/pause.pid"),
 )
 
 
-# What engines run as root, or name as what they do.
+# Places of programs that engines run as root, and files that name such programs.
 PLUGIN_LOCATIONS = tuple(
     place + "/cli-plugins"
     for place in (

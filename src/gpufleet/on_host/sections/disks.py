@@ -13,7 +13,7 @@ from ..trust import ORDINARY
 SHARED_LOCATIONS = ("/dev/shm", "/tmp")
 # Where artifacts are unpacked and installers keep what they need.
 ARTIFACTS = "/var/cache/gpufleet"
-# What programs of every account open.
+# Files that programs of every account open.
 COMMON_LOCATIONS = {
     "/dev/null": os.R_OK | os.W_OK,
     "/dev/zero": os.R_OK | os.W_OK,
@@ -62,7 +62,7 @@ def section_disks(host):
 
 def common_files(host):
     """The common files (path, kind, error), with ordinary accounts' obstacles; None: not tried."""
-    # What is not there at all is missed by nobody, but for the devices.
+    # Nobody misses a file that is not there at all, except a device.
     names = [
         name
         for name in COMMON_LOCATIONS

@@ -38,7 +38,7 @@ from .kernel import container_of
 MOST_BYTES = 16 << 20
 # How long after the boot syslog may write its first line.
 SYSLOG_STARTS_S = 600
-# What kernels with CONFIG_PRINTK_CALLER print behind the time.
+# The text that kernels with CONFIG_PRINTK_CALLER print behind the time.
 CALLER = r"(?:\[\s*[TC]\d+\]\s)?"
 # A trace is logged at once: further lines are of another failure.
 TRACE_S = 5
@@ -255,7 +255,7 @@ def add_event(found, kind, match, seconds, text):
     # The second line of an SXid repeats the first, but for its words.
     again = bool(kind == "sxid" and re.match(r"Severity \d", rest))
     if kind == "xid" and code is None:
-        # What the driver says beside 79, or instead of it.
+        # A message that the driver prints beside 79, or instead of it.
         code = 79
         again = (kind, code, address, None) in found
     variant = None
@@ -273,7 +273,7 @@ def add_event(found, kind, match, seconds, text):
         before = re.search(r"caused by previous Xid (\d+)", rest)
         variant = before and before.group(1)
     elif code in BY_TEXT:
-        # What decides: words of 64, else whether it is fatal, and the first registers.
+        # The deciding part: the words of 64, else whether it is fatal, and the first registers.
         registers = tuple(re.findall(r"0x\w+", rest)[: 7 if code == 74 else 2])
         variant = (
             re.sub(r"0x\w+", "", rest) if code == 64 else "onfatal" in rest,

@@ -181,7 +181,7 @@ def command_line(host):
 def mounts(host):
     """The file systems of disks and servers, each with the options that change what jobs see."""
     rows, found = parse_mounts(host.text(MOUNTINFO)), {}
-    # What is mounted for one account when it logs in.
+    # Places of file systems that are mounted for one account when it logs in.
     automatic = tuple(row["path"] + "/" for row in rows if row["type"] == "autofs")
     for row in rows:
         path = row["path"]

@@ -29,7 +29,7 @@ NETWORK_PACKAGE = re.compile(
 RPM = "/usr/bin/rpm"
 APT_CONFIG = "/usr/bin/apt-config"
 EXCLUDED = "Unattended-Upgrade::Package-Blacklist"
-# What apt reads as false, in small letters; any other word leaves a source enabled.
+# Words that apt reads as false, in small letters; any other word leaves a source enabled.
 APT_FALSE = (*FALSE, "without", "disable")
 # Not (or no longer) installed, as dpkg reports it.
 GONE = ("not-installed", "config-files")

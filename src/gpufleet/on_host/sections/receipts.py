@@ -217,7 +217,7 @@ def writable_by_others(host, receipt, paths, mounts, infos):
     )
 
 
-# What a receipt of its kind must list if it exists; else it would vouch for nothing by
+# Files that a receipt of the kind must list if they exist; else it would vouch for nothing by
 # listing little.
 CORE_FILES = {
     "toolkit": (
