@@ -31,7 +31,7 @@ from lab.ubuntu_contents import contents
 FACTS = DATA / "distributions/ubuntu.yml"
 LABEL = "Ubuntu"
 POCKETS = ("", "-updates", "-security")
-# What cuDriverGetVersion says, by branch.
+# The numbers that cuDriverGetVersion returns, by branch.
 CUDA = {"535": 12020, "570": 12080, "580": 13000, "595": 13020}
 
 

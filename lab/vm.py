@@ -91,7 +91,7 @@ SELINUX_DOCKER = Kind(
     kernel_options=SELINUX.kernel_options,
 )
 CONTEXTS = "etc/selinux/default/contexts/files/file_contexts"
-# What this module needs beside the lab's own programs: {program or file: Debian package}.
+# Programs that this module needs beside the lab's own: {program or file: Debian package}.
 PROGRAMS = {
     "qemu-system-x86_64": "qemu-system-x86",
     "qemu-img": "qemu-utils",

@@ -450,7 +450,7 @@ def base() -> None:
         f"/srv/docker/{MAJOR}/x86_64/stable": containers("docker"),
         "/srv/rocky/appstream": demanded,
         "/srv/rocky/baseos": [release, *core, *kernel_packages(older)],
-        # What comes later: a test enables it.
+        # Packages that come later: a test enables them.
         "/srv/rocky/later": kernel_packages(newer),
     }
     Path("/" + KEYS).mkdir(parents=True, exist_ok=True)

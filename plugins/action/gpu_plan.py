@@ -30,7 +30,7 @@ else:
     IMPORT_ERROR = None
 
 
-# What a role that is called alone needs, as a person writes it.
+# The declarations that roles need when they are called alone, as a person writes them.
 DECLARATIONS = {
     "gpu_containers": "{engine: docker}",
     "gpu_driver": '{branch: "535"}',

@@ -44,7 +44,7 @@ class ActionModule(ActionBase):
         host = self.probe(plan)
         decision = self.decide(plan, host)
         reloaded, marked = None, {}
-        # What held the GPU when the host was probed may end within a second: the module waits.
+        # A program that held the GPU at the probe may end within a second: the module waits.
         without = self.decide(plan, host, ())
         if without["action"] == "reload":
             on_disk = (host.section("driver") or {}).get("on_disk")

@@ -20,7 +20,7 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.on_host.manifest impo
 )
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import walk
 
-# What Python imports or runs by being there.
+# Suffixes of files that Python imports or runs by their presence alone.
 CODE = (".py", ".pyc", ".so", ".pth")
 START_S = 60
 

@@ -184,7 +184,7 @@ class Modules:
             if tree in installed:
                 self.module.run_command([dkms, "uninstall", named, "-k", kernel], pass_fds=[lock])
             place = (tree, version, kernel, self.host.path(TREE))
-            # What DKMS keeps of a build may be as damaged as what it installed.
+            # A build that DKMS keeps may be as damaged as the installed files.
             if damaged(row) or not has_whole_build(*place):
                 forget_build(*place)
             words = [dkms, "install", "--force", named, "-k", kernel]

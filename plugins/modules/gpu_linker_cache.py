@@ -132,7 +132,7 @@ def main():
     path, directories = module.params["file"], module.params["directories"]
     before = ""
     if os.path.isfile(path):
-        # What somebody wrote there need not be text: it is replaced.
+        # A file that somebody wrote there need not be text: it is replaced.
         with open(path, encoding="utf-8", errors="backslashreplace") as stream:
             before = stream.read()
     if directories is None:

@@ -245,7 +245,7 @@ def main():
             },
         )
     except StateError as error:
-        # What was changed before the failure has to be described to container engines.
+        # Container engines need a description of the changes before the failure too.
         tried = rows is not None and not module.check_mode
         fail(module, error, changed=tried and gpus.changed_since(rows))
 

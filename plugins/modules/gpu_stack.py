@@ -265,7 +265,7 @@ def install(module, installation, state, lock):
         ],
     ).strip()
     if recreation.started:
-        # What people added could be what broke it: it is kept, but not in the environment.
+        # Files that people added may have broken it: they are kept, but not in the environment.
         known = dict(receipt, packages={**receipt["packages"], **packages})
         ours = own_names(recreation.old, known)
         left = [name for name in recreation.left(ours) if not is_compiled(name)]

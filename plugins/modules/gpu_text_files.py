@@ -162,7 +162,7 @@ class Work:
             self.folders |= missing_folders(path)
         entered = {"texts": dict(self.ours, **self.texts), "folders": sorted(self.folders)}
         if self.installation.half_done:
-            # What a killed run was about to write is still ours, and now this.
+            # The files that a killed run was about to write are still ours, and so are these.
             self.installation.journal.update(entered)
         self.installation.begin(fresh=False, **entered)
         for path in self.write:

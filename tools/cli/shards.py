@@ -57,7 +57,7 @@ def clean_commit() -> str:
 
 
 def record_file(commit: str, number: int, count: int) -> Path:
-    """Where the record of a shard is."""
+    """The path of the record of a shard."""
     return RECORDS / commit / f"{number}-of-{count}.json"
 
 

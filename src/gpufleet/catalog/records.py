@@ -339,7 +339,7 @@ class Branch:
 
     @property
     def eol(self) -> str | None:
-        """When NVIDIA's maintenance ends or ended."""
+        """The end of NVIDIA's maintenance, past or future."""
         figure: str | None = self.row["eol"]
         return figure
 

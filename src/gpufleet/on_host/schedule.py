@@ -1,4 +1,4 @@
-"""When each section starts, and how long it may take.
+"""The schedule of the sections: the start of each, and its time limit.
 
 Where no driver is loaded, all sections start at once. A loaded driver is used by one after the
 other: `driver` starts it, which without the persistence daemon takes seconds for each card; then

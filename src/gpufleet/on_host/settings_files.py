@@ -113,7 +113,7 @@ def files_of(host, patterns):
 
 
 def regular(host, names):
-    """Those of them that lead to regular files, the first of each file."""
+    """The names that lead to regular files, the first of each file."""
     found = {}
     for name in names:
         path = host.path(host.realpath(name))

@@ -27,7 +27,7 @@ def toolkit_trees(host):
 
 
 def library_directories(host, tree):
-    """Where a toolkit has its libraries, or a stack those of its wheels."""
+    """The library directories of a toolkit, or of a stack's wheels."""
     names = (
         tree + "/lib64",
         *host.glob(glob.escape(tree) + "/targets/*/lib"),

@@ -70,7 +70,7 @@ class Subject:
 
     @property
     def hosts(self) -> list[str]:
-        """Where it was, each host once, the latest last."""
+        """The hosts of the subject, each once, the latest last."""
         found = [host for _, (host, _) in sorted(self.places.items())]
         return list(dict.fromkeys(reversed(found)))[::-1]
 

@@ -257,7 +257,7 @@ def bridge():
 
 
 def without_node():
-    """That JAX sees no device file of a GPU, if so: it then does not try its CUDA plugin."""
+    """The reason why JAX does not try its CUDA plugin: it sees no device file of a GPU; or None."""
     try:
         from jax._src import hardware_utils
 

@@ -20,7 +20,7 @@ def has_wheels(toolkit):
 
 
 def library_directories(toolkit):
-    """Where a toolkit has its libraries, or a stack those of its wheels."""
+    """The library directories of a toolkit, or of a stack's wheels."""
     if has_wheels(toolkit):
         return sorted(glob.glob(glob.escape(toolkit) + "/lib/python3*/site-packages/nvidia/*/lib"))
     directories = [

@@ -74,7 +74,7 @@ class PyTorch:
         }
 
     def architectures(self):
-        """Those that the build has code for, such as sm_90 and compute_90; without a driver too."""
+        """The targets of the build's code, such as sm_90 and compute_90; without a driver too."""
         try:
             return (self.torch._C._cuda_getArchFlags() or "").split()
         except (AttributeError, RuntimeError):  # before 1.8, or without CUDA

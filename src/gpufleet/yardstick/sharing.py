@@ -299,7 +299,7 @@ def _shared(
     clear: Collection[Finding],
     more_than: Callable[[Finding, float], bool],
 ) -> list[Finding]:
-    """Those that share a loss: enough hosts lost about as much since about the same night.
+    """The losses that hosts share: enough hosts lost about as much since about the same night.
 
     A card that lost less, or whose run is shorter, is among them: a single better night ends a run.
     `hosts`: how many cards each has. `clear`: what is no mere bad night, of which one is among them

@@ -111,7 +111,7 @@ def card(address: str | None, value: str = "") -> Subjects:
 
 
 def nvlinks(address: str | None) -> Subjects:
-    """That a card's NVLinks were not read, if its address is known."""
+    """The subject of a card's NVLinks that were not read, if its address is known."""
     return (f"nvlinks/{address}",) if address else ()
 
 

@@ -202,7 +202,7 @@ def library_subject(stack: PlannedStack, soname: str) -> str:
 
 
 def home(stack: PlannedStack) -> str:
-    """Where the stack's CUDA libraries are: in its toolkit, or in its own environment."""
+    """The place of the stack's CUDA libraries: its toolkit, or its own environment."""
     if stack["cuda_source"] == "toolkit":
         return required(stack["toolkit_path"], "a stack's toolkit_path")
     return stack["venv"]

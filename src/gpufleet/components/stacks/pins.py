@@ -254,7 +254,7 @@ def refuse_local_version(context: ResolveContext, spec: StackSpec) -> bool:
 
 
 def source(context: ResolveContext, spec: StackSpec, build: Build) -> CudaSource | None:
-    """Where the build's CUDA comes from; None, refused, where that is declared and cannot be."""
+    """The source of the build's CUDA; None, refused, where that is declared and cannot be."""
     default = build.cuda_sources[0]
     if spec.cuda is None:
         return default

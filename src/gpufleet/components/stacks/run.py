@@ -212,7 +212,7 @@ def mapped(plan: Plan, observed: Sections, run: Ran[list[str]]) -> Iterator[Find
 
 
 def _homes(stack: PlannedStack) -> list[str]:
-    """Where all of them are: beside a toolkit, an environment may have NCCL and others."""
+    """The directories of all its libraries: beside a toolkit, an environment may have NCCL."""
     more = [stack["venv"]] if framework_of(stack).own_libraries else []
     return list(dict.fromkeys([home(stack), *more]))
 
