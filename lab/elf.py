@@ -36,9 +36,9 @@ def soname(path: Path) -> str | None:
 
 
 def move_runpath(path: Path, old: str, new: str) -> bool:
-    """Where a program looks for its libraries below the directory `old`, let it be below `new`.
+    """Let a program look for libraries below the directory `new`, where it did below `old`.
 
-    In place, and so only to a shorter or equal name. Says whether anything was changed.
+    In place, and so only to a shorter or equal name. Return whether anything was changed.
     """
     changed = False
     for at, text in _dynamic_texts(path, (_DT_RPATH, _DT_RUNPATH)):

@@ -84,7 +84,7 @@ def guarded(command: Callable[[], int], grace_s: float) -> int:
     guard = _start_guard(mark, grace_s)
     stop = partial(_stop, grace_s=grace_s)
     for number in STOPPING:
-        # Who ignores a signal, as nohup does, means it.
+        # A command that ignores a signal, as nohup does, means it.
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, stop)
     try:

@@ -117,7 +117,7 @@ def modules(vendors: Iterable[str], *, peermem: bool = False) -> list[str]:
     """The kernel modules for adapters of these PCI vendors, in the order in which they load."""
     table = _table()["modules"]
     kinds = [each for each in table if each in {*vendors, "programs", *["peermem"] * peermem}]
-    # What programs open stands on the vendors' modules, and nvidia_peermem on both.
+    # Modules that programs open depend on the vendors' modules, and nvidia_peermem on both.
     kinds.sort(key=lambda each: ("programs", "peermem").index(each) if each[:2] != "0x" else -1)
     return [name for kind in kinds for name in table[kind]["names"]]
 

@@ -206,7 +206,7 @@ RELATIONS = (
     Relation(
         "gpu.throttle", ("gpu.throughput", "gpu.sustained"), ("slow", "sustained", "throttled")
     ),
-    # What slows it down under load is why it is slow; without that it is slow from the start.
+    # A cause of slowness under load explains any slowness; else the card is slow from the start.
     Relation("gpu.sustained", ("gpu.throughput",), ("slow",)),
     Relation("gpu.throughput", ("gpu.sustained",), ("sustained",)),
     # A run that stopped, a GPU that others hold or on which nothing was computed.

@@ -50,7 +50,7 @@ def findings(plan: Plan, snapshot: Snapshot, judged: Iterable[CheckResult]) -> I
     for row in changes(_with_known_locks(plan, snapshot), snapshot):
         if key(row["what"], row["id"]) in named or not _is_a_fault(plan, row):
             continue
-        # What is refused has a cause of its own, and so has what was stopped.
+        # A refused change has a cause of its own, and so has a removal that was stopped.
         if (row["action"] == "refuse" and failing) or (row["action"] == "remove" and unfinished):
             continue
         yield Finding(

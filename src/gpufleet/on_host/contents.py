@@ -105,7 +105,7 @@ def scrub(components, settings, deep=False):
         for reading in work:
             for path in sorted(reading.wrong):
                 reading.compare(path, begin + seconds)
-        # What is most behind comes first.
+        # The reading that is most behind comes first.
         for reading in sorted(work, key=lambda each: each.behind(days), reverse=True):
             while reading.left and (deep or reading.behind(days) > 0):
                 reading.read_next(begin + seconds, time.monotonic() < begin + seconds / 10)

@@ -131,7 +131,7 @@ class Host:
         if os.geteuid() or name.startswith(("/proc/", "/sys/")):
             return
         path, owners = "", set()
-        # What root's own links lead to is judged as a path of its own.
+        # The target of root's own link is judged as a path of its own.
         for part in self.path(name).split("/")[1:]:
             path += "/" + part
             try:

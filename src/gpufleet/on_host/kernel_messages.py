@@ -104,7 +104,7 @@ EVENTS = [
             HARDWARE + r"(?:Uncorrected hardware memory error"
             # A processor's register without an exception: the bit 61 says that it is uncorrected.
             r"|(?:CPU \d+: )?Machine Check(?: Exception|: [0-9a-f]+ Bank \d+: [2367abef]\w{15}\b)"
-            # What the decoder for AMD's processors says of it.
+            # The message of the decoder for AMD's processors.
             r"|System Fatal error\.|Uncorrected, software (?:restart|contain)able error\."
             r"|event severity: (?:fatal|recoverable))"
             r"|^EDAC (?:\S+ )?MC\d+: \d+ UE (?!invoked )\w|^Memory failure: 0x",
@@ -117,7 +117,7 @@ EVENTS = [
             LOCKUP + r".*(?:\[(?P<process>nvidia[^\]]*|nv_\w+):(?P<pid>\d+)\]|" + IN_DRIVER + ")",
         ),
         ("lockup", LOCKUP),
-        # What the driver logs beside an Xid, or instead of one.
+        # Messages of the driver beside an Xid, or instead of one.
         (
             "driver-error",
             r"^NVRM: .*(?:\[NV_ERR_(?:RESET_REQUIRED|GPU_IS_LOST)\]"

@@ -60,7 +60,7 @@ from {entry} import main
 main(globals().get("CONFIG"))
 '''
 # Comments and docstrings travel empty, so that the lines keep their numbers.
-# What precedes a comment has whole strings only, of one line and without a backslash.
+# The code before a comment has whole strings only, of one line and without a backslash.
 COMMENT = re.compile(r"""^((?:[^'"#\\]|'[^'\\]*'|"[^"\\]*")*?) *#.*$""")
 INDENTATION = re.compile("^(?:    )+")
 # The modules whose `main` is called.

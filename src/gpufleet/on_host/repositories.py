@@ -33,7 +33,7 @@ def apt_errors(host):
         env={"PATH": SYSTEM_PATH, "LC_ALL": "C"},
     )
     lines = list(dict.fromkeys(re.findall(r"(?m)^E: (.*\S)", error)))
-    # What only this account may not read stops no apt of root's.
+    # A file that only this account may not read does not stop root's apt.
     if status is None or (os.geteuid() != 0 and "Permission denied" in error):
         return None
     if status == 0:

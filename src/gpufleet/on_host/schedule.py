@@ -126,7 +126,7 @@ class Schedule:
             reserved={"load_s": self.load_s, "toolkits_s": self.toolkits_s},
         )
         arguments = (function, Host(settings, deadline_s))
-        # What follows still has its time.
+        # The sections that follow still have their time.
         return Child(run_section, arguments, deadline_s, patient=self.ends - self.total_s / 5)
 
     def driver(self):

@@ -203,7 +203,7 @@ class Names:
         yield r"SHA256:[A-Za-z0-9+/]{40,}=?", REMOVED
         yield r"(?i)\b(bearer|basic) +[\w.~+/=-]{6,}", rf"\1 {REMOVED}"
         yield (
-            # What stands before the word stays, and nobody has a longer name than this after it.
+            # The text before the word stays, and no name after it is longer than this.
             rf"(?i)({SECRET_NAME}[\w-]{{0,256}}[\"']?\s*[:=]\s*)"
             r"(?:\"[^\"]*\"|'[^']*'|[^\s,;&]+)",
             rf"\1{REMOVED}",

@@ -41,7 +41,7 @@ def without_defects(
 def _renderable(session: Session, host: HostRun, alone: Callable[[Session], object]) -> HostRun:
     """The host, or what of it can be rendered."""
     shown = host
-    # What is known of it stays, unless that is what cannot be rendered.
+    # The host's result stays, unless the result itself cannot be rendered.
     for known in (host.result, None):
         if defect := _defect(session, shown, alone):
             result = judge.defective(defect, host.name, known)

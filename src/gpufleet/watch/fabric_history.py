@@ -118,7 +118,7 @@ def _bandwidths(found: FabricTest) -> Iterator[RecordedBandwidth]:
     """The result of each group in its test: a later row replaces an earlier one."""
     compared = found["compared"]
     if compared["scope"] == "rails":
-        # What hosts reach by some of their ports is not comparable with what they reach by all.
+        # Rates of some of the hosts' ports are not comparable with rates of all.
         return
     for test in found["tests"]:
         hosts, number = tuple(sorted(test["hosts"])), test["number"]

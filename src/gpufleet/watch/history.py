@@ -191,7 +191,7 @@ class History:
         """Return by host how far the contents of each component were read."""
         found = {}
         for host, _, value in self.flags_named(SCRUB):
-            # What cannot be read is as if nothing was: contents are read from their beginning.
+            # A state that cannot be read counts as none: contents are read from their beginning.
             with suppress(ValueError, TypeError, RecursionError):
                 found[host] = sound_states(json.loads(value))
         return found

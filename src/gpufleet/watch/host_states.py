@@ -57,7 +57,7 @@ def set_state(history: FlagStore, host: str, state: HostState) -> None:
         return
     kept = states[-MOST_FORMER:]
     if not any(map(by_person, kept)):
-        # What a person set last stays known, however often `commission` was repeated since.
+        # The last state by a person stays known, however often `commission` was repeated since.
         kept[0] = next(filter(by_person, reversed(states)), kept[0])
     history.flag(host, FLAG, json.dumps(kept))
 

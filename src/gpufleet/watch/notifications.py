@@ -261,7 +261,7 @@ def _named_parts(found: Mapping[str, str], new: Collection[str]) -> list[tuple[s
 
     def order(what: str) -> tuple[bool, bool, int]:
         names = hosts[what]
-        # Who waits for nobody's hand comes last: a GPU may be busy with a job.
+        # Hosts that wait for no person come last: a GPU may be busy with a job.
         return (
             _WAITS in what,
             what != _DRAINED and not {*names} & {*new},

@@ -88,7 +88,7 @@ class Ladder:
         left = [
             rung for rung in rungs if RUNGS.index(rung) > last and (differs or rung != METADATA)
         ]
-        # What a repair left unfinished is not compared: it is recreated.
+        # A component that a repair left unfinished is not compared: it is recreated.
         if differs and taken and "recreate" in left:
             return "recreate"
         return left[0] if left else None

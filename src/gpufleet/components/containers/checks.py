@@ -310,7 +310,7 @@ def _starts(plan: Plan, section: Containers, run: ContainerRun) -> Iterator[Find
             yield Evidence(f"Started by {start['by']}, a container opens the same GPUs")
         else:
             others.append(start)
-    # What several ways have in common has one cause.
+    # A fault that several ways have in common has one cause.
     while others:
         gpus = others[0]["gpus"]
         names = [start["by"] for start in others if start["gpus"] == gpus]

@@ -32,7 +32,7 @@ def modules(plan: Plan, host: Host) -> Iterator[Fault]:
         remedy = f"{provision(plan)} (on the host: {_repair(host, version, lacks_headers)})"
         if not module:
             why = f", and no headers ({headers(host, version)}) to build it with" * lacks_headers
-            # What DKMS takes for installed, dkms autoinstall leaves as it is.
+            # dkms autoinstall leaves modules that DKMS lists as installed as they are.
             if not lacks_headers and _is_marked(host, version, have):
                 remedy = f"{provision(plan)} (on the host: {_rebuild(host, version)})"
             yield Fault(

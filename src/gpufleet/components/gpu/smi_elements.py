@@ -186,7 +186,7 @@ def unjudged_errors(card: SmiDevice, silent: Collection[str] = ()) -> Iterator[F
         and not smi.fault(text)
         and not smi.excused(text)
         and path not in silent
-        # What a list of processes lacks says nothing of the card.
+        # A gap in a list of processes says nothing of the card.
         and re.split(r"[\[/]", path)[0] not in PROCESSES
         # Rules read what is in a block, not what else is said there.
         and (not smi.judged(re.sub(r"\[\d+\]", "", path)) or _is_block(path, ordered))

@@ -108,7 +108,7 @@ def _instructions(observed: Sections, run: NotRun) -> Finding | None:
 def matmul(plan: Plan, observed: Sections, run: Ran[list[Product]]) -> Iterator[Finding | Evidence]:
     """Matrices are multiplied on the declared devices only, with exact results."""
     stack, framework, results = run
-    # What came after the products has checks of its own.
+    # The stages after the products have checks of their own.
     if (
         framework["state"] != "ok"
         and "convolution" not in framework

@@ -165,7 +165,7 @@ def start_interpreter(host, venv):
     try:
         status, out, err = run_command(
             [python, "-c", START.replace("%r", repr(STEERING_VARIABLES), 1)],
-            # What computes has the time in mode full.
+            # In mode full the time is for programs that compute.
             host.inner_s / (10 if host["mode"] == "full" else 2),
             env={"PATH": "/usr/bin:/bin", "HOME": login_identity()["HOME"]},
             cwd="/",
