@@ -94,7 +94,7 @@ def guarded(command: Callable[[], int], grace_s: float) -> int:
             # Stopped: a thread may have started another process while the first ones ended.
             _end(mark, 0, lambda pid: True)
         _remove_directories(mark)
-        # What a finished command leaves behind, such as a shared ssh connection, is meant to stay.
+        # A process that a finished command leaves, such as a shared ssh connection, may stay.
         os.kill(guard, signal.SIGKILL)
         with suppress(ChildProcessError):
             os.waitpid(guard, 0)

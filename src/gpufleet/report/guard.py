@@ -39,7 +39,7 @@ def without_defects(
 
 
 def _renderable(session: Session, host: HostRun, alone: Callable[[Session], object]) -> HostRun:
-    """The host, or what of it can be rendered."""
+    """The host, or the part of it that can be rendered."""
     shown = host
     # The host's result stays, unless the result itself cannot be rendered.
     for known in (host.result, None):

@@ -115,7 +115,7 @@ def _sounding_again(window: Window, silence: Silence, rows: list[Standing]) -> I
             continue
         elif row["verdict"] == OUTLIER and (new := _new_parts(window, silence, row)):
             kind, what, text = "other-cause", "has another cause than the silenced one", new
-        # What flaps is not reported for another cause, but its silence is for one cause only.
+        # A flapping check is not reported for another cause, but its silence is for one cause only.
         elif row["verdict"] != OUTLIER and silences.parts(row["cause"]) not in known:
             kind, what = "other-cause", "fails for another cause than the silenced one"
         else:
