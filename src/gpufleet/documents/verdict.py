@@ -172,7 +172,7 @@ class HostProblem(ProblemEntry):
 
 
 class Refusal(TypedDict):
-    """The document that a command prints instead of its own if declarations are refused."""
+    """The document of a command whose declarations are refused."""
 
     schema: Annotated[int, "1"]
     problems: list[HostProblem]
