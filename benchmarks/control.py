@@ -1,5 +1,5 @@
 # Apache-2.0, see LICENSE
-"""What the control machine itself spends on each host of a ``verify``: everything but ssh.
+"""The control machine's own cost of each host of a ``verify``: everything but ssh.
 
 Healthy hosts with one stack answer with a snapshot that is at hand, each under its own name. For
 each, the probe's input is made, its answer is read, planned, judged and kept; then report, JUnit
@@ -55,7 +55,7 @@ def declared(name: str, gpus: int) -> InventoryHost:
 
 
 def answer(gpus: int, deep: bool) -> dict[str, Any]:
-    """What a host sends that is as declared."""
+    """The answer of a host that is as declared."""
     plan, snapshot = document("plan.json"), document("snapshot.json")
     if gpus:
         with_gpus(plan, snapshot, gpus)

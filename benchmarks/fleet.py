@@ -57,7 +57,7 @@ WORST_RATIO, LEAST_TIMES, MOST_S, MOST_MB = 1.5, 20, 90, 500
 
 @dataclass(frozen=True)
 class Cost:
-    """What a command took."""
+    """The cost of a command."""
 
     wall_s: float
     cpu_s: float

@@ -88,7 +88,7 @@ class Fleet:
         )
 
     def measure(self, _: object, plan: dict[str, str]) -> dict[str, float | str]:
-        """What a night measures on a host."""
+        """The measures of a night on a host."""
         found: dict[str, float | str] = {}
         for gpu in range(GPUS if plan else 0):
             name = f"gpu.GPU-{plan['host'].partition('.')[0]}-{gpu}"
@@ -132,7 +132,7 @@ def entry(check: str, verdict: str, cause: str = "", remedy: str = "") -> dict[s
 
 
 def asked(path: Path, *words: str) -> Callable[[], object]:
-    """What `./gpufleet history` asks, in this process."""
+    """The query of `./gpufleet history`, as a function of this process."""
 
     def work() -> None:
         with History(path) as history:

@@ -1,5 +1,5 @@
 # Apache-2.0, see LICENSE
-"""What a host that sends 8 MiB of anything costs the two others: time and memory of the judge.
+"""The cost of a host that sends 8 MiB of anything to the two others: the judge's time and memory.
 
 Three hosts answer; in turn one of them sends each kind of junk, the largest that is accepted as
 output. Measured is all that the control machine does with the three answers, from the bytes to the
@@ -175,7 +175,7 @@ def used(raw: bytes, send: Any) -> None:
 
 
 def cost(raw: bytes) -> tuple[float, float, list[str]]:
-    """(seconds, megabytes, verdicts) of three hosts."""
+    """Seconds, megabytes and verdicts of three hosts."""
     context = multiprocessing.get_context("fork")
     receive, send = context.Pipe(duplex=False)
     process = context.Process(target=used, args=(raw, send))

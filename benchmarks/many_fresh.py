@@ -1,5 +1,5 @@
 # Apache-2.0, see LICENSE
-"""What fifty fresh hosts cost the control machine: one artifact to each, in four ways, in one run.
+"""The control machine's cost of fifty fresh hosts: one artifact to each, in four ways, in one run.
 
 On the stand-in for a fleet (see ``fleet``), each round one way after the other, each time to empty
 directories: the control machine copies (the default of the role ``artifacts``), the hosts fetch
@@ -52,7 +52,7 @@ PR_SET_CHILD_SUBREAPER = 36
 
 @dataclass(frozen=True)
 class Cost:
-    """What one way took of the control machine."""
+    """The cost of one way for the control machine."""
 
     sent: int
     cpu_s: float
@@ -75,7 +75,7 @@ class Site:
     mirror: str
 
     def variables(self, file: Path) -> dict[str, object]:
-        """What the role is told of a file."""
+        """The role's variables for a file."""
         digest = hashlib.sha256(file.read_bytes()).hexdigest()
         return {
             "artifacts_host_dir": HOST_DIR + "/{{ inventory_hostname }}",
@@ -122,7 +122,7 @@ def server(port: int, *words: str | Path) -> Iterator[None]:
 
 
 def _answers(port: int) -> bool:
-    """Whether a program of this machine listens on a port, at any of its addresses."""
+    """Return whether a program of this machine listens on a port, at any of its addresses."""
     rows = Path("/proc/net/tcp").read_text(encoding="ascii").splitlines()[1:]
     return any(row.split()[1].endswith(f":{port:04X}") and row.split()[3] == "0A" for row in rows)
 

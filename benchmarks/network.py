@@ -1,5 +1,5 @@
 # Apache-2.0, see LICENSE
-"""What the section ``network`` adds to ``verify`` of one host: 8 GPUs, 12 ports, planted as files.
+"""The cost of the section ``network`` in ``verify`` of one host: 8 GPUs, 12 ports, as files.
 
 Both contenders probe the same planted host and judge what was read, in turn, in one run: with all
 sections that can be planted, and without ``network``. Reported are the medians of the wall-clock

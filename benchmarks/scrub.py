@@ -1,5 +1,5 @@
 # Apache-2.0, see LICENSE
-"""What reading a share of the contents each night costs the control machine, and a host.
+"""The cost of reading a share of the contents each night, for the control machine and a host.
 
 The control machine: the whole `nightly` of 100 hosts that answer with a recorded snapshot, with
 `scrub_days: 14` and with `scrub_days: 0`, each with a history of its own, one round after the
@@ -41,7 +41,7 @@ TOO_SHORT_S = 0.5
 
 
 def components(at: int) -> list[dict[str, Any]]:
-    """What a host has read of eight components."""
+    """The states of eight components on a host."""
     return [
         {
             "component": f"toolkit-{number}",
@@ -175,7 +175,7 @@ def cached_mib(path: Path) -> float:
 def night(
     component: dict[str, Any], states: list[Any], days_on: int, seconds: float
 ) -> tuple[list[Any], float, float]:
-    """(the states, wall-clock and processor seconds) of one night."""
+    """The states, and the wall-clock and processor seconds, of one night."""
     begin, before = time.monotonic(), _used_s()
     state, answer, error = in_child(_night, (component, states, days_on, seconds), 600)
     if state != "ok":

@@ -23,7 +23,7 @@ START_S, START_PER_MEMBER_S, DATA_GB = 5.0, 0.01, 40.0
 
 @dataclass(frozen=True)
 class Fault:
-    """What is at fault, and its effect.
+    """A simulated fault, and its effect.
 
     A slow fault leaves `share` of the bandwidth. A member that is `capped` is slow only when its
     rails work together: each of them alone is faster than the cap.
@@ -38,7 +38,7 @@ class Fault:
 
 
 def is_ring_neighbour(pair: tuple[str, ...], members: Sequence[str]) -> bool:
-    """Whether the two of a pair are neighbours in the ring of a test."""
+    """Return whether the two of a pair are neighbours in the ring of a test."""
     first, second = (members.index(member) for member in pair)
     return abs(first - second) in {1, len(members) - 1}
 
@@ -104,7 +104,7 @@ class Fabric:
         return Result(Outcome.PASSED if effect is Outcome.SLOW else effect, rate)
 
     def acts(self, fault: Fault, test: GroupTest) -> bool:
-        """Whether a fault has its effect in a test."""
+        """Return whether a fault has its effect in a test."""
         if fault.rail is not None and fault.rail not in test.rails:
             return False
         if not all(member in test.members for member in fault.members):
@@ -146,7 +146,7 @@ def deadline_s(members: int) -> float:
 
 
 def key(found: Fault | Culprit) -> tuple[Kind, frozenset[str], int | None]:
-    """What a fault and the culprit that is concluded from it have in common."""
+    """The key that a fault and the culprit concluded from it have in common."""
     if isinstance(found, Fault):
         return found.kind, frozenset(found.members), found.rail
     rail = found.rails[0] if found.kind in {Kind.PORT, Kind.RAIL} else None

@@ -27,7 +27,7 @@ HEAT = Kind("temperature", "higher", False, 5.0, 0.5)
 
 @dataclass(frozen=True)
 class Measure:
-    """What is measured: its level, and the standard deviations of its parts as shares.
+    """A simulated measure: its level, and the standard deviations of its parts as shares.
 
     `cards`: of the permanent differences between cards; `noise`: of a card's nights; `room` and
     `heat`: of the room's slow drift, and the effect of a hot room; `load`: the effect of a loaded

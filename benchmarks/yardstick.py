@@ -58,7 +58,7 @@ LIMITS = {SLOWER: 3, SLOW: 10, ERRORS: 1, ROWS: 3}
 
 @dataclass
 class Month:
-    """What a method did in a month: healthy hosts that it named, and each faulty card's delay.
+    """The result of a method in a month: healthy hosts that it named, and each faulty card's delay.
 
     `delays`: by fault, the night in which each card was named, 1 is the first; inf: not named.
     `shared`: findings of groups and of hosts that slowed down together.
@@ -142,7 +142,7 @@ def _key(each: Finding) -> tuple[str, str, str]:
 
 
 def _before(fleet: Fleet, each: Finding, night: int) -> bool:
-    """Whether a faulty card is named before its fault begins."""
+    """Return whether a faulty card is named before its fault begins."""
     return any(each.card == f"card {fault.card}" and night < fault.night for fault in fleet.faults)
 
 

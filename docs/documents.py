@@ -42,7 +42,7 @@ def page(source: str) -> str:
 
 
 def schemas() -> Iterator[tuple[str, str]]:
-    """(file name, text) of each document's JSON Schema. It refers to those of other documents."""
+    """File name and text of each document's JSON Schema. It refers to those of other documents."""
     files = {kind.__name__: f"{name}.json" for name, kind in DOCUMENTS.items()}
     for name, kind in DOCUMENTS.items():
         schema = json_schema(kind, files)

@@ -117,7 +117,7 @@ def rows_of(options: dict[str, Any], prefix: str = "") -> Iterator[list[str]]:
 
 
 def role_text(role: Path, level: str) -> str:
-    """What a role does, and its variables."""
+    """The description of a role, and its variables."""
     specification = yaml.safe_load((role / "meta" / "argument_specs.yml").read_text())
     parts = []
     for entry, described in specification["argument_specs"].items():

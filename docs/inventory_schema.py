@@ -83,7 +83,7 @@ def completed(values: Iterable[str], free: Schema) -> Schema:
 
 PORTS: Schema = {"type": "string", "pattern": f"^{network.PATTERN}$"}
 
-# What the argument specifications do not say of a value: its form and its words.
+# The forms and the words of values, which the argument specifications do not have.
 SHAPES: dict[str, Schema] = {
     **{
         f"gpu_stacks.{each.id}": completed(resolver.releases(each.id), TEXT)

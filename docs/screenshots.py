@@ -72,7 +72,7 @@ def digest() -> str:
 
 
 def stale() -> bool:
-    """Whether the pictures show other pages than those that are written today."""
+    """Return whether the pictures show other pages than those that are written today."""
     return not DIGEST.exists() or DIGEST.read_text().strip() != digest()
 
 

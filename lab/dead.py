@@ -37,7 +37,7 @@ def restore_namespaces(place: Path = NAMESPACES) -> None:
 
 
 def is_dead(container: dict[str, Any]) -> bool:
-    """Whether podman's document of a container says that it runs, and it does not."""
+    """Return whether a container does not run although podman's document says so."""
     state = container["State"]
     if state["Status"] not in ("running", "stopping") or _watched(container):
         return False
@@ -46,7 +46,7 @@ def is_dead(container: dict[str, Any]) -> bool:
 
 
 def _watched(container: dict[str, Any]) -> bool:
-    """Whether the container's monitor lives."""
+    """Return whether the container's monitor lives."""
     try:
         words = Path(f"/proc/{container['State']['ConmonPid']}/cmdline").read_text().split("\0")
     except (FileNotFoundError, ProcessLookupError):

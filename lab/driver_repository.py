@@ -139,7 +139,7 @@ def source_files(version: str, flavour: str, name: str = "nvidia") -> dict[str, 
 
 
 def dkms_scripts(version: str, name: str = "nvidia") -> dict[str, str]:
-    """What the package with the module's source does when it is installed and removed."""
+    """The maintainer scripts of the package with the module's source."""
     build = f'/usr/lib/dkms/common.postinst {name} {version} /usr/share/{name} "" "$2"'
     return {
         "preinst": SLOWLY.format("unpack"),

@@ -30,15 +30,15 @@ def _header(stream: BinaryIO) -> bytes | None:
 
 
 def soname(path: Path) -> str | None:
-    """What the dynamic linker calls the library; None if it is none or has no such name."""
+    """The name by which the dynamic linker knows the library; None if it has none."""
     found = _dynamic_texts(path, (_DT_SONAME,))
     return found[0][1].decode() if found else None
 
 
 def move_runpath(path: Path, old: str, new: str) -> bool:
-    """Where a program looks for its libraries below the directory `old`, let it be below `new`.
+    """Let a program look for libraries below the directory `new`, where it did below `old`.
 
-    In place, and so only to a shorter or equal name. Says whether anything was changed.
+    In place, and so only to a shorter or equal name. Return whether anything was changed.
     """
     changed = False
     for at, text in _dynamic_texts(path, (_DT_RPATH, _DT_RUNPATH)):

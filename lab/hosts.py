@@ -104,7 +104,7 @@ def up(lab: Lab, names: list[str], suite: str, progress: Progress) -> list[Host]
         lab.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         lab.sockets.mkdir(mode=0o700, parents=True, exist_ok=True)
         _make_key(lab)
-        # What was up before is left alone, also if somebody broke it on purpose since.
+        # A host that was up before is left alone, also if somebody broke it on purpose since.
         settled = {
             host.name
             for host in state.load(lab)

@@ -49,7 +49,7 @@ class Recipe:
         self.title: str = chosen.get("title", f"Debian {suite}")
         # The architecture of its programs, by Debian's name; empty: this machine's.
         self.arch: str = chosen.get("arch", "")
-        # What names the distribution: the text of each file by its path below the root.
+        # Files that name the distribution: the text of each by its path below the root.
         self.files: dict[str, str] = chosen.get("files", {})
         # The archive of stand-in packages on its hosts: its kind, and where they keep its key.
         self.archive: dict[str, str] = chosen.get("archive", {})
@@ -115,7 +115,7 @@ class Recipe:
 
 
 def stand_ins(catalog: Path, suite: str) -> dict[str, str]:
-    """What makes a distribution's packages on the host: the program, its facts and contents."""
+    """The parts that make a distribution's packages on the host: program, facts, contents."""
     facts: dict[str, Any] = yaml.safe_load(catalog.read_text(encoding="utf-8"))
     facts["major"] = suite.partition("-")[2]
     facts["driver_source"] = {
@@ -147,7 +147,7 @@ def tarball(lab: Lab, recipe: Recipe, progress: Progress) -> Path:
     path = lab.images / f"{recipe.suite}-{recipe.digest}.tar"
     with lock(lab.locks, f"image-{recipe.suite}", progress.say):
         if not path.exists():
-            # What is taken over from this machine may hold a password for the package index.
+            # Settings taken over from this machine may hold a password for the package index.
             lab.images.mkdir(mode=0o700, parents=True, exist_ok=True)
             with (
                 progress.step(f"Building a fresh {recipe.title} from packages"),

@@ -14,7 +14,7 @@ from lab.toolkit import NVCC, TARGET
 from lab.wheels import Wheel
 
 LIBRARIES = TARGET / "lib"
-# What is not in the toolkit's library directory.
+# Libraries that are not in the toolkit's library directory.
 _ELSEWHERE = {"libcupti": Path("extras/CUPTI/lib64")}
 
 HOST_CONFIG = """\

@@ -69,7 +69,7 @@ class Network:
 
 
 def _remote(url: str | None) -> bool:
-    """Whether a container can reach it: over the network, and not on this machine's own loop."""
+    """Return whether a container can reach an address: not on this machine's own loop."""
     parts = urlsplit(url or "")
     return parts.scheme in ("http", "https") and parts.hostname not in (
         *(None, "localhost", "127.0.0.1", "::1"),

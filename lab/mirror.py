@@ -28,7 +28,7 @@ class Source:
 
     @property
     def has_debian(self) -> bool:
-        """Whether this is Debian's main archive, over a protocol that a host can use too."""
+        """True if this is Debian's main archive, over a protocol that a host can use too."""
         return (
             self.uri.startswith(("http://", "https://"))
             and "main" in self.components

@@ -33,14 +33,14 @@ TAR_OPTIONS = (
     "--mode=u+rwX,go+rX,go-w",
 )
 
-# What an installer knows of its artifact.
+# The fields of an artifact that its installer knows.
 _SETTINGS = ("cuda", "version", "gcc_max", "driver")
 
 _FAILED = (
     'echo "Extraction failed." >&2; echo "Ensure there is enough space in \\$TMPROOT'
     ' and that the installation package is not corrupt" >&2'
 )
-# What makeself has, what NVIDIA's runfile has there.
+# Pairs of a text of makeself and the text of NVIDIA's runfile in its place.
 _REPLACEMENTS = (
     # The installer's options reach the installer, --help among them.
     (

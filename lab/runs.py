@@ -18,7 +18,7 @@ def name_of(pid: int | str) -> str:
 
 
 def has_ended(run: str) -> bool:
-    """Whether a run's process is gone. A person's lab belongs to none, which never ends."""
+    """Return whether a run's process is gone. A person's lab has no run, and never ends."""
     if not run:
         return False
     pid = run.partition(":")[0]

@@ -29,7 +29,7 @@ ARTIFACTS = {"slim": "artifacts", "whole": "artifacts-whole"}
 
 
 def cache_root(environment: Mapping[str, str]) -> Path:
-    """Where everything that can be fetched or made again is kept."""
+    """The directory of everything that can be fetched or made again."""
     if chosen := environment.get("GPUFLEET_CACHE"):
         return Path(chosen).absolute()
     base = environment.get("XDG_CACHE_HOME") or str(Path(environment.get("HOME", "~")) / ".cache")

@@ -77,7 +77,7 @@ def _package(name: str, version: str, work: Path, target: Path) -> None:
 
 
 def _maintainer_scripts(name: str, version: str, tree: Path) -> None:
-    """What the real packages do when they are installed and removed, and the units in them."""
+    """Write the scripts of the real packages' installation and removal, and their units."""
     scripts = {
         path.name: path.read_text(encoding="utf-8") for path in (PROGRAMS / "maintainer").iterdir()
     }

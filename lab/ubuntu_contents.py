@@ -1,4 +1,4 @@
-"""What is inside the stand-ins of Ubuntu's packages: files, links and scripts by kind."""
+"""The contents of the stand-ins of Ubuntu's packages: files, links and scripts by kind."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ Inside = dict[str, Any]
 
 
 def dkms_name(flavour: str, open_: bool) -> str:
-    """What DKMS calls the module: Ubuntu's proprietary server branches have a name of their own."""
+    """The module's name in DKMS: Ubuntu's proprietary server branches have a name of their own."""
     return "nvidia-srv" if flavour.endswith("-server") and not open_ else "nvidia"
 
 

@@ -31,7 +31,7 @@ from lab.ubuntu_contents import contents
 FACTS = DATA / "distributions/ubuntu.yml"
 LABEL = "Ubuntu"
 POCKETS = ("", "-updates", "-security")
-# What cuDriverGetVersion says, by branch.
+# The numbers that cuDriverGetVersion returns, by branch.
 CUDA = {"535": 12020, "570": 12080, "580": 13000, "595": 13020}
 
 
@@ -103,7 +103,7 @@ def prebuilt(facts: dict[str, Any], release: dict[str, Any], work: Path) -> Iter
 
 
 def packages(release: str, work: Path) -> dict[str, dict[str, list[Package]]]:
-    """{pocket: {component: packages}} of a release."""
+    """The packages of a release, by pocket and component."""
     facts = yaml.safe_load(FACTS.read_text(encoding="utf-8"))
     of = facts["releases"][release]
     found: dict[str, dict[str, list[Package]]] = {

@@ -35,7 +35,7 @@ VERSIONS = ("535.261.03", "550.163.01")
 
 @dataclass(frozen=True)
 class Kind:
-    """What a virtual machine has beside a lab host's packages; `versions`: of stand-in drivers."""
+    """A virtual machine's parts beside a lab host's packages; `versions`: of stand-in drivers."""
 
     name: str
     packages: tuple[str, ...]
@@ -91,7 +91,7 @@ SELINUX_DOCKER = Kind(
     kernel_options=SELINUX.kernel_options,
 )
 CONTEXTS = "etc/selinux/default/contexts/files/file_contexts"
-# What this module needs beside the lab's own programs: {program or file: Debian package}.
+# Programs that this module needs beside the lab's own: {program or file: Debian package}.
 PROGRAMS = {
     "qemu-system-x86_64": "qemu-system-x86",
     "qemu-img": "qemu-utils",
@@ -304,7 +304,7 @@ def _wait(machine: Machine, emulator: subprocess.Popen[bytes], console: Path) ->
 
 
 def settled(machine: Machine, runs: Callable[[], bool] = lambda: True) -> bool:
-    """Whether a machine that boots has started all its services, while its emulator `runs`."""
+    """Return whether a booting machine has started all its services, while its emulator `runs`."""
     deadline = time.monotonic() + BOOT_LIMIT_S
     while runs() and time.monotonic() < deadline:
         # qemu takes the connection before anybody answers, so that only a login tells.

@@ -1,4 +1,4 @@
-"""What is generated or shown as an example is true of the project as it stands."""
+"""Generated documents and examples are true of the project as it stands."""
 
 from __future__ import annotations
 

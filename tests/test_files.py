@@ -18,7 +18,7 @@ RUN = metrics.Run(1.0, 1.0, 1.0)
 
 @pytest.fixture
 def precious(tmp_path: Path) -> Path:
-    """What the owner of the directory has no access to."""
+    """A file to which the owner of the directory has no access."""
     path = tmp_path / "shadow"
     path.write_text("precious")
     return path

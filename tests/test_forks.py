@@ -1,4 +1,4 @@
-"""What a fork gets: a workflow, hooks for pre-commit, templates of issues."""
+"""The parts of a fork: a workflow, hooks for pre-commit, templates of issues."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def type_in(*args: str) -> subprocess.CompletedProcess[str]:
-    """What a person sees who types this, from another directory."""
+    """The result for a person who types this, from another directory."""
     return subprocess.run(
         [ROOT / "gpufleet", *args], cwd="/", capture_output=True, text=True, check=False
     )

@@ -1,4 +1,4 @@
-"""What molecule's scenarios compare with sees every change that could be overlooked."""
+"""The comparison in molecule's scenarios sees every change that could be overlooked."""
 
 from __future__ import annotations
 

@@ -21,6 +21,9 @@ ROOT = Path(__file__).resolve().parents[1]
 WORDS_OF_A_CELL = 12
 PICTURE_BYTES = range(10_000, 300_000)
 MOST_LINES = 500
+# Docstrings that begin so avoid the noun: the reader has to infer which value they document.
+NOUNLESS = re.compile(r"(What|Whether|Who)\b|[({]")
+DOCUMENTED = ("src", "plugins", "lab", "tools", "docs", "benchmarks", "tests")
 PRODUCT = ("src", "plugins", "roles", "playbooks", "verify", "examples", "tools")
 KINDS = {".py", ".yml", ".j2", ".js", ".css", ".html"}
 FRAGMENT_TYPES = "|".join(
@@ -150,19 +153,46 @@ def lengths() -> Iterator[str]:
                     yield f"{path.relative_to(ROOT)} has {lines} lines, more than {MOST_LINES}"
 
 
+def docstrings(tree: ast.Module) -> Iterator[tuple[ast.AST, ast.Constant]]:
+    """Pairs of a module, class or function and its docstring."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+            match node.body:
+                case [ast.Expr(value=ast.Constant(value=str()) as text), *_]:
+                    yield node, text
+
+
+def is_check(node: ast.AST) -> bool:
+    """Return whether a function is a check: its docstring is the statement that reports show."""
+    decorators = node.decorator_list if isinstance(node, ast.FunctionDef) else ()
+    return any(ast.unparse(each).startswith("check(") for each in decorators)
+
+
+def nounless(text: str) -> Iterator[ast.Constant]:
+    """The docstrings of a module's text that begin with a question word or a bracket."""
+    for node, docstring in docstrings(ast.parse(text)):
+        if NOUNLESS.match(str(docstring.value).lstrip()) and not is_check(node):
+            yield docstring
+
+
+def nouns() -> Iterator[str]:
+    """Docstrings that do not name the value that they document."""
+    for path in sorted(path for root in DOCUMENTED for path in (ROOT / root).rglob("*.py")):
+        for each in nounless(path.read_text(encoding="utf-8")):
+            begin = str(each.value).split(maxsplit=1)[0]
+            yield (
+                f"{path.relative_to(ROOT)}:{each.lineno}: a docstring begins with {begin!r}: name"
+                " the value, such as 'The ...', 'True if ...' or 'Return whether ...'"
+            )
+
+
 def named_frameworks(text: str) -> list[str]:
     """The names and texts of a module's code that name a framework; no comment, no docstring."""
     tree = ast.parse(text)
-    docstrings = {
-        id(node.body[0].value)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
-        and node.body
-        and isinstance(node.body[0], ast.Expr)
-    }
+    passed_over = {id(docstring) for _, docstring in docstrings(tree)}
     found = []
     for node in ast.walk(tree):
-        if id(node) in docstrings:
+        if id(node) in passed_over:
             continue
         values = [value for _, value in ast.iter_fields(node)]
         found += [each for each in values if isinstance(each, str) and FRAMEWORK.search(each)]
@@ -217,6 +247,7 @@ RULES: tuple[Callable[[], Iterator[str]], ...] = (
     test_modules,
     lengths,
     budgets,
+    nouns,
     frameworks,
 )
 

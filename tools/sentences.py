@@ -103,7 +103,7 @@ def of_roles() -> Sentences:
 
 
 def sentences() -> list[tuple[str, str]]:
-    """(place, text) of each sentence, of those that differ by names and numbers the first."""
+    """Place and text of each sentence; of those that differ by names and numbers, the first."""
     found: dict[str, tuple[str, str]] = {}
     programs = [benchmarks.parser(), generate.parser(), lab.parser(), *parsers().values()]
     for said in (of_documents(), *map(of_parser, programs), of_source(), of_roles()):

@@ -37,7 +37,7 @@ def read(path):
 
 
 def directory():
-    """What this lab's instance has written down."""
+    """The directory of this lab's instance."""
     return cache_root() / "lab" / (os.environ.get("GPUFLEET_LAB") or "lab")
 
 

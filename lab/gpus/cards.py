@@ -21,7 +21,7 @@ from lab.settings import Lab, host_number
 
 SCHEMA = 1
 MOST = 8
-# What a host with stand-in GPUs installs: the toolkit that the lab builds by itself.
+# The toolkit of a host with stand-in GPUs, which the lab builds by itself.
 TOOLKIT = "11.8"
 # Removes everything, whatever state it is in.
 REMOVE = f"""

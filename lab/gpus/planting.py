@@ -26,7 +26,7 @@ UNIT = "stand-in-gpus.service"
 # The driver that is shown, with the newest CUDA that it supports.
 DRIVER, CUDA, CUDA_NUMBER = "535.261.03", "12.2", 12020
 MODEL = "NVIDIA H100 80GB HBM3 (stand-in)"
-# What nvidia-smi says of the only card of a host, once it is lost, and how it ends.
+# The text of nvidia-smi about a host's only card, once it is lost, and its exit status.
 LOST, GPU_IS_LOST = (
     "Unable to determine the device handle for GPU {}: GPU is lost."
     "  Reboot the system to recover this GPU\n",
@@ -51,7 +51,7 @@ class Cards:
 
 @cache
 def faults() -> dict[str, dict[str, Any]]:
-    """What may be wrong with a card, by name."""
+    """The faults that a card may have, by name."""
     found: dict[str, dict[str, Any]] = yaml.safe_load(
         (HERE / "faults.yml").read_text(encoding="utf-8")
     )
@@ -60,7 +60,7 @@ def faults() -> dict[str, dict[str, Any]]:
 
 @cache
 def record() -> dict[str, Any]:
-    """What was recorded of a real H100."""
+    """The record of a real H100."""
     found: dict[str, Any] = json.loads((HERE / "recorded/h100.json").read_text(encoding="utf-8"))
     return found
 

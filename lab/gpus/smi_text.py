@@ -1,4 +1,4 @@
-"""What `nvidia-smi -q -x` prints, as its generations of drivers do: written by hand.
+"""The output of `nvidia-smi -q -x`, as its generations of drivers print it: written by hand.
 
 A card is a mapping from an element's path to its text; `XML(...)` says what differs from a healthy
 one, None takes an element out. Only elements that the probe reads, and some that could mislead it.

@@ -13,7 +13,7 @@ from lab.stubs import library
 from lab.stubs.library import Function
 
 LIBRARIES = "usr/lib/x86_64-linux-gnu"
-# What the stand-in of nvidia-smi prints.
+# The directory of the texts that the stand-in of nvidia-smi prints.
 TEXTS = "srv/stand-in-gpus"
 SMI = "usr/bin/nvidia-smi"
 # NVML's answers about what a card does not have.

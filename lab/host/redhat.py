@@ -203,7 +203,7 @@ def related(row: dict[str, Any], version: str, kernel: str = "") -> dict[str, li
 
 
 def applies(row: dict[str, Any], number: str) -> bool:
-    """Whether a row is there in a release, or in a branch."""
+    """Return whether a row is there in a release, or in a branch."""
     return int(row.get("since", 0)) <= int(number) < int(row.get("before", 10**6))
 
 
@@ -238,7 +238,7 @@ def kernel_packages(version: str) -> list[Rpm]:
 
 
 def source(flavour: str, version: str) -> tuple[str, dict[str, str | Path]]:
-    """(DKMS's name of a driver, the files of its modules' source), as in NVIDIA's packages."""
+    """DKMS's name of a driver, and the files of its modules' source, as in NVIDIA's packages."""
     name = "nvidia-open" if flavour == "open" else "nvidia"
     files: dict[str, str | Path] = {}
     for path, text in FACTS["driver_source"][version][flavour].items():
@@ -450,7 +450,7 @@ def base() -> None:
         f"/srv/docker/{MAJOR}/x86_64/stable": containers("docker"),
         "/srv/rocky/appstream": demanded,
         "/srv/rocky/baseos": [release, *core, *kernel_packages(older)],
-        # What comes later: a test enables it.
+        # Packages that come later: a test enables them.
         "/srv/rocky/later": kernel_packages(newer),
     }
     Path("/" + KEYS).mkdir(parents=True, exist_ok=True)

@@ -30,7 +30,7 @@ else:
     IMPORT_ERROR = None
 
 
-# What a role that is called alone needs, as a person writes it.
+# The declarations that roles need when they are called alone, as a person writes them.
 DECLARATIONS = {
     "gpu_containers": "{engine: docker}",
     "gpu_driver": '{branch: "535"}',
@@ -43,7 +43,7 @@ DECLARATIONS = {
 
 
 def undeclared_message(names, host):
-    """What to declare for a role that has nothing to do on a host."""
+    """The message that says how to declare work for a role that has none on a host."""
     examples = " or ".join(
         f"{name}: {DECLARATIONS[name]}" for name in names if name in DECLARATIONS
     )
@@ -61,7 +61,7 @@ def problems_message(problems):
 
 
 def unread_message(snapshot, host):
-    """What to do where a host's system was not read: a plan for another one would be installed."""
+    """The message for a host whose system was not read: its plan could be for another system."""
     why = snapshot["sections"].get("os", {}).get("error") or "no answer"
     return (
         f"Nothing was changed on {host}: its operating system and architecture could not be read "

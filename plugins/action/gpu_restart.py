@@ -44,7 +44,7 @@ class ActionModule(ActionBase):
         host = self.probe(plan)
         decision = self.decide(plan, host)
         reloaded, marked = None, {}
-        # What held the GPU when the host was probed may end within a second: the module waits.
+        # A program that held the GPU at the probe may end within a second: the module waits.
         without = self.decide(plan, host, ())
         if without["action"] == "reload":
             on_disk = (host.section("driver") or {}).get("on_disk")
@@ -88,7 +88,7 @@ class ActionModule(ActionBase):
         return restart.decide(plan, host, control_node=local, held=held)
 
     def keeps_marker(self):
-        """Whether a later task removes the marker."""
+        """Return whether a later task removes the marker."""
         return boolean(self._task.args.get("keep_marker", False))
 
     def module(self, name, **arguments):

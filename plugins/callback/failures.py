@@ -25,7 +25,7 @@ import json
 
 from ansible.plugins.callback import CallbackBase
 
-# What writes its message on the control machine, out of a playbook's text and the declaration.
+# Actions that write their message on the control machine, by playbook and declaration alone.
 OWN = {
     "ansible.builtin.assert",
     "ansible.builtin.fail",

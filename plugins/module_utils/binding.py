@@ -9,7 +9,7 @@ import os
 from ansible_collections.gpufleet.gpu.plugins.module_utils.on_host.elf import elf_dynamic
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import StateError
 
-# What libraries open at run time, by names that are not in their headers. From cuDNN 8 on,
+# Libraries that others open at run time, by names that are not in their headers. From cuDNN 8 on,
 # libcudnn.so.N is a shim that opens libcudnn_*.so.N when it is used. Read from the libraries' own
 # strings: CUDA 11.7 to 13.2, cuDNN 8.5 to 9.26.
 OPENS = {

@@ -139,13 +139,13 @@ def wanted(artifact):
 
 
 def whole(path, artifact):
-    """What is recorded of an archive that is unpacked."""
+    """The record of an archive that is unpacked."""
     source = source_of(path, artifact["checksum"])
     return {"source": source, "wanted": wanted(artifact), "boot_id": boot_id()}
 
 
 def has_room(folder, runfile, archive):
-    """Whether there is room for the toolkit, its temporary files, the toolkit before, and cuDNN."""
+    """Return whether the toolkit, its temporary files, the former toolkit and cuDNN fit."""
     status = os.statvfs(folder)
     # Temporary files take up to 3.75 times the runfile (rules.yml), each tree some twice of it.
     need = 8 * os.path.getsize(runfile) + 4 * os.path.getsize(archive)

@@ -46,7 +46,7 @@ def remove_half_added(tree=TREE):
 
 
 def has_whole_build(module, version, kernel, tree=TREE):
-    """Whether DKMS keeps modules that it built for a kernel, and none of them is damaged."""
+    """Return whether DKMS keeps modules that it built for a kernel, none of them damaged."""
     place = built_place(module, version, kernel, tree)
     files = glob.glob(os.path.join(glob.escape(place), "*/module/*.ko*"))
     return bool(files) and not any(damage(path) for path in files)

@@ -24,7 +24,7 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (
 TIMEOUT_S = 60
 # The most that is received of a file of unknown size; the largest that are known have 6 GB.
 MOST_BYTES = 16 << 30
-# What such a download leaves free on the disk.
+# The bytes that such a download leaves free on the disk.
 FREE_BYTES = 100 << 20
 PARTIAL_CONTENT = 206
 RANGE_NOT_SATISFIABLE = 416
@@ -204,7 +204,7 @@ def download(url, target, checksum, cache, size=None):
     name, partial = os.path.basename(target), target + ".partial"
     try:
         answer = ask(url, partial)
-    # What urllib raises, time-outs included, and what answers in no HTTP.
+    # Errors of urllib, time-outs included, and of a server that does not answer in HTTP.
     except (HTTPException, OSError, ValueError) as error:
         raise UnreachableError(public("{} cannot be reached: {}".format(url, error), url)) from None
     if answer is not None:

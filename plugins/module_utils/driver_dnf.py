@@ -114,8 +114,8 @@ class DnfDriver(DriverTransaction):
         try:
             arguments, version = self.install_arguments(self.rows())
             installs = self.validated(arguments)
-            # What others require in any version, such as nvidia-modprobe, has the driver's as well,
-            # be it installed now or left by a driver before.
+            # A package that others require in any version, such as nvidia-modprobe, has the
+            # driver's version as well, be it installed now or left by a driver before.
             mixed = [name for name, each in self.after.items() if upstream(each) != version]
             if mixed:
                 rows = self.dnf.available(*mixed)
@@ -169,7 +169,7 @@ class DnfDriver(DriverTransaction):
         self.installation.begin_removal()
         self.remove_packages(ours)
         brought = set((self.receipt or {}).get("brought", [])) & set(self.rows())
-        # What others need by now stays.
+        # A package that others need by now stays.
         if brought and brought.issuperset(self.simulate_removal(brought)[1]):
             self.remove_packages(brought)
         self.hold()

@@ -1,5 +1,5 @@
 # Apache-2.0, see LICENSE
-"""What an installation of a driver must not do, and which packages are of which branch.
+"""Rules for an installation of a driver: forbidden changes, and the packages of a branch.
 
 Pure functions over package names and versions: nothing here reads or changes a host.
 """

@@ -30,7 +30,7 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import State
 
 
 class DriverSelection(DriverPackages):
-    """What apt would install for the declared driver, or why that is refused."""
+    """The packages that apt would install for the declared driver, or why that is refused."""
 
     def finish_unfinished(self):
         """Configure unfinished packages of the driver; raises where another package is broken."""

@@ -1,5 +1,5 @@
 # Apache-2.0, see LICENSE
-"""What the installing modules share: the states of an installation, and the run of a module.
+"""The common part of the installing modules: states of an installation, and a module's run.
 
 Reads the host; only `carry_out` changes it, through the function that a module passes.
 """

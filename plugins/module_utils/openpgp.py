@@ -71,7 +71,7 @@ def dearmoured(text):
 
 
 def packets(content):
-    """(tag, body) of each packet (RFC 9580, section 4.2). Raises ``ValueError``."""
+    """Tag and body of each packet (RFC 9580, section 4.2). Raises ``ValueError``."""
     position = 0
     while position < len(content):
         head = content[position]
@@ -114,7 +114,7 @@ def fingerprint(body):
 
 
 def read(text):
-    """(the packets of a key file, the fingerprints of its primary keys); raises ``ValueError``."""
+    """The packets of a key file, and its primary keys' fingerprints; raises ``ValueError``."""
     found = list(packets(dearmoured(text)))
     if found[0][0] != PUBLIC_KEY or any(tag not in PACKETS for tag, _ in found):
         raise ValueError("an OpenPGP key with packets that do not belong to a public key")

@@ -114,7 +114,7 @@ def platform_of(arch):
 
 
 def has_own_authorities(module, lock, python):
-    """Whether the host's own settings of pip name the authorities, which variables would override.
+    """Return whether the host's settings of pip name authorities, which variables override.
 
     A pip before 10 cannot say so.
     """

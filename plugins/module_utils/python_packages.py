@@ -24,7 +24,7 @@ BROUGHT_BY = {"tensorboard": ("tensorflow", "tensorflow-cpu", "tensorflow-gpu")}
 
 
 def locked_packages(lock):
-    """{name: version} of a lock, names as Python packages are compared."""
+    """The versions of a lock's packages by name, names as Python packages are compared."""
     with open(lock) as stream:
         return pinned_packages(stream.read())
 
@@ -56,12 +56,12 @@ def _bounds(found, unpinned):
 
 
 def _numbers(version):
-    """(2, 20, 0) of 2.20.0rc1."""
+    """The numbers of a version, such as 2, 20 and 0 of 2.20.0rc1."""
     return tuple(int(part) for part in re.match(r"[\d.]*", version).group().split(".") if part)
 
 
 def pinned_packages(text):
-    """{name: version} of a lock's text, names as Python packages are compared."""
+    """The versions in a lock's text by name, names as Python packages are compared."""
     pairs = re.findall(r"^([A-Za-z0-9._-]+)(?:\[[^\]\n]*\])?==([^\s;\\]+)", text, re.M)
     return {re.sub(r"[-_.]+", "-", name).lower(): version for name, version in pairs}
 
@@ -87,7 +87,7 @@ def differences(venv, declared):
 
 
 def altered_packages(venv, receipt, deep=False):
-    """What no longer is as the packages' own records say: [{"path", "what"}].
+    """The files that differ from the packages' own records: [{"path", "what"}].
 
     `deep`: by content, not by size alone.
     """
@@ -95,5 +95,5 @@ def altered_packages(venv, receipt, deep=False):
 
 
 def same_python(installed, declared):
-    """Whether 3.11.2 is the declared 3.11."""
+    """Return whether a Python is the declared one, such as 3.11.2 is 3.11."""
     return (installed + ".").startswith(declared + ".")

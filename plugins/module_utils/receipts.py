@@ -45,7 +45,7 @@ UNPACKED = ".unpacked"
 
 
 class StateError(Exception):
-    """What is wrong on the host, where, and what to do about it.
+    """A fault of the host: the fault, its place, and its remedy.
 
     It often quotes another program, which prints the addresses that it was given: it repeats no
     secret of an address.
@@ -135,7 +135,7 @@ def make_folder(path):
 
 
 def same_filesystem(*paths):
-    """Whether paths, which need not exist yet, are on one file system: links cost nothing there."""
+    """Return whether paths, also future ones, are on one file system: links cost nothing there."""
 
     def device(path):
         return os.stat(path).st_dev if os.path.exists(path) else device(os.path.dirname(path))
@@ -200,7 +200,7 @@ class Installation:
 
     @property
     def half_done(self):
-        """Whether a run was killed between ``begin`` and ``finish``."""
+        """True if a run was killed between ``begin`` and ``finish``."""
         return self.journal is not None
 
     def begin(self, fresh, **more):
@@ -224,7 +224,7 @@ class Installation:
             self._enter(dict(found, filled={"lock_sha256": lock_sha256, "boot_id": boot_id()}))
 
     def is_filled(self, lock_sha256):
-        """Whether `fill` was the last that was done to a new environment."""
+        """Return whether `fill` was the last step on a new environment."""
         entry = self.journal or {}
         filled = {"lock_sha256": lock_sha256, "boot_id": boot_id()}
         known = (entry.get("path"), entry.get("state"), entry.get("fresh"))
@@ -235,7 +235,7 @@ class Installation:
         )
 
     def _kept(self):
-        """What later entries keep of this one: not what is only true until something is done."""
+        """The keys that later entries keep: none that is only true until a step is done."""
         return {key: value for key, value in (self.journal or {}).items() if key != "filled"}
 
     def _enter(self, entry):

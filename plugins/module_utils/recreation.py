@@ -43,7 +43,7 @@ class Recreation:
 
     @property
     def started(self):
-        """Whether a tree was moved aside and its successor is not complete."""
+        """True if a tree was moved aside and its successor is not complete."""
         return os.path.lexists(self.old)
 
     def start(self):

@@ -21,7 +21,7 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (
 
 BINDING = "_gpufleet_binding"
 
-# What venv's and uv's bin/activate both begin their function with.
+# The first line of the function in venv's and uv's bin/activate.
 DEACTIVATE = "\ndeactivate () {\n"
 HOOK = "    if command -v _gpufleet_leave >/dev/null 2>&1; then _gpufleet_leave; fi\n"
 MARK = "\n# gpufleet: this stack's own variables\n"
@@ -35,7 +35,7 @@ MODULES = {"tensorflow": ("tensorflow",), "pytorch": ("torch",), "jax": ("jax", 
 # Directories of libraries in an environment's packages: NVIDIA's wheels, the first ones of
 # cuSPARSELt, and what frameworks contain themselves.
 INSIDE = ("nvidia/*/lib", "cusparselt/lib", *each_of("libraries"))
-# What JAX uses and no toolkit has.
+# Directories of libraries that JAX uses and no toolkit has.
 BESIDE_TOOLKIT = ("nvidia/nccl/lib", "nvidia/nvshmem/lib")
 
 

@@ -20,13 +20,13 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.on_host.manifest impo
 )
 from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import walk
 
-# What Python imports or runs by being there.
+# Suffixes of files that Python imports or runs by their presence alone.
 CODE = (".py", ".pyc", ".so", ".pth")
 START_S = 60
 
 
 def is_compiled(name):
-    """Whether a file is what Python compiled and compiles again where it is missing."""
+    """Return whether Python compiled a file, and compiles it again where it is missing."""
     return name.endswith(".pyc") and os.path.basename(os.path.dirname(name)) == "__pycache__"
 
 
@@ -88,7 +88,7 @@ def own_names(venv, receipt):
 
 
 def has_own_python(venv, manifest):
-    """Whether the interpreter is the recorded one and starts. Another one is never executed."""
+    """Return whether the interpreter is as recorded, and starts. No other one is ever executed."""
     own = [
         entry
         for entry in manifest
@@ -107,7 +107,7 @@ def has_own_python(venv, manifest):
 
 
 def starts(python):
-    """Whether an interpreter starts within a minute, as from a clean login."""
+    """Return whether an interpreter starts within a minute, as from a clean login."""
     try:
         with subprocess.Popen(
             [python, "-I", "-c", ""],

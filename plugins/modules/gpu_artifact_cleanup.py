@@ -98,7 +98,7 @@ def main():
     params = module.params
     directory = params["directory"]
     paths = [os.path.join(directory, os.path.basename(name)) for name in params["files"]]
-    # What was unpacked beforehand and not needed, of a run that was killed too.
+    # Trees that were unpacked beforehand and not needed, also by a run that was killed.
     paths += sorted(glob.glob(os.path.join(glob.escape(directory), "*" + UNPACKED)))
     existing = [path for path in paths + params["caches"] if os.path.lexists(path)]
     existing += abandoned()

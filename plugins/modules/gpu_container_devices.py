@@ -85,7 +85,7 @@ def device_group(pid, top="/sys/fs/cgroup"):
 
 
 def allowed_nodes(module, unit):
-    """{numbers: access} of the nodes that a container can open now; none where it has ended."""
+    """The access to nodes that a container can open now, by numbers; none where it has ended."""
     if UNREAD in unit["nodes"]:
         raise ValueError("its /dev has too many entries to be read")
     top = "/proc/{}/root".format(unit["pid"])

@@ -132,7 +132,7 @@ LOG = "/var/log/cuda-installer.log"
 STALE_LOG = "/tmp/cuda-installer.log"
 LD_SO_CONF = "/etc/ld.so.conf.d"
 
-# What the installers are known to say, and what helps. The first that matches is reported.
+# Known messages of the installers with their remedies. The first that matches is reported.
 COMPLAINTS = (
     (
         r"Extraction failed|Not enough space|Unable to decompress|No space left",
@@ -253,7 +253,7 @@ def complaint(said, tmpdir):
 
 
 def missing_files(path):
-    """What every toolkit has and this tree lacks."""
+    """The files that every toolkit has and this tree lacks."""
     wanted = {
         "version.json or version.txt": ["version.json", "version.txt", "include/cuda.h"],
         "lib64/libcudart.so.*": ["lib64/libcudart.so.*"],

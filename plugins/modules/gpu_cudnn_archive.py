@@ -199,7 +199,7 @@ def install(module, installation, state, _lock):
             os.unlink(path)
     installation.begin(fresh=state == ABSENT)
     if installation.journal["fresh"]:
-        # What a killed first run left may be of another version than is declared now.
+        # Files of a killed first run may be of another version than is declared now.
         for path in glob.glob(os.path.join(lib, "libcudnn*.so.%d*" % module.params["major"])):
             os.unlink(path)
     clear_places(installation, before)

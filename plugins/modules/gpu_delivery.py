@@ -74,7 +74,7 @@ from ansible_collections.gpufleet.gpu.plugins.module_utils.receipts import (
 
 
 def has_contents(path, wanted, compare=True):
-    """Whether a file is there with the wanted size and checksum; never reads through a link.
+    """Return whether a file has the wanted size and checksum; never reads through a link.
 
     Without ``compare``, the size is enough.
     """
@@ -145,7 +145,7 @@ def place(module, wanted):
 
 
 def difference(wanted):
-    """What changes for a file, as Ansible shows it."""
+    """The change of a file, as Ansible shows it."""
     there = os.path.lexists(wanted["path"])
     return {
         "before_header": wanted["path"],

@@ -101,7 +101,7 @@ FULL_MIB = 16
 
 
 class Modules:
-    """What is there for each kernel, and what it lacks of the declared driver."""
+    """The modules of each kernel, and those of the declared driver that it lacks."""
 
     def __init__(self, module):
         self.module, self.params = module, module.params
@@ -118,11 +118,11 @@ class Modules:
         }
 
     def named_by(self, judge):
-        """[(kernel, what a judge says of it)] of those that it says something of."""
+        """Pairs of a kernel and the fault that a judge finds in it, where it finds one."""
         return [(kernel, why) for kernel, row in self.kernels.items() if (why := judge(row))]
 
     def wrong(self, row):
-        """What is wrong with a kernel's modules, in words; None where nothing is."""
+        """The fault of a kernel's modules, in words; None where there is none."""
         main = next((each for each in row["modules"] if each["name"] == "nvidia"), None)
         if main is None:
             return "has no module of the driver"
@@ -148,7 +148,7 @@ class Modules:
         return "has the driver of before" if self.has_driver(row["initramfs"]) else None
 
     def has_driver(self, initramfs):
-        """Whether an initramfs carries modules of the driver at all."""
+        """Return whether an initramfs carries modules of the driver at all."""
         lister = self.module.get_bin_path("lsinitramfs") or self.module.get_bin_path(
             "lsinitrd", True
         )
@@ -184,7 +184,7 @@ class Modules:
             if tree in installed:
                 self.module.run_command([dkms, "uninstall", named, "-k", kernel], pass_fds=[lock])
             place = (tree, version, kernel, self.host.path(TREE))
-            # What DKMS keeps of a build may be as damaged as what it installed.
+            # A build that DKMS keeps may be as damaged as the installed files.
             if damaged(row) or not has_whole_build(*place):
                 forget_build(*place)
             words = [dkms, "install", "--force", named, "-k", kernel]
@@ -227,7 +227,7 @@ def damaged(row):
 
 
 def is_judged(row, running):
-    """Whether a kernel can start this host; a rescue image of the RHEL family has no modules."""
+    """Return whether a kernel can start this host; RHEL's rescue image has no modules."""
     return (row["image"] and "rescue" not in row["version"]) or row["version"] == running
 
 

@@ -97,7 +97,7 @@ def options(flavour, version):
 
 
 def stands(version):
-    """Whether the driver's library of a version is there."""
+    """Return whether the driver's library of a version is there."""
     return any(glob.glob("{}/libcuda.so.{}".format(folder, version)) for folder in LIBRARIES)
 
 

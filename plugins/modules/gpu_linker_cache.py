@@ -86,7 +86,7 @@ def sonames(folder):
 
 
 def out_of_date(directories):
-    """What the cache does not know of the directories, or knows wrongly, in words."""
+    """The entries of the directories that the cache lacks or has wrong, in words."""
     ours = {os.path.realpath(folder): folder for folder in directories}
     try:
         entries = cache_entries()
@@ -110,7 +110,7 @@ def out_of_date(directories):
 
 
 def cache_entries():
-    """(SONAME, path) of everything in the linker's cache; nothing where there is none."""
+    """SONAME and path of everything in the linker's cache; nothing where there is none."""
     if not os.path.exists(CACHE):
         return []
     with open(CACHE, "rb") as stream:
@@ -132,7 +132,7 @@ def main():
     path, directories = module.params["file"], module.params["directories"]
     before = ""
     if os.path.isfile(path):
-        # What somebody wrote there need not be text: it is replaced.
+        # A file that somebody wrote there need not be text: it is replaced.
         with open(path, encoding="utf-8", errors="backslashreplace") as stream:
             before = stream.read()
     if directories is None:

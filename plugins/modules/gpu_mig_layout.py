@@ -95,7 +95,7 @@ class Gpus:
         return out
 
     def probe(self):
-        """[{"gpu", "mode", "pending", "instances"}] of each."""
+        """The MIG state (gpu, mode, pending, instances) of each GPU."""
         return parse_mig(self.modes(), self.smi("-L"))
 
     def modes(self):
@@ -121,7 +121,7 @@ class Gpus:
             self.smi("mig", "-i", gpu, "-cgi", ",".join(wanted), "-C")
 
     def changed_since(self, rows):
-        """Whether a GPU is no longer as it was; also where nvidia-smi does not answer."""
+        """Return whether a GPU is no longer as it was; also where nvidia-smi does not answer."""
         try:
             return self.probe() != rows
         except StateError:
@@ -155,7 +155,7 @@ def await_describers(module, pause_s=1):
 
 
 def waits(row):
-    """Whether the MIG mode of a GPU changes at the next reset of the GPU."""
+    """Return whether the MIG mode of a GPU changes at the next reset of the GPU."""
     return row["pending"] not in (None, row["mode"])
 
 
@@ -176,12 +176,12 @@ def why(rows):
 
 
 def declared(rows, layout):
-    """{index: profiles} that the layout has for each GPU; None for one that it does not name."""
+    """The profiles in the layout for each GPU, by index; None for one that it does not name."""
     return {row["gpu"]: layout.get(str(row["gpu"]), layout.get("all")) for row in rows}
 
 
 def differing(rows, layout):
-    """[(row, wanted)] of the GPUs that are not as the layout says."""
+    """Pairs of a row and its wanted profiles, for the GPUs that differ from the layout."""
     found, profiles = [], declared(rows, layout)
     for row in rows:
         wanted = profiles[row["gpu"]]
@@ -245,7 +245,7 @@ def main():
             },
         )
     except StateError as error:
-        # What was changed before the failure has to be described to container engines.
+        # Container engines need a description of the changes before the failure too.
         tried = rows is not None and not module.check_mode
         fail(module, error, changed=tried and gpus.changed_since(rows))
 

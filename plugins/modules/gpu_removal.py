@@ -125,7 +125,7 @@ def needed_by(installation, without, stack_root):
 
 
 def parts(params):
-    """What goes: cuDNN before the toolkit in whose tree it stands."""
+    """The installations to remove: cuDNN before the toolkit in whose tree it stands."""
     main = open_installation(params, params["kind"], params["id"])
     inside = {
         other["id"]
@@ -151,14 +151,14 @@ def listed(installation):
 
 
 def is_cache(folder):
-    """Whether a directory holds compiled Python only, which no receipt lists."""
+    """Return whether a directory holds compiled Python only, which no receipt lists."""
     return os.path.basename(folder) == "__pycache__" and all(
         name.endswith(".pyc") for name in os.listdir(folder)
     )
 
 
 def added(installation, gone):
-    """What people added to a tree: none of `gone`, and no Python compiled beside that."""
+    """The files that people added to a tree: none of `gone`, and no Python compiled beside it."""
     if not installation.receipt and (installation.journal or {}).get("fresh"):
         # A first installation that was killed: everything there is its own.
         return []

@@ -67,7 +67,7 @@ NOTE = "# Disabled by gpufleet: "
 # deb [arch=amd64 signed-by=/usr/share/keyrings/x.gpg] https://...
 LINE = re.compile(r"\s*deb(?:-src)?\s+(?:\[[^\]]*\]\s*)?(\S+)")
 FIELD = re.compile(r"(?P<name>[\w-]+)[ \t]*[:=][ \t]*(?P<value>.*)")
-# What apt and dnf take for no (apt: StringToBool; dnf: libdnf's boolean options).
+# Words that apt and dnf read as no (apt: StringToBool; dnf: libdnf's boolean options).
 OFF = {"0", "no", "false", "off", "without", "disable"}
 
 
@@ -136,7 +136,7 @@ def value_of(lines, name):
 
 
 def is_off(lines):
-    """Whether a stanza or a section is disabled."""
+    """Return whether a stanza or a section is disabled."""
     return value_of(lines, "enabled").lower() in OFF
 
 

@@ -69,7 +69,7 @@ MOST_BYTES = 1 << 20
 
 
 def accepted(content, wanted, where):
-    """(the key file to write, its fingerprints). Raises ``StateError`` unless each is wanted."""
+    """The key file to write, and its fingerprints. Raises ``StateError`` unless each is wanted."""
     try:
         packets, found = openpgp.read(content)
     except ValueError as error:

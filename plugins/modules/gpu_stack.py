@@ -265,7 +265,7 @@ def install(module, installation, state, lock):
         ],
     ).strip()
     if recreation.started:
-        # What people added could be what broke it: it is kept, but not in the environment.
+        # Files that people added may have broken it: they are kept, but not in the environment.
         known = dict(receipt, packages={**receipt["packages"], **packages})
         ours = own_names(recreation.old, known)
         left = [name for name in recreation.left(ours) if not is_compiled(name)]
@@ -303,7 +303,7 @@ def install(module, installation, state, lock):
 
 
 def must_be_recreated(params, installation, state, packages):
-    """Whether nothing of the environment can be used, or executed, any more."""
+    """Return whether no file of the environment can be used, or executed, any more."""
     venv, receipt = params["venv"], installation.receipt
     if params["repair"] == RECREATE or (state == HALF_DONE and os.path.lexists(venv)):
         return True

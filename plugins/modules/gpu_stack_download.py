@@ -141,12 +141,12 @@ def download(module, stacks, lock):
 
 
 def installation_of(stack, state_dir):
-    """What the journal and the receipts have of a stack."""
+    """The installation of a stack by the journal and the receipts."""
     return Installation("stack", stack["name"], stack["venv"], stack["version"], state_dir)
 
 
 def is_new(stack, state_dir):
-    """Whether the host has nothing of a stack: no environment, no record."""
+    """Return whether the host has nothing of a stack: no environment, no record."""
     installation = installation_of(stack, state_dir)
     files = (stack["venv"], installation.receipt_file, installation.journal_file)
     return not any(map(os.path.lexists, files))

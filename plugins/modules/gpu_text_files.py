@@ -124,13 +124,13 @@ class Work:
 
     @property
     def needed(self):
-        """Whether anything must change, even if only the receipt."""
+        """True if anything must change, even if only the receipt."""
         receipt = self.installation.receipt
         recorded = texts_of(receipt)
         return bool(self.write) or self.installation.half_done or recorded != self.texts
 
     def differs(self, path):
-        """Whether a file must be written; raises if a foreign file is at its path."""
+        """Return whether a file must be written; raises if a foreign file is at its path."""
         row = self.planned[path]
         there = read(path)
         if path not in self.ours and os.path.lexists(path) and there != row["text"]:
@@ -157,12 +157,12 @@ class Work:
         ]
 
     def do(self):
-        """Write, remove, and tell it in the receipt; none is left of nothing."""
+        """Write and remove files, and record that; without files no receipt remains."""
         for path in self.write:
             self.folders |= missing_folders(path)
         entered = {"texts": dict(self.ours, **self.texts), "folders": sorted(self.folders)}
         if self.installation.half_done:
-            # What a killed run was about to write is still ours, and now this.
+            # The files that a killed run was about to write are still ours, and so are these.
             self.installation.journal.update(entered)
         self.installation.begin(fresh=False, **entered)
         for path in self.write:
@@ -200,17 +200,17 @@ class Work:
 
 
 def entry(row):
-    """What the receipt records of a file beyond its manifest."""
+    """The data in the receipt on a file beyond its manifest."""
     return {"sha256": hashlib.sha256(row["text"].encode()).hexdigest(), "for": row["for"]}
 
 
 def texts_of(document):
-    """{path: its row} of a record; a damaged one has none."""
+    """The rows of a record by path; a damaged one has none."""
     return (document or {}).get("texts") or {}
 
 
 def remaining(texts, without):
-    """What stays when something is gone: nothing, if only what is for none would be left."""
+    """The rows that remain without some users: none, if only rows without a user would remain."""
     kept = {path: row for path, row in texts.items() if row["for"] not in without}
     return kept if any(row["for"] for row in kept.values()) else {}
 
@@ -224,7 +224,7 @@ def read(path):
 
 
 def has_mode(path, row):
-    """Whether a file has the declared mode."""
+    """Return whether a file has the declared mode."""
     return os.stat(path).st_mode & 0o7777 == int(row["mode"], 8)
 
 

@@ -1,5 +1,5 @@
 # Apache-2.0, see LICENSE
-"""What the action plugins need of the control machine: the Python package gpufleet."""
+"""The action plugins' need of the control machine: the Python package gpufleet."""
 
 from __future__ import annotations
 

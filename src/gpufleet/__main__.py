@@ -38,7 +38,7 @@ def main() -> int:
     _prepare_environment()
     try:
         status = guarded(run, grace_s(sys.argv[1:]))
-        # What is still buffered is written here, where its error can be reported.
+        # Buffered output is written here, where its error can be reported.
         sys.stdout.flush()
     except BrokenPipeError:
         # The reader of a pipe has seen enough, as `head` has: ended like by the signal.

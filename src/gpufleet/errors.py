@@ -28,7 +28,7 @@ AGAIN_S = 0.5
 
 
 class ConfigurationError(Exception):
-    """What is wrong with the configuration, where it is, and how to fix it.
+    """A fault of the configuration: the fault, its place, and its remedy.
 
     It often quotes another program, which prints the addresses that it was given, or a value of the
     inventory: it repeats no secret of an address.
@@ -64,7 +64,7 @@ class Defect:
 
     @property
     def evidence(self) -> str:
-        """What a bug report needs of it."""
+        """The part of the defect that a bug report needs."""
         return f"{self.error}\n{self.trace}"
 
 

@@ -24,7 +24,7 @@ def write_file(path: Path, text: str, mode: int) -> None:
             "A link is not followed; name the directory that it leads to",
             str(path.parent),
         )
-    # What becomes a link now is not followed either.
+    # A directory that becomes a link now is not followed either.
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         # As long as the longest name permits.

@@ -65,7 +65,7 @@ def status_of(stopped: KeyboardInterrupt) -> int:
 
 
 def reason_of(stopped: KeyboardInterrupt) -> str:
-    """What stopped the command, as the beginning of a sentence."""
+    """The reason why the command stopped, as the beginning of a sentence."""
     number = getattr(stopped, "number", signal.SIGINT)
     return "interrupted" if number == signal.SIGINT else f"stopped by {signal.Signals(number).name}"
 
@@ -84,7 +84,7 @@ def guarded(command: Callable[[], int], grace_s: float) -> int:
     guard = _start_guard(mark, grace_s)
     stop = partial(_stop, grace_s=grace_s)
     for number in STOPPING:
-        # Who ignores a signal, as nohup does, means it.
+        # A command that ignores a signal, as nohup does, means it.
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, stop)
     try:
@@ -94,7 +94,7 @@ def guarded(command: Callable[[], int], grace_s: float) -> int:
             # Stopped: a thread may have started another process while the first ones ended.
             _end(mark, 0, lambda pid: True)
         _remove_directories(mark)
-        # What a finished command leaves behind, such as a shared ssh connection, is meant to stay.
+        # A process that a finished command leaves, such as a shared ssh connection, may stay.
         os.kill(guard, signal.SIGKILL)
         with suppress(ChildProcessError):
             os.waitpid(guard, 0)
@@ -144,7 +144,7 @@ def marked(mark: str) -> set[int]:
 
 
 def _scan(mark: str) -> tuple[dict[int, int], bool]:
-    """{marked process: its start in ticks since boot}, and whether a mark could not be read."""
+    """The start of each marked process in ticks since boot, and whether a mark was unreadable."""
     wanted, parents, starts, found, unreadable = mark.encode(), {}, {}, set[int](), False
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError, ValueError, IndexError):

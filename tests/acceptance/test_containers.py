@@ -173,7 +173,7 @@ def test_cards_are_seen_in_containers_and_kept(
 
 
 def opened(fleet: Fleet, name: str) -> str:
-    """Whether a running container can open both cards; what it says where it cannot."""
+    """The word "both" if a running container can open both cards, or its error."""
     # In a shell of its own, which ends at a file that it cannot open.
     script = "for node in /dev/nvidia0 /dev/nvidia1; do (: <>$node) || exit 0; done; echo both"
     return fleet.on("lab1", f"docker exec {name} /bin/busybox sh -c '{script}' 2>&1").strip()

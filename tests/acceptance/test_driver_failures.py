@@ -1,8 +1,8 @@
-"""What goes wrong while a driver is installed ends in one message and a host that works; a run that
-was killed is finished by the next one.
+"""A fault while a driver is installed ends in one message and a host that works.
 
-The packages are stand-ins from a repository on the host (lab/driver_repository.py), whose kernel
-module DKMS builds in seconds; the real ones are installed in molecule's scenarios.
+A run that was killed is finished by the next one. The packages are stand-ins from a repository on
+the host (lab/driver_repository.py), whose kernel module DKMS builds in seconds; the real ones are
+installed in molecule's scenarios.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Host:
             assert text in output, f"{text!r} is not said in:\n{done.stdout}"
 
     def verdicts(self, version: str, status: int = 0) -> dict[str, dict[str, Any]]:
-        """What verify says of the host."""
+        """The verdicts of verify on the host, by check."""
         return self.fleet.verdicts(status, "-e", self.declared(version))["lab1"]
 
     def works(self, version: str) -> None:

@@ -67,7 +67,7 @@ def _provisioned(fleet: Fleet) -> None:
 
 
 def modules(fleet: Fleet, package: str, shell: str) -> dict[str, str]:
-    """{moment: what `say` said there} of a session in a fresh login, with that package alone."""
+    """The output of `say` at each moment of a session in a fresh login, with that package alone."""
     fleet.on(
         "lab1",
         "dpkg --purge environment-modules lmod >/dev/null 2>&1; apt-get -q update >/dev/null;"

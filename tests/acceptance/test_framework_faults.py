@@ -47,7 +47,7 @@ def nvidia(stack: str, path: str) -> str:
 
 
 def pip(stack: str, package: str) -> str:
-    """What a person types who does not know of the lock."""
+    """The command of a person who does not know of the lock."""
     return f"{stack}/bin/python -m pip install -q --no-deps {package}"
 
 
@@ -58,7 +58,7 @@ def over(path: str, other: str) -> str:
 
 @dataclass(frozen=True)
 class Kind:
-    """What is done to each stack, and what is said then: {check: parts of its cause}.
+    """A fault of each stack, and the parts of the causes that are reported then, by check.
 
     `person` takes away what no command of ours may.
     """

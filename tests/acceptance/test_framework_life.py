@@ -56,7 +56,7 @@ manager.shutdown_kernel()
 
 @pytest.fixture(scope="module")
 def declared(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What the host declares; its locks are not those of the inventory."""
+    """The declaration of the host; its locks are not those of the inventory."""
     return {**DECLARED, "gpu_locks_dir": str(tmp_path_factory.mktemp("locks"))}
 
 

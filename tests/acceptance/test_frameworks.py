@@ -88,7 +88,7 @@ for path in files():
 
 
 def mapped(fleet: Fleet, name: str, start: str) -> tuple[list[str], list[str]]:
-    """What a stack says when it computes, and the files of CUDA that it maps then."""
+    """The output of a stack that computes, and the files of CUDA that it maps then."""
     command = f"{start} {ROOT}/{name}/bin/python -W ignore - {OWN[name].framework}"
     output = fleet.on("lab1", f"{command} <<'E' 2>/tmp/said || cat /tmp/said >&2\n{PROGRAM}E\n")
     before, _, after = output.partition("mapped\n")

@@ -62,7 +62,7 @@ def tree(
 
 
 def verdicts(fleet: Fleet, status: int, *words: str | Path) -> dict[str, Any]:
-    """What verify says of all three."""
+    """The verdicts of verify on all three hosts."""
     done: Done = fleet.gpufleet(
         "verify",
         "-i",

@@ -38,7 +38,7 @@ class Kind:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """What every verb is told."""
+        """The options of every verb."""
         return "-i", self.inventory, "-e", self.declared
 
 

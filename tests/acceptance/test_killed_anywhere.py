@@ -134,7 +134,7 @@ class Control:
 
 @dataclass(frozen=True)
 class Host:
-    """What a host has when nothing was killed, for each declaration."""
+    """The state of a host when no run was killed, for each declaration."""
 
     fleet: Fleet
     files: str

@@ -71,7 +71,7 @@ class Night:
 
     @property
     def reported(self) -> dict[str, dict[str, str]]:
-        """{host: {check: cause}} of whatever is not right."""
+        """The causes of all unhealthy checks, by host and check."""
         found = {
             host.name: {
                 check["id"]: check["cause"]
@@ -97,7 +97,7 @@ def night(inventory: Path) -> Night:
 
 @pytest.fixture(scope="module")
 def odd(fleet: Fleet) -> Iterator[dict[str, Host]]:
-    """The ten hosts that are not as they should be, by what the inventory says of them."""
+    """The inventory's variables of the ten faulty hosts, by host."""
     lab(fleet, "many", "--hosts", str(COUNT))
     for name, words in BREAKS.items():
         fleet.on("lab1", PYTHON.format(name=name, words=words))
@@ -129,7 +129,7 @@ def first(
 
 
 def inventory(directory: Path, hosts: dict[str, Host]) -> Path:
-    """What stands beside inventory/many for some of its hosts."""
+    """The inventory of some hosts that is used beside inventory/many."""
     path = directory / "odd.json"
     path.write_text(json.dumps({"gpu_hosts": {"hosts": hosts}}))
     return path
@@ -167,7 +167,7 @@ def test_all_ten_are_named_and_the_others_judged(first: Night) -> None:
 
 
 def test_who_hangs_holds_the_run_up_by_one_deadline_at_most(first: Night) -> None:
-    # ClusterShell begins with whom it likes: at the worst they are begun when a last place is free.
+    # ClusterShell starts hosts in any order: at worst, the hung ones when a last place is free.
     hung = ("host001", "host002")
     others = max(seconds for name, seconds in first.ended.items() if name not in hung)
     assert first.ended["host002"] >= DEADLINE_S

@@ -132,13 +132,13 @@ class Nightly:
         return self.fleet.on("lab1", f"systemctl show --value -p {name} {unit}").strip()
 
     def mails(self) -> list[Mail]:
-        """What has arrived, once all that was handed in has."""
+        """The mails that have arrived, once the queue is empty."""
         until(lambda: "empty" in self.fleet.on("lab1", "mailq"))
         box = self.fleet.on("lab1", "cat /var/mail/ops 2>/dev/null || :")
         return [Mail.read(text) for text in re.split(r"(?m)^From gpufleet@.*\n", box)[1:]]
 
     def hooks(self) -> list[dict[str, Any]]:
-        """What the web server has heard."""
+        """The documents that the web server has received."""
         return [
             json.loads(line)
             for line in self.fleet.on("lab1", "cat /var/tmp/hooks 2>/dev/null || :").splitlines()

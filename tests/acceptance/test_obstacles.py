@@ -1,4 +1,4 @@
-"""What keeps even root from repairing a host: each is named, and what is printed helps.
+"""Obstacles that keep even root from repairing a host: each is named, and its remedy helps.
 
 One loop for all: verify names the fault, provision fails and says why, what it says is done by
 hand, and the next provision repairs the host.

@@ -38,7 +38,7 @@ OPINIONS = {
 
 @pytest.fixture(autouse=True, scope="module")
 def provisioned(fleet: Fleet) -> None:
-    """What `tests/acceptance/test_provision.py` looks at."""
+    """Provision the hosts, as `tests/acceptance/test_provision.py` expects them."""
     fleet.gpufleet("provision")
 
 

@@ -33,7 +33,7 @@ def play(fleet: Fleet, *words: str) -> str:
 
 
 def pulled(fleet: Fleet, directory: Path, status: int) -> dict[str, Any]:
-    """What the control machine makes of the collected results."""
+    """The verdicts of the control machine on the collected results."""
     done: Done = fleet.gpufleet(
         "verify",
         "-i",

@@ -65,7 +65,7 @@ def healthy(machine: vm.Machine) -> None:
 
 
 def read(machine: vm.Machine) -> dict[str, Any]:
-    """{section: what the probe reads of it on a machine}."""
+    """The data of each section that the probe reads on a machine."""
     begin, mark, _ = payload.probe().rpartition("\nmain(")
     assert mark
     printed = machine.on("python3 -I -S -", stdin=begin + SECTIONS % UNHURRIED)
@@ -95,7 +95,7 @@ def inventory(machines: list[vm.Machine], tmp_path_factory: pytest.TempPathFacto
 
 
 def judged(inventory: Path, status: int) -> dict[str, dict[str, dict[str, Any]]]:
-    """What verify judged of the network: {host: {check id: check}}."""
+    """The network checks of verify, by host and check id."""
     fleet = Fleet("vm")
     found = fleet.verdicts(status, "--deadline", str(UNHURRIED), "-i", str(inventory))
     return {host: {name: checks[name] for name in NETWORK} for host, checks in found.items()}

@@ -40,7 +40,7 @@ def words(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
 
 
 def noted(words: tuple[str, ...]) -> dict[str, Any]:
-    """What the control machine has noted."""
+    """The control machine's record of the rollout."""
     found: dict[str, Any] = json.loads((Path(words[4]) / "rollout.json").read_text())
     return found
 

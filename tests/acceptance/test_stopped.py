@@ -71,7 +71,7 @@ class Run:
 
 
 def running(fleet: Fleet, *, waits: bool = False) -> dict[str, str]:
-    """{process: its command line} on the host; with `waits` those that wait for a moment."""
+    """The command lines of the host's processes; with `waits` those that wait for a moment."""
     lines = fleet.on("lab1", "ps -eo pid=,stat=,args=").splitlines()
     rows = [line.split(None, 2) for line in lines]
     return {

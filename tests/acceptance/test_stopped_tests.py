@@ -59,7 +59,7 @@ class Run:
         assert self.left()
 
     def left(self) -> list[str]:
-        """What there still is of the lab."""
+        """The parts of the lab that still exist."""
         listings = (("ps", "--all"), ("network", "ls"), ("images", "--all"))
         found = [
             podman(*words, "--quiet", "--filter", f"label={self.lab.label}") for words in listings

@@ -79,7 +79,7 @@ def healthy(fleet: Fleet) -> Fleet:
 
 @pytest.fixture(scope="module")
 def unused(healthy: Fleet, tmp_path_factory: pytest.TempPathFactory) -> Checks:
-    """What is said of it with the cards."""
+    """The checks of the host with the cards."""
     show_cards(healthy, tmp_path_factory.mktemp("cards") / "unusable")
     return healthy.verdicts(1, *DECLARED)["lab1"]
 

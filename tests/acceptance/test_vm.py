@@ -34,7 +34,7 @@ def machine() -> Iterator[vm.Machine]:
 
 
 def on_disk(machine: vm.Machine, version: str) -> None:
-    """What installing packages would leave: modules and library of a version."""
+    """Leave the files of installed packages: modules and library of a version."""
     machine.on(
         f"""set -e
         modules=/lib/modules/$(uname -r)/updates/dkms libraries=/usr/lib/x86_64-linux-gnu

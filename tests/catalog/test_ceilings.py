@@ -22,7 +22,7 @@ PAIRS = [
 
 
 def allowed(requirements: list[str], package: str, version: str) -> bool:
-    """Whether a resolver may take a version of a package; False if nothing asks for the package."""
+    """Return whether a resolver may take a version of a package that is required at all."""
     found = [
         each.specifier.contains(version, prereleases=True)
         for text in requirements
@@ -32,7 +32,7 @@ def allowed(requirements: list[str], package: str, version: str) -> bool:
 
 
 def asked(version: str, python: str) -> list[str]:
-    """What the plan installs and what the release's metadata asks for."""
+    """The requirements that the plan installs, and those of the release's metadata."""
     build = facts.build("tensorflow", version)
     assert build is not None
     return [

@@ -1,4 +1,4 @@
-"""What the files of ports mean."""
+"""The meaning of the files of ports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an Xid or SXid means: every number has an effect, and NVIDIA's action decides it."""
+"""The meaning of an Xid or SXid: every number has an effect, and NVIDIA's action decides it."""
 
 from __future__ import annotations
 

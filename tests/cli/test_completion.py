@@ -14,7 +14,7 @@ from gpufleet.paths import ROOT
 
 
 def complete(*words: str) -> list[str]:
-    """What bash offers for the last word."""
+    """The completions that bash offers for the last word."""
     line = " ".join(f"'{word}'" for word in ("gpufleet", *words))
     commands = (
         f"{script('bash')}\nCOMP_WORDS=({line}); COMP_CWORD={len(words)}; _shtab_gpufleet;"

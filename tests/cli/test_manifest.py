@@ -27,7 +27,7 @@ def fleet(snapshot: Document) -> dict[str, Document]:
 def propose(
     fleet: dict[str, Document], directory: Path, capsys: pytest.CaptureFixture[str], *more: str
 ) -> tuple[int, str, str]:
-    """(exit status, standard output, standard error) of a proposal for recorded hosts."""
+    """Exit status, standard output and standard error of a proposal for recorded hosts."""
     folder = directory / "snapshots"
     folder.mkdir()
     for name, document in fleet.items():

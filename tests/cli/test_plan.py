@@ -1,4 +1,4 @@
-"""What `plan` prints: alike hosts once, and each by itself where that is asked for."""
+"""The output of `plan`: alike hosts once, and each by itself where that is asked for."""
 
 from __future__ import annotations
 

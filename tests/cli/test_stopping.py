@@ -122,7 +122,7 @@ class Site:
         )
 
     def left(self) -> dict[int, str]:
-        """{process: its command line} of everything that the command has started."""
+        """The command lines of all processes that the command has started."""
         return started_with(f"THIS_TEST={self.mark}")
 
     def await_running(self, process: subprocess.Popen[bytes]) -> None:

@@ -117,8 +117,11 @@ def test_every_verb_has_a_cheap_use() -> None:
 
 
 def some(verbs: Iterable[str]) -> list[Any]:
-    """(verb, surroundings): in each run of the tests, one verb in each of them; with the tests on
-    hosts, each verb in one of them; the rest with the tests that take minutes."""
+    """Pairs of a verb and surroundings, spread over the tiers of tests.
+
+    In each run of the tests, one verb in each of them; with the tests on hosts, each verb in one of
+    them; the rest with the tests that take minutes.
+    """
     names = list(SURROUNDINGS)
     return [
         pytest.param(verb, name, marks=marks(number, names.index(name)))

@@ -1,4 +1,4 @@
-"""What runs on hosts is written for the oldest Python that Ansible's modules support."""
+"""Code for hosts is written for the oldest Python that Ansible's modules support."""
 
 from __future__ import annotations
 

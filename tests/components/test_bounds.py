@@ -1,4 +1,4 @@
-"""What one host sends costs the control machine a bounded time: each expression, text and list.
+"""One host's answer costs the control machine a bounded time: each expression, text and list.
 
 The expressions of `src/` that the control machine uses are found in its modules, with the methods
 by which they are used, and run over long texts of many kinds. Those of tables are found by name.

@@ -93,7 +93,7 @@ def test_what_was_not_seen_matters_where_the_plan_speaks_about_it(
 
 
 def test_the_catalogue_says_what_each_check_does_to_a_host() -> None:
-    """What runs on other people's GPUs must not be called a reading."""
+    """A check that runs on other people's GPUs must not be called a reading."""
     effects = {check.id: check.effect for check in (*CHECKS.values(), *PAIR_CHECKS.values())}
     assert effects["driver.cuda"] == "reads"
     assert effects["toolkit.cublas"] == "computes on each GPU"

@@ -24,7 +24,7 @@ def _healthy(count: int) -> tuple[Document, Document]:
 
 
 def judged(edit: Edit, count: int = 2) -> dict[str, tuple[str, str]]:
-    """{check: (verdict, cause)} of the checks that are neither healthy nor undeclared."""
+    """Verdict and cause of the checks that are neither healthy nor undeclared."""
     plan, snapshot = deepcopy(_healthy(count))
     edit(snapshot)
     return {

@@ -90,7 +90,7 @@ BY_NAME = {f"{fault.area}-{fault.name}": fault for fault in FAULTS}
 
 @functools.cache
 def healthy_verdicts(healthy: Break) -> dict[str, str]:
-    """{check: verdict} of a healthy host; many faults break the same one."""
+    """The verdict of each check on a healthy host; many faults break the same one."""
     plan, snapshot = document("plan.json"), document("snapshot.json")
     healthy(plan, snapshot)
     return verdicts(plan, snapshot)

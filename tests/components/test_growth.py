@@ -184,7 +184,7 @@ def lines(snapshot: Document) -> int:
 
 @pytest.fixture(scope="module", autouse=True)
 def read() -> None:
-    """What is read once in a process is read before anything is counted."""
+    """Read the data that a process reads once, before anything is counted."""
     lines(host(PLACES[0], 0))
 
 

@@ -45,7 +45,7 @@ def healthy() -> tuple[Document, Document]:
 
 
 def work(place: Place, count: int) -> Callable[[], None]:
-    """What is done with a host in whose snapshot a list has so many rows."""
+    """The work on a host in whose snapshot a list has so many rows."""
     plan, snapshot = healthy()
     raw = json.dumps(planted(snapshot, place, every()[place], count)).encode()
     found: Any = received.snapshot(raw, "gpu01")

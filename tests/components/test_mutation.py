@@ -301,7 +301,7 @@ LONG = 3
 
 
 def places(value: Any, name: str = "", here: Path = ()) -> Iterator[tuple[str, Path]]:
-    """(name, place) of each value in a document."""
+    """Name and place of each value in a document."""
     if here:
         yield name, here
     if isinstance(value, dict):
@@ -328,7 +328,7 @@ def _short(name: str) -> str:
 
 
 def falsified(value: Any) -> Iterator[tuple[str, Any]]:
-    """(how, what) a value may be falsified to."""
+    """Name and value of each way to falsify a value."""
     if value is not None:
         yield "null", None
     if isinstance(value, bool):
@@ -357,7 +357,7 @@ def falsified(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def mutations(sections: Document) -> Iterator[tuple[str, Path, str, Any]]:
-    """(name, place, how, what) of everything that is tried."""
+    """Name, place, kind and value of every mutation that is tried."""
     for section in SECTIONS:
         data = sections[section]["data"]
         for inner, place in places(data):
@@ -397,7 +397,7 @@ def reason(name: str, how: str) -> str | None:
 
 
 def noticed(variant: str, known: Collection[str]) -> dict[str, bool]:
-    """{mutation: whether the host is healthy no longer}, without those that are `known`."""
+    """The effect of each mutation (True: the host is no longer healthy), without `known` ones."""
     plan, snapshot = document("plan.json"), document("snapshot.json")
     VARIANTS[variant](plan, snapshot)
     text = json.dumps(snapshot)
@@ -416,7 +416,7 @@ def noticed(variant: str, known: Collection[str]) -> dict[str, bool]:
 
 @pytest.fixture(scope="module")
 def unnoticed() -> dict[str, str | None]:
-    """{mutation: its row of `HARMLESS`} of what no plan notices that can."""
+    """The row of `HARMLESS` of each mutation that can be noticed and that no plan notices."""
     tried: set[str] = set()
     seen: set[str] = set()
     for variant in VARIANTS:

@@ -1,4 +1,4 @@
-"""What the spec decides of a probe's settings."""
+"""The spec's influence on a probe's settings."""
 
 from __future__ import annotations
 

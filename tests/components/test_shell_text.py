@@ -50,7 +50,7 @@ EIGHTH, EACH = 8, 1
 
 
 def strings(value: Any, here: Place = ()) -> Iterator[tuple[Place, bool]]:
-    """(place, whether its key is meant) of each string of a document, and of what may be one."""
+    """The place of each string (or null) of a document, and whether its key is meant."""
     if value is None or isinstance(value, str):
         yield here, False
     elif isinstance(value, dict):
@@ -79,7 +79,7 @@ def replaced(document: Document, place: Place, key: bool, text: str, append: boo
 
 
 def obeyed(result: Any) -> list[tuple[str, str]]:
-    """(check, text) of each remedy and repair that has shell text of the host."""
+    """Check and text of each remedy and repair that has shell text of the host."""
     found = []
     for check in result["checks"]:
         parts = check.get("repairs", [])
@@ -102,7 +102,7 @@ def obeyed(result: Any) -> list[tuple[str, str]]:
 def cases(
     plan: Document, snapshot: Document, changed: Document | None = None
 ) -> Iterator[tuple[Place, bool, bool]]:
-    """(place, whether its key is meant, whether the text is appended) of what is tried.
+    """The place, whether its key is meant, and whether the text is appended, of each case.
 
     `changed`: only sections that differ from this snapshot's.
     """
@@ -119,7 +119,7 @@ def cases(
 def obeyed_in(
     plan: Document, snapshot: Document, tried: list[tuple[Place, bool, bool]], text: str = ALL
 ) -> list[tuple[Place, str, str]]:
-    """What would be obeyed in these cases: (place, check, text)."""
+    """Place, check and text of shell text that would be obeyed in these cases."""
     before = json.dumps(snapshot)
     wrong = [
         (place, *one)
@@ -140,7 +140,7 @@ def broken(fault: Fault) -> tuple[Document, Document, list[tuple[Place, bool, bo
 
 
 def obeyed_on_broken(number: int, most: int) -> list[tuple[Place, str, str]]:
-    """What would be obeyed in so many cases of a fault, evenly distributed."""
+    """Shell text that would be obeyed in so many cases of a fault, evenly distributed."""
     plan, snapshot, tried = broken(FAULTS[number])
     step = max(1, len(tried) // most)
     return obeyed_in(plan, snapshot, tried[number % step :: step])

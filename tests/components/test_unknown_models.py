@@ -1,4 +1,4 @@
-"""What is said of a model of GPU that nobody knows."""
+"""The results for a model of GPU that nobody knows."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def survey(name: str) -> list[dict[str, Any]]:
 
 
 def answers(question: dict[str, Any]) -> list[Any]:
-    """What AWX hands to Ansible for each thing that a person may choose."""
+    """The values that AWX hands to Ansible for each choice of a person."""
     choices = question.get("choices", [question["default"]])
     return [[each] for each in choices] if question["type"] == "multiselect" else choices
 

@@ -73,7 +73,7 @@ class Node:
 
     @property
     def updates(self) -> list[str]:
-        """What Slurm was told."""
+        """The updates that Slurm was told."""
         file = self.folder / "asked"
         output = file.read_text().splitlines() if file.exists() else []
         return [line for line in output if line.startswith("update")]

@@ -1,4 +1,4 @@
-"""What breaks a driver on Red Hat's family in public threads, on one Rocky Linux 9 host.
+"""Faults that break a driver on Red Hat's family in public threads, on one Rocky Linux 9 host.
 
 `redhat_breakages.yml` has the reports, the situations and what is right. Before each the host has
 EPEL and nothing of a driver. Not tried, since a container can have none of them: SELinux's labels,

@@ -87,7 +87,7 @@ class Host(Fleet):
 
     @property
     def interpreter(self) -> str:
-        """What runs Ansible's modules and the probe."""
+        """The interpreter that runs Ansible's modules and the probe."""
         return f"/usr/bin/python{self.python or 3}"
 
     @property
@@ -192,7 +192,7 @@ def test_a_removed_library_fails_its_checks_and_is_repaired(host: Host) -> None:
 
 
 def refused_for_its_python(host: Host, play: Sequence[str | Path]) -> bool:
-    """Whether the host's own Python is too old for the checks, which the playbook then says."""
+    """Return whether the host's Python is too old for checks, as the playbook then says."""
     program = "import sys; print(*sys.version_info[:2], sep='.')"
     version = host.on("lab1", f'/usr/bin/python3 -c "{program}"').strip()
     if tuple(map(int, version.split("."))) >= (3, 11):

@@ -1,4 +1,4 @@
-"""What breaks Ubuntu's GPU servers in public reports, on one Ubuntu 22.04 host after another.
+"""Faults of Ubuntu's GPU servers in public reports, on one Ubuntu 22.04 host after another.
 
 `ubuntu_breakages.yml` has the reports, the situations and what is right. After each the host is as
 before: a kernel of Ubuntu's, and nothing of a driver.

@@ -1,4 +1,4 @@
-"""What release 2fb692b wrote is still read: its snapshot, plan, receipts, journal and history.
+"""Documents of release 2fb692b are still read: its snapshot, plan, receipts, journal and history.
 
 The samples were recorded on a lab host that it had provisioned (tests/fixtures/2fb692b).
 """

@@ -36,7 +36,7 @@ def random_fault(chance: random.Random, members: tuple[str, ...], rails: int) ->
 
 
 def hides(first: Fault, second: Fault, rails: int) -> bool:
-    """Whether one of two faults cannot be seen beside the other."""
+    """Return whether one of two faults cannot be seen beside the other."""
     kinds = {first.kind, second.kind}
     shared = bool(set(first.members) & set(second.members))
     both = [fault for fault in (first, second) if fault.rail is not None]

@@ -56,7 +56,7 @@ class Fault:
         return f"{self.number}-{re.sub(r'[^a-z0-9]+', '-', self.shows.lower()).strip('-')[:48]}"
 
     def says(self, check: Mapping[str, Any]) -> bool:
-        """Whether a check's cause and remedy are the right ones; one that passes has evidence."""
+        """Return whether a check's cause and remedy are right; one that passes has evidence."""
         return bool(
             re.search(self.cause, check["cause"] or check["evidence"], re.DOTALL)
             and re.search(self.remedy, check["remedy"])
@@ -82,12 +82,12 @@ def faults() -> Iterator[Fault]:
 
 
 def verdicts(checks: Checks) -> dict[str, str]:
-    """{check: verdict}."""
+    """The verdict of each check."""
     return {name: check["verdict"] for name, check in checks.items()}
 
 
 def is_consequence(check: Mapping[str, Any], named: set[str]) -> bool:
-    """Whether one of these explains a check, or is the reason why it could not be judged."""
+    """Return whether one of these explains a check, or is the reason why it is not judged."""
     pointed = re.match(r"see ([a-z-]+\.[a-z-]+)", check["remedy"])
     return check.get("explained_by") in named or (
         check["verdict"] == "INCONCLUSIVE" and bool(pointed and pointed[1] in named)
@@ -95,7 +95,7 @@ def is_consequence(check: Mapping[str, Any], named: set[str]) -> bool:
 
 
 def found(fault: Fault, before: Checks, after: Checks) -> dict[str, Any]:
-    """Whether the named check says it, with the right cause and remedy, and which others do.
+    """The results of a fault: of the named check, its cause and remedy, and of other checks.
 
     `collateral`: checks that are not as before, state no part of the same cause, and are no
     consequence of one that does. `silent`: those that the fault names and that say nothing of it.

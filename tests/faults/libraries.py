@@ -58,7 +58,7 @@ def edited(path: str, expression: str) -> dict[str, str]:
 
 
 def not_opened(library: str, reason: str) -> str:
-    """What `stack.libraries` says."""
+    """A pattern of the cause that `stack.libraries` gives."""
     return rf"cannot load {library}.*{reason}"
 
 

@@ -1,4 +1,4 @@
-"""What the plan refuses, before anything changes on the host.
+"""Declarations that the plan refuses, before anything changes on the host.
 
 Injected are declarations, of which the plan is made together with what the probe saw of the host.
 """

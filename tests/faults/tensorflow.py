@@ -35,7 +35,7 @@ sys.meta_path.insert(0, Pretender)
 
 
 def installed(*packages: str) -> str:
-    """What a person types who does not know of the lock."""
+    """The command of a person who does not know of the lock."""
     return f"{VENV}/bin/pip install -q --no-deps {' '.join(packages)}"
 
 

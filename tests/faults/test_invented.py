@@ -15,7 +15,7 @@ UP = ("--hosts", "lab1")
 
 @pytest.fixture(scope="module")
 def healthy(fleet: Fleet) -> Checks:
-    """What the checks of a host say that is as declared."""
+    """The checks of a host that is as declared."""
     fleet.gpufleet("provision")
     checks = fleet.verdicts(0)["lab1"]
     assert set(verdicts(checks).values()) == {"PASS", "NOT-DECLARED"}

@@ -41,7 +41,7 @@ def snapshot_of(name: str) -> Any:
 
 @pytest.fixture
 def probed(monkeypatch: pytest.MonkeyPatch) -> dict[str, Outcome]:
-    """What three hosts answer."""
+    """The answers of three hosts."""
     outcomes = {host.name: Outcome(snapshot_of(host.name)) for host in HOSTS}
     monkeypatch.setattr("gpufleet.fleet.probing.probe_hosts", lambda *_: dict(outcomes))
     return outcomes

@@ -50,7 +50,7 @@ def arrived(raw: bytes, declared: InventoryHost) -> HostRun:
 
 
 def compared(run: HostRun) -> list[str]:
-    """What decides over one host after its verdict, and everything that it prints."""
+    """The output of every decision about one host after its verdict."""
     printed: list[str] = []
     session = Session([run])
     reasons = provision.reasons_of([host(run.name, {})], session.hosts)
@@ -84,7 +84,7 @@ def night(sessions: list[Session], file: Path) -> str:
 
 
 def reported(history: History, session: Session | None = None) -> str:
-    """What a history says of its last night."""
+    """The reports of a history on its last night."""
     found, past = history.changes(), history.past()
     message = notifications.nightly_message(found, "https://reports.example.org/")
     texts = [
@@ -120,12 +120,12 @@ def door(raw: bytes) -> Snapshot | None:
 
 
 def verdicts(run: HostRun) -> dict[str, str]:
-    """{check: verdict}."""
+    """The verdict of each check."""
     return {check["id"]: check["verdict"] for check in run.result["checks"]}
 
 
 def known(run: HostRun) -> bool:
-    """Whether the result is one that every reader knows."""
+    """Return whether the result is one that every reader knows."""
     return (
         run.result["verdict"] in GROUPS
         and all(check["verdict"] in {*GROUPS, "NOT-DECLARED"} for check in run.result["checks"])

@@ -236,7 +236,7 @@ def test_plans(request: pytest.FixtureRequest, tmp_path: Path, defects: list[str
 def test_collected_files(
     request: pytest.FixtureRequest, tmp_path: Path, defects: list[str]
 ) -> None:
-    """What hosts left that verify themselves; a healthy one beside it stays healthy."""
+    """Mutants of self-verifying hosts' files; a healthy host beside them stays healthy."""
     plan, snapshot = faulty()
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     snapshot = {**snapshot, "finished": now}
@@ -287,7 +287,7 @@ def test_collected_files(
 
 
 def test_receipts(request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    """What the probe reads on the host itself: an unreadable receipt is named."""
+    """Mutants of receipts, which the probe reads on the host: an unreadable one is named."""
     paths = sorted((FORMER / "receipts").iterdir())
     receipts = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
     shutil.copytree(FORMER / "receipts", tmp_path / "receipts")

@@ -58,7 +58,7 @@ def judged(python: Path) -> str | int:
 
 
 def attacked(tree: Tree, uid: int) -> list[str]:
-    """What an account other than root and `uid` could change of what a start reads."""
+    """The changes by accounts other than root and `uid` to the files that a start reads."""
     argv = [str(tree.start), "-c", START]
     read = readings(argv, tree.top.parent / "log", tree.top)
     return [

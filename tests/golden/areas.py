@@ -167,7 +167,7 @@ def inventories() -> Named:
 
 
 def releases() -> Named:
-    """What each release needs, alone and with other options, of which most are refused."""
+    """The needs of each release, alone and with other options, of which most are refused."""
     options = (remedies.CUDA, remedies.CUDNN, [None], remedies.GPUS, remedies.PYTHONS)
     for framework in FRAMEWORKS:
         for version in [*resolver.releases(framework), *remedies.UNKNOWN[framework]]:
@@ -205,7 +205,7 @@ def refusals() -> Named:
 
 
 def nights_message(message: Message | None) -> Document:
-    """What people read of a night."""
+    """The message of a night for people."""
     text = message_forms.as_text(message).splitlines() if message else []
     return {"subject": message.subject if message else None, "text": text}
 

@@ -53,7 +53,7 @@ def text(value: object) -> str:
 
 
 def kind(change: Change) -> Hashable:
-    """What makes changes the same: the words within sentences, otherwise the place and the values."""
+    """The key of alike changes: words within sentences, otherwise the place and the values."""
     _, place, *texts = change
     if not all(" " in each for each in texts):
         return place, *texts

@@ -1,4 +1,4 @@
-"""What the code makes of the hosts of the tests is what is kept in data/."""
+"""The code's documents for the tests' hosts equal those that are kept in data/."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What real GPUs returned: an H100 and an H200 with driver 580.159.04, see tests/evidence.
+"""The results of real GPUs: an H100 and an H200 with driver 580.159.04, see tests/evidence.
 
 Each fixture is a bundle's plan and snapshot with the verdicts of that day. Faults were made on the
 machine itself. The linker's cache is cut, and what names the machine's owner is replaced.

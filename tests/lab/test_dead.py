@@ -1,4 +1,4 @@
-"""What a machine's stop leaves of containers, and a lab can go on with."""
+"""A machine's stop leaves containers that a lab can go on with."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def call(*words: str, stdin: str | None = None) -> subprocess.CompletedProcess[s
 
 
 def left_in_podman(lab: Lab) -> dict[str, str]:
-    """What podman still knows under this lab's label."""
+    """The objects that podman still has under this lab's label."""
     listings = {
         "containers": ("ps", "--all"),
         "networks": ("network", "ls"),
@@ -144,7 +144,7 @@ def test_a_lost_state_is_written_again(running: Lab) -> None:
 
 
 def test_python_index_is_verified_with_a_clean_environment(running: Lab) -> None:
-    """What an installer on the host will do: https to the index, by the system's own store."""
+    """An installer on the host uses https to the index, verified by the system's own store."""
     index = f"{PyPI.simple_url}/six/"
     for line in ssh(running, "cat /etc/pip.conf").stdout.splitlines():
         if line.startswith("index-url"):

@@ -1,4 +1,4 @@
-"""What is read from this machine: its Debian mirror, and what its network needs."""
+"""Facts about this machine: its Debian mirror, and the needs of its network."""
 
 from __future__ import annotations
 

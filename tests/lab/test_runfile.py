@@ -18,7 +18,7 @@ Install = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """What stands for `/` outside the toolkit."""
+    """The directory that stands for `/` outside the toolkit."""
     return tmp_path / "root"
 
 

@@ -114,7 +114,7 @@ def test_no_executable_stack_is_asked_for(tmp_path: Path) -> None:
 
 
 def test_a_second_library_needs_the_first_by_its_soname(tmp_path: Path) -> None:
-    """What binds a TensorFlow to these: loaded by path, found again by SONAME."""
+    """A TensorFlow is bound so: a library is loaded by path, and found again by SONAME."""
     load(tmp_path / "any-name", {"status": Function(status=4)})
     code = (
         f"import ctypes; ctypes.CDLL({str(tmp_path / 'any-name')!r});"

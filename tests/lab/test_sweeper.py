@@ -1,4 +1,4 @@
-"""What a killed run of the tests leaves beside its labs, and who waits for the run's end."""
+"""The remains of a killed run of the tests, and the process that waits for the run's end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a lock lists can be installed from the mirror alone: wheels, sources, and their builders."""
+"""A lock's packages can be installed from the mirror alone: wheels, sources, and their builders."""
 
 from __future__ import annotations
 

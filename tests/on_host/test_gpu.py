@@ -26,7 +26,7 @@ from tests.support.planted_host import interpreter, probe_tree, put
 
 
 def first(texts: Texts, **more: Any) -> dict[str, Any]:
-    """What is made of one card."""
+    """The parsed data of one card."""
     found: dict[str, Any] = parse_smi(smi_text([texts], **more))["devices"][0]
     return found
 

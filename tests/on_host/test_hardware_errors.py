@@ -1,4 +1,4 @@
-"""What processors, memory and firmware report of the machine's own errors."""
+"""Reports of processors, memory and firmware on the machine's own errors."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def stack(root: Path, script: str) -> None:
 
 
 def run(root: Path, deadline_s: float = 10, **config: Any) -> dict[str, Any]:
-    """What the framework of that stack did."""
+    """The result of the framework of that stack."""
     settings = {"root": str(root), "mode": "full", "matmul": "pass", "expect_gpus": 1, **config}
     found: dict[str, Any] = section_stacks(Host(settings, deadline_s))["stacks"][0]["framework"]
     return found

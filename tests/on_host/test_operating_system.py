@@ -1,4 +1,4 @@
-"""What the section `os` reads of the processor."""
+"""The section `os` reads the processor."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ EXCLUSIONS = 'Unattended-Upgrade::Package-Blacklist {\n  "libcuda1";\n  "nvidia-
 
 
 def debian(root: Path, files: dict[str, str]) -> Any:
-    """What unattended-upgrades excludes on a host with these settings, as apt reads them."""
+    """The packages that unattended-upgrades excludes with these settings, as apt reads them."""
     program = shutil.which("apt-config")
     if program is None:
         pytest.skip("no apt here")

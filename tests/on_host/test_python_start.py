@@ -1,4 +1,4 @@
-"""What a Python interpreter reads when it starts is judged as Python and the linker decide it.
+"""The files that a starting Python interpreter reads are judged as Python and the linker decide.
 
 `tests/fuzz/test_starts.py` compares the judgement of random trees with what their starts read.
 """

@@ -413,7 +413,7 @@ NIGHT = {"days": 14, "seconds": 5, "components": []}
 
 
 def probed(root: Path, **config: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """(what changed, the scrub)."""
+    """The changed files, and the scrub."""
     found = probe_tree(root, **config)["receipts"]
     assert faults(Receipts, found, "receipts") == []
     return found["receipts"][0]["changed"], found.get("scrub", {})

@@ -1,4 +1,4 @@
-"""What stops apt or dnf is read from apt itself, and from the files of dnf."""
+"""Obstacles of apt or dnf are read from apt itself, and from the files of dnf."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def stopped(root: Path) -> list[str] | None:
 
 
 def debian(root: Path, files: dict[str, str]) -> list[str] | None:
-    """What the real apt says of sources below a directory."""
+    """The complaints of the real apt about sources below a directory."""
     root.chmod(0o755)
     put(root, "var/lib/dpkg/status", "")
     put(root, KEY, "")

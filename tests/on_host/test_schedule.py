@@ -30,7 +30,7 @@ def host(tmp_path: Path) -> GpuHost:
 
 
 def timed(root: Path, monkeypatch: pytest.MonkeyPatch, **config: Any) -> dict[str, Any]:
-    """{section: when it began and ended}, each of them 50 ms long."""
+    """The begin and the end of each section, each of them 50 ms long."""
 
     def section(_: Host) -> dict[str, float]:
         begin = time.monotonic()

@@ -1,4 +1,4 @@
-"""What identifies a machine to its vendor, as its firmware and its drives say it."""
+"""The identification of a machine for its vendor, as its firmware and its drives have it."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ GENERATOR = Path("/usr/lib/systemd/user-environment-generators/30-systemd-enviro
 
 
 def given_by_pam(directory: Path, kind: str, text: str) -> dict[str, str]:
-    """What a session gets from the pam_env of this machine."""
+    """The variables that a session gets from the pam_env of this machine."""
     try:
         library = ctypes.CDLL("libpam.so.0")
         start = library.pam_start_confdir

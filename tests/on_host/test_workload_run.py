@@ -42,7 +42,7 @@ def test_what_a_killed_probe_has_left_is_removed_once_no_run_can_last_that_long(
 
 
 def framework(root: Path, script: str, deadline_s: float = 10) -> Any:
-    """What comes of a stack whose interpreter is a shell script."""
+    """The result of a stack whose interpreter is a shell script."""
     venv = root / "opt/gpufleet/stacks/s"
     put(venv, "pyvenv.cfg", "version = 3.11.2\n")
     put(venv, "bin/python", "#!/bin/sh\n" + script, 0o755)

@@ -1,4 +1,4 @@
-"""What apt and dpkg print is read as it is meant."""
+"""The output of apt and dpkg is read as it is meant."""
 
 from __future__ import annotations
 

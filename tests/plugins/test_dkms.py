@@ -1,4 +1,4 @@
-"""What a killed `dkms add` leaves is removed, and nothing else of DKMS's tree."""
+"""The remains of a killed `dkms add` are removed, and nothing else of DKMS's tree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What dnf prints is read as it is meant, and harm is refused."""
+"""The output of dnf is read as it is meant, and harm is refused."""
 
 from __future__ import annotations
 

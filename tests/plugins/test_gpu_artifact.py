@@ -72,7 +72,7 @@ def mirror() -> Iterator[str]:
 
 @pytest.fixture
 def declared(tmp_path: Path) -> dict[str, Any]:
-    """What every call says: the file, its checksum, the cache."""
+    """The parameters of every call: the file, its checksum, the cache."""
     original = tmp_path / "original"
     original.write_bytes(CONTENT)
     return {"file": NAME, "checksum": sha256(original), "cache": tmp_path / "cache"}

@@ -1,4 +1,4 @@
-"""What was copied to a host is removed again, and nothing else."""
+"""Artifacts that were copied to a host are removed again, and nothing else."""
 
 from __future__ import annotations
 

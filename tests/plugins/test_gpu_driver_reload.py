@@ -48,7 +48,7 @@ class Machine:
         self.killed_at: str | None = None
 
     def load(self, version: str | None, used: dict[str, str]) -> None:
-        """What is loaded."""
+        """Set the loaded modules."""
         self.used = used
         rows = [f"{name} 1 {self.counts.get(name, 0)} {by} Live 0x0\n" for name, by in used.items()]
         (self.proc / "modules").write_text("".join(rows))
@@ -68,7 +68,7 @@ class Machine:
         shutil.rmtree(self.proc / str(pid), ignore_errors=True)
 
     def command(self, words: list[str]) -> tuple[int, str, str]:
-        """What the programs do."""
+        """Act in the place of the programs."""
         if self.killed_at in {" ".join(words), "dead"}:
             self.killed_at = "dead"
             raise KilledError

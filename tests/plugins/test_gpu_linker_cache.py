@@ -24,7 +24,7 @@ class Linker:
         self.runs = 0
 
     def ldconfig(self, *_: Any) -> tuple[int, str, str]:
-        """What ldconfig does, reduced to what this test needs."""
+        """Act in the place of ldconfig, as far as this test needs."""
         self.runs += 1
         folders = self.file.read_text().splitlines()[1:] if self.file.exists() else []
         self.cache = [

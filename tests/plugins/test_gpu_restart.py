@@ -41,7 +41,7 @@ class Played:
         self.plugin._execute_module = self.answer
 
     def answer(self, name: str, module_args: Any, task_vars: Any) -> Any:
-        """What the modules say."""
+        """The results of the modules."""
         name = name.removeprefix("gpufleet.gpu.")
         if name == "gpu_facts":
             self.mig.append(module_args["mig"])

@@ -226,7 +226,7 @@ def test_the_fingerprint_of_a_key_of_version_6() -> None:
 
 
 def trusts(program: str, keys: Path, home: Path, tmp_path: Path) -> bool:
-    """Whether a package manager's verifier takes a signature by the key of a home directory."""
+    """Return whether a package manager's verifier takes a signature by the key of a home."""
     data, signature = tmp_path / "Release", tmp_path / "Release.gpg"
     data.write_text("Suite: stable\n")
     signature.unlink(missing_ok=True)

@@ -47,7 +47,7 @@ ENTRY = "stack-tensorflow-2.13.1.json"
 
 
 def fill(bench: Bench, filled: str, boot: str = BOOT, **more: Any) -> None:
-    """What gpu_stack_download leaves: an environment with its packages, and the journal's entry."""
+    """Leave the work of gpu_stack_download: an environment with packages, and a journal's entry."""
     for command in (["venv", bench.venv], ["pip", "install", bench.lock]):
         subprocess.run([bench.uv, *command], check=True)
     stack = {"schema": 1, "kind": "stack", "id": "tensorflow-2.13.1", "version": "2.13.1"}

@@ -30,7 +30,7 @@ exit {status}
 
 
 def arguments(folder: Path, status: int = 0, **stack: Any) -> dict[str, Any]:
-    """What the role says, with one stack."""
+    """The arguments of the role, with one stack."""
     uv = folder / "uv"
     uv.write_text(UV.format(folder=folder, status=status))
     uv.chmod(0o755)

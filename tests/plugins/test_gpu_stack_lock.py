@@ -21,7 +21,7 @@ echo "    --hash=sha256:00"
 
 @pytest.fixture
 def asked(tmp_path: Path) -> dict[str, Any]:
-    """What every call says, with a stand-in for uv."""
+    """The arguments of every call, with a stand-in for uv."""
     uv = tmp_path / "uv"
     uv.write_text(UV.format(asked=tmp_path / "asked", calls=tmp_path / "calls"))
     uv.chmod(0o755)

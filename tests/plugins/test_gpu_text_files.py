@@ -56,7 +56,7 @@ def desk(tmp_path: Path, run: Run) -> Desk:
 
 
 def written(path: Path) -> tuple[int, ...]:
-    """What writing a file changes; reading it changes its time of access as well."""
+    """The values that writing a file changes; reading it changes its time of access as well."""
     seen = path.stat()
     return seen.st_ino, seen.st_mode, seen.st_size, seen.st_mtime_ns
 

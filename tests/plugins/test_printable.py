@@ -1,4 +1,4 @@
-"""What a host sends does not move the cursor of whoever runs Ansible."""
+"""A host's text does not move the cursor of a person who runs Ansible."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ PLAYBOOK = """
 
 
 def played(folder: Path, playbook: str, hosts: str, **variables: str) -> str:
-    """What a playbook prints."""
+    """The output of a playbook."""
     path = folder / "long.yml"
     path.write_text(playbook)
     variables = {"GPUFLEET_PROGRESS_INTERVAL": "0.2", **variables}

@@ -32,7 +32,7 @@ def step(bench: Bench, repair: str, **more: Any) -> dict[str, Any]:
 
 
 def aside(bench: Bench) -> set[str]:
-    """What was set aside, by name."""
+    """The names of the files that were set aside."""
     return {path.name for path in (bench.state / "set-aside").rglob("*") if path.is_file()}
 
 

@@ -1,4 +1,4 @@
-"""What is sent with a report of a fault: nothing secret comes out, the verdicts are the same."""
+"""The bundle for a report of a fault: no secret leaves, and the verdicts are the same."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def run(plan: Document, snapshot: Document) -> HostRun:
 
 
 def texts(value: Any) -> Iterator[tuple[Any, Any]]:
-    """(container, key) of every text."""
+    """Container and key of every text."""
     items = value.items() if isinstance(value, dict) else enumerate(value)
     for key, inner in list(items):
         if isinstance(inner, str):

@@ -1,4 +1,4 @@
-"""What holds for the tasks of every role."""
+"""Rules that hold for the tasks of every role."""
 
 from __future__ import annotations
 

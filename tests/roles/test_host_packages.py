@@ -19,7 +19,7 @@ def rendered(name: str, **known: object) -> object:
 
 
 def listed(*lines: str) -> dict[str, object]:
-    """What the role's first task registers of a host with these packages."""
+    """The variables that the role's first task registers on a host with these packages."""
     return {"__host_packages_listed": {"stdout_lines": [*lines]}}
 
 

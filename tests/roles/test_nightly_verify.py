@@ -120,7 +120,7 @@ class Play:
         return run_playbook(self.place / "play.yml", *words)
 
     def output(self) -> Path:
-        """What the settings name."""
+        """The path that the settings name."""
         return Path((self.place / "said").read_text())
 
 

@@ -21,7 +21,7 @@ def engine(request: pytest.FixtureRequest) -> str:
 
 
 def output(tmp_path: Path, engine: str, line: list[str], **environment: str) -> list[str]:
-    """What the engine is called with when somebody calls nvidia-docker so."""
+    """The arguments of the engine when somebody calls nvidia-docker so."""
     text = jinja2.Template((ROLE / "templates/nvidia-docker.sh.j2").read_text()).render(
         __nvidia_docker_engine=engine
     )
@@ -314,7 +314,7 @@ def test_mig_instances_are_named_with_all_gpus(tmp_path: Path, chosen: str) -> N
 
 
 def variables(family: str, release: str) -> dict[str, Any]:
-    """What the role reads for a distribution: the family's facts, then its release's."""
+    """The variables of the role for a distribution: the family's facts, then its release's."""
     found: dict[str, Any] = {}
     for name in (family, release):
         path = ROLE / "vars" / f"{name}.yml"

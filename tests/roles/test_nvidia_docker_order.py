@@ -84,7 +84,7 @@ def test_the_engine_is_never_purged() -> None:
 
 
 def played(tmp_path: Path, tasks: list[dict[str, Any]], status: int = 0, **environment: str) -> str:
-    """What tasks of the role print on this machine, in one line."""
+    """The output of tasks of the role on this machine, in one line."""
     book = tmp_path / "book.yml"
     play = {
         "hosts": "localhost", "connection": "local", "gather_facts": False, "tasks": tasks,
@@ -149,7 +149,7 @@ def test_links_to_units_that_are_gone_are_removed_and_others_stay(
 
 
 def reported(tmp_path: Path, packages: list[str]) -> str:
-    """What the removal's own tasks say of this directory in the place of a host."""
+    """The report of the removal's own tasks on this directory in the place of a host."""
     wanted = ("Check for Docker", "Find the repository that stays with Docker", "Report what stays")
     tasks = [
         task

@@ -1,5 +1,4 @@
-"""What the role does about MIG that is pending or fails: its tasks, run with stand-ins for their
-modules."""
+"""The role's tasks for MIG that is pending or fails, with stand-ins for their modules."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def with_own_file(system: str, arch: str = "x86_64", **driver: Any) -> tuple[str
 
 
 def rendered(system: str, arch: str = "x86_64", **driver: Any) -> dict[str, Any]:
-    """What the role works with on a system, for a plan's driver."""
+    """The rendered variables of the role on a system, for a plan's driver."""
     _, known = with_own_file(system, arch, **driver)
     templar = Templar(loader=DataLoader(), variables=known)
     names = ("packages", "helpers", "repository")

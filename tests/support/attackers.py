@@ -1,4 +1,4 @@
-"""What a start of a program reads, and what an account without privileges could change of it.
+"""The files that a start of a program reads, and an unprivileged account's changes to them.
 
 What is read is observed (`strace`); what can be changed is tried, as the account.
 """
@@ -88,7 +88,7 @@ def steps(path: str) -> list[str]:
 
 
 def changes(read: Iterable[Reading], top: Path, attacker: Attacker) -> list[str]:
-    """What an account could change of what was read: each change is made, and taken back."""
+    """The changes that an account could make to these files: each is made, and taken back."""
     paths = sorted(read, key=lambda one: one.path)
     receiver, sender = os.pipe()
     pid = os.fork()

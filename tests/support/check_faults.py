@@ -23,7 +23,7 @@ from tests.support.healthy_host import Break, Document
 
 @dataclass(frozen=True)
 class Caught:
-    """What a check reports of a fault: its verdict, and words of its cause and remedy."""
+    """The report of a check on a fault: its verdict, and words of its cause and remedy."""
 
     verdict: str
     cause: str

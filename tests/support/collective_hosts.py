@@ -75,7 +75,7 @@ class CollectiveHosts:
             )
 
     def probed(self, hosts: list[InventoryHost], options: ProbeOptions) -> dict[str, Outcome]:
-        """What a probe says of these hosts: this machine has neither GPUs nor ports."""
+        """The probe's outcomes on these hosts: this machine has neither GPUs nor ports."""
         found = {}
         for host in hosts:
             snapshot = document("snapshot.json")

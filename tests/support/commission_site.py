@@ -61,7 +61,7 @@ class Site:
         return Store(self.state).read(name)
 
     def stopped(self, name: str) -> dict[str, str]:
-        """What did not pass on a host."""
+        """The stages that a host did not pass."""
         return {stage: end for stage, end in self.outcomes(name).items() if end != "passed"}
 
     def outcomes(self, name: str) -> dict[str, str]:
@@ -77,7 +77,7 @@ class Site:
         return {row["host"]: row for row in json.loads(capsys.readouterr().out)["hosts"]}
 
     def verifies(self, path: Path, namespace: str = NAMESPACE) -> bool:
-        """Whether the standard tool accepts the signature of a file."""
+        """Return whether the standard tool accepts the signature of a file."""
         done = subprocess.run(
             [
                 *("ssh-keygen", "-Y", "verify", "-f", self.signers, "-I", "site@example.org"),

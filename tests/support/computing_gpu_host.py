@@ -37,7 +37,7 @@ class Computing:
         self.framework: dict[str, Any] = data(self.snapshot, "stacks")["stacks"][0]["framework"]
 
     def checks(self) -> dict[str, dict[str, Any]]:
-        """{check: what it says}, of what the stand-ins do now."""
+        """The checks by the present work of the stand-ins."""
         data(self.snapshot, "driver")["holders"] = self.holders
         if self.holders:
             data(self.snapshot, "smi")["devices"][0]["memory_free_mib"] = 300

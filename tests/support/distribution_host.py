@@ -68,7 +68,7 @@ class DistributionHost:
     def verdicts(
         self, driver: dict[str, Any] | None, status: int | None = 0, **more: Any
     ) -> dict[str, dict[str, Any]]:
-        """What verify says of the host."""
+        """The verdicts of verify on the host."""
         return self.fleet.verdicts(status, "-e", self.declared(driver, **more))["lab1"]
 
     def healthy(self, driver: dict[str, Any], **more: Any) -> None:
@@ -90,14 +90,14 @@ class DistributionHost:
         return document
 
     def driver_packages(self) -> dict[str, str]:
-        """{name: version} of NVIDIA's packages that dpkg knows."""
+        """The versions of NVIDIA's packages that dpkg knows, by name."""
         listed = self.on("dpkg-query -W -f '${Package} ${Version} ${db:Status-Status}\\n'")
         rows = [line.split() for line in listed.splitlines()]
         return {name: version for name, version, status in rows
                 if "nvidia" in name and status != "config-files"}  # fmt: skip
 
     def modules(self) -> dict[str, str]:
-        """{kernel: version} of the module that each kernel would load, as modinfo says it."""
+        """The version of the module that each kernel would load, as modinfo prints it."""
         output = self.on(
             "for image in /boot/vmlinuz-*; do kernel=${image#/boot/vmlinuz-}; echo $kernel"
             " $(modinfo -k $kernel -F version nvidia 2>/dev/null || echo none); done"

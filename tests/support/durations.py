@@ -32,7 +32,7 @@ def record_file() -> Path:
 
 
 def recorded() -> dict[str, float]:
-    """{test: seconds}, setup and teardown included; nothing where there is no record yet."""
+    """The seconds of each test, setup and teardown included; nothing without a record."""
     try:
         found: dict[str, float] = json.loads(record_file().read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
@@ -41,7 +41,7 @@ def recorded() -> dict[str, float]:
 
 
 def usual() -> dict[str, float]:
-    """{file: seconds} on a machine with two processors, of the files that take longest."""
+    """The seconds of the files that take longest, on a machine with two processors."""
     found: dict[str, float] = yaml.safe_load(USUAL.read_text(encoding="utf-8"))
     return found
 

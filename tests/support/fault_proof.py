@@ -38,7 +38,7 @@ class Healthy:
         ).stdout  # fmt: skip
 
     def verify(self, **more: Any) -> Checks:
-        """{check: its result}, by a whole verification: probe, plan, judge."""
+        """The result of each check, by a whole verification: probe, plan, judge."""
         selector = inventory.HostSelector((str(ROOT / self.inventory),), "lab1",
                                    (json.dumps({**self.variables, **more}),))  # fmt: skip
         with pytest.MonkeyPatch.context() as patch:

@@ -65,7 +65,7 @@ def toolkit_repository(fleet: Fleet, place: Path, *hosts: str) -> dict[str, str]
 
 @pytest.fixture(scope="module")
 def declared(fleet: Fleet, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What is declared; the toolkit's repository is on both hosts."""
+    """The declaration; the toolkit's repository is on both hosts."""
     return {
         "gpu_stacks": [],
         "gpu_containers": LEGACY,

@@ -29,7 +29,7 @@ def document(name: str) -> Document:
 
 
 def excused(plan: Document) -> dict[str, str]:
-    """{check: the declaration of a plan that excuses it}."""
+    """The declaration of a plan that excuses a check, by check."""
     reasons = {name: check.skip_reason(plan) for name, check in CHECKS.items()}
     return {name: reason for name, reason in reasons.items() if reason}
 
@@ -65,7 +65,7 @@ def snapshot() -> Document:
 
 
 def verdicts(plan: Document, snapshot: Document) -> dict[str, str]:
-    """{check: verdict}."""
+    """The verdict of each check."""
     return {check["id"]: check["verdict"] for check in judge.judge(plan, snapshot)["checks"]}
 
 
@@ -83,7 +83,7 @@ def in_page(page: str) -> Document:
 
 
 def of_page(page: str) -> dict[tuple[str, str], str]:
-    """{(host, check): verdict} of the page's document; what is shown of it: test_page.py."""
+    """The verdicts in the page's document, by host and check; test_page.py tests their display."""
     shown = in_page(page)
     return {
         (host["name"], check): shown["letters"][letter]

@@ -90,7 +90,7 @@ def framework(snapshot: Document) -> Document:
 
 
 def no_gpu_for_programs(snapshot: Document, seen: int = 0, wanted: int = 2) -> None:
-    """What toolkits, TensorFlow and containers report where they see fewer GPUs."""
+    """Make toolkits, TensorFlow and containers report fewer GPUs."""
     run = compute_run(snapshot)
     for part in ("devices", "cublas", "cudnn", "bandwidth", "sustained"):
         run[part] = run[part][:seen]

@@ -79,7 +79,7 @@ class Fleet:
         return self.run(*words, status=status, env=command_environment()).stdout
 
     def verdicts(self, status: int | None, *words: str) -> dict[str, dict[str, dict[str, Any]]]:
-        """What verify judged: {host: {check id: check}}."""
+        """The checks of verify, by host and check id."""
         done = self.gpufleet("verify", "--json", *words, status=None)
         assert done.stdout.startswith("{"), end_of(done.stderr)
         found = {

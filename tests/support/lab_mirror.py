@@ -47,7 +47,7 @@ def mirror(fleet: Fleet, directory: Path) -> Iterator[dict[str, str]]:
 
 
 def lab_hosts(fleet: Fleet) -> dict[str, dict[str, Any]]:
-    """What the lab says of its hosts, by name."""
+    """The lab's rows on its hosts, by name."""
     python = ROOT / ".venv" / "bin" / "python"
     listed = json.loads(fleet.run(python, "-m", "lab", "list", "--json").stdout)
     return {row["name"]: row for row in listed}

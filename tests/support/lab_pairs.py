@@ -20,12 +20,12 @@ LISTENS = "ss -Htln | grep -qE ':(2[0-9]|3[0-2])[0-9]{3} '"
 
 
 def left(fleet: Fleet) -> str:
-    """What is left of a meeting on both hosts."""
+    """The remains of a meeting on both hosts."""
     return "".join(fleet.on(host, f"{{ {OURS}; }} 2>/dev/null; :") for host in HOSTS)
 
 
 def gone(fleet: Fleet) -> str:
-    """What is left for good: nothing, once all that is on its way out is gone."""
+    """The permanent remains: none, once all that is on its way out is gone."""
     ends = time.monotonic() + deadline(60)
     while (still := left(fleet)) and time.monotonic() < ends:
         time.sleep(0.2)

@@ -66,7 +66,7 @@ def value(shape: Shape, key: str, at: int) -> Any:
 
 
 def sections() -> dict[str, Shape]:
-    """{section: the shape of its data}."""
+    """The shape of each section's data."""
     found = shape_of(Sections)
     assert isinstance(found, Object)
     data = {}
@@ -94,7 +94,7 @@ def parts(shape: Shape, place: Place) -> Iterator[tuple[Place, ListOf | MappingO
 
 
 def every() -> dict[Place, ListOf | MappingOf]:
-    """{place: shape} of all lists and mappings in the sections of a snapshot."""
+    """The shapes of all lists and mappings in the sections of a snapshot, by place."""
     return {
         place: part
         for section, shape in sections().items()

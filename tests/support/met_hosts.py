@@ -17,7 +17,7 @@ Change = Callable[[list[Document]], None]
 
 
 def meeting(plan: Document, snapshot: Document, records: list[Document]) -> Checks:
-    """What is judged of both hosts after they met: {host: {check: entry}}."""
+    """The checks of both hosts after they met, by host and check."""
     found: Checks = {}
     for host, peer in (HOSTS, HOSTS[::-1]):
         mine, seen = copy.deepcopy(plan), copy.deepcopy(snapshot)

@@ -84,12 +84,12 @@ class Call:
 
     @property
     def document(self) -> dict[str, Any]:
-        """What stands on standard output, which is one document and nothing else."""
+        """The document on standard output, which has nothing else."""
         read: dict[str, Any] = json.loads(self.out)
         return read
 
     def state(self, path: str) -> str:
-        """What became of a file, by the document."""
+        """The state of a file, by the document."""
         return next(row["state"] for row in self.document["files"] if row["path"] == path)
 
 
@@ -158,5 +158,5 @@ def source(folder: Path, name: str, version: str, **files: str) -> Path:
 
 
 def heed_interrupts() -> None:
-    """What was started in the background ignores them, and hands that on."""
+    """Heed interrupts, which a process in the background ignores, and its children too."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)

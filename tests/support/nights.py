@@ -20,7 +20,7 @@ NO_ROUTE = "ssh failed: ssh: connect to host {host} port 22: No route to host"
 
 @dataclass(frozen=True)
 class Bad:
-    """What is unhealthy on some hosts: a letter for each night, the last one tonight."""
+    """A fault on some hosts: a letter for each night, the last one tonight."""
 
     check: str
     letters: str
@@ -93,7 +93,7 @@ class Night:
 
     @property
     def message(self) -> Message | None:
-        """What is sent; None: nothing."""
+        """The message that is sent; None: nothing."""
         changes = self.changes
         if not has_content(changes, self.around):
             return None

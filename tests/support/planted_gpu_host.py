@@ -131,15 +131,15 @@ class GpuHost(GpuTree):
     def cuda(
         self, status: int = 0, version: str = DRIVER, cuda: int = 12020, *, hangs: bool = False
     ) -> None:
-        """What libcuda.so.1 answers when it is asked to start."""
+        """Set the answers of libcuda.so.1 when it is asked to start."""
         self.write_cuda(version, cuda, status, hangs=hangs)
 
     def nvml(self, status: int = 0, version: str = DRIVER, count: int = 2) -> None:
-        """What libnvidia-ml.so.1 answers."""
+        """Set the answers of libnvidia-ml.so.1."""
         self.write_nvml(version, count, status, NVLINKS)
 
     def smi(self, *cards: Texts, driver: str = DRIVER, **more: Any) -> None:
-        """What nvidia-smi prints of the cards; of none given: of the two healthy ones."""
+        """Set nvidia-smi's output on the cards; without cards: on the two healthy ones."""
         self.smi_says(smi_text(cards or ({}, {}), driver, CUDA, **more))
 
     def smi_says(self, text: str, status: int = 0, before: str = "") -> None:
@@ -202,6 +202,6 @@ class GpuHost(GpuTree):
         return {**self.saved, "sections": {**saved, **own}}
 
     def checks(self) -> dict[str, Document]:
-        """{check: what it says}."""
+        """The checks by id."""
         checks: Any = judge.judge(self.plan, self.snapshot())["checks"]
         return {row["id"]: row for row in checks}

@@ -1,4 +1,4 @@
-"""What a test has started, found by the environment that it left in `/proc`."""
+"""The processes that a test has started, found by the environment that it left in `/proc`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.support.moments import wait_until
 
 
 def started_with(text: str) -> dict[int, str]:
-    """{process: its command line} of those with this text in their environment."""
+    """The command lines of the processes with this text in their environment."""
     found = {}
     for entry in Path("/proc").glob("[0-9]*"):
         try:

@@ -205,7 +205,7 @@ ROLE_FILES = [
 
 
 def not_set_up(**changes: Any) -> Document:
-    """What the probe reads of a host on which the role network wrote nothing."""
+    """The probe's reading of a host on which the role network wrote nothing."""
     kernels = "kernel/drivers/net/ethernet/mellanox/mlx5/core/mlx5_core.ko"
     return {
         "files": [],
@@ -222,7 +222,7 @@ def not_set_up(**changes: Any) -> Document:
 
 
 def set_up(adapters: list[str], **changes: Any) -> Document:
-    """What the probe reads of a host on which the role network did everything."""
+    """The probe's reading of a host on which the role network did everything."""
     return not_set_up(
         **{
             "files": [*ROLE_FILES],

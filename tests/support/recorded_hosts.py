@@ -154,7 +154,7 @@ class RecordedHosts:
         self.record(name, f"at-{number}", snapshot)
 
     def recorded(self, name: str, kind: str) -> Document:
-        """What a host answers to this kind of probe, to be changed."""
+        """The answer of a host to this kind of probe, to be changed."""
         found: Document = json.loads((self.place / name / f"{kind}.json").read_text())
         return found
 

@@ -42,7 +42,7 @@ class RedHatHost:
         return self.fleet.on("lab1", command, status)
 
     def enable_epel(self) -> None:
-        """What the message asks for where dkms is missing."""
+        """Install EPEL, as the message asks where dkms is missing."""
         self.on("dnf --assumeyes --quiet install epel-release")
 
     def declared(self, version: str, place: str = NVIDIA, **more: Any) -> str:
@@ -88,11 +88,11 @@ class RedHatHost:
         return output
 
     def verdicts(self, version: str, status: int = 0, **more: Any) -> dict[str, dict[str, Any]]:
-        """What verify says of the host."""
+        """The verdicts of verify on the host."""
         return self.fleet.verdicts(status, "-e", self.declared(version, **more))["lab1"]
 
     def packages(self) -> dict[str, str]:
-        """{name: version} of the packages of the driver."""
+        """The versions of the driver's packages, by name."""
         rows = self.on(r"rpm -qa --qf '%{NAME} %{VERSION}\n' | grep -E '^(kmod-|lib)?nvidia'", None)
         return dict(line.split() for line in rows.splitlines())
 

@@ -15,7 +15,7 @@ ROLE = Path(__file__).resolve().parents[2] / "roles" / "nvidia_driver"
 
 
 def trusted(value: Any) -> Any:
-    """What Ansible makes of a file of variables: texts that may be templates."""
+    """A value as Ansible reads it from a file of variables: texts may be templates."""
     if isinstance(value, dict):
         return {key: trusted(each) for key, each in value.items()}
     if isinstance(value, list):

@@ -132,7 +132,7 @@ def secure_index(root: Path) -> Iterator[SecureIndex]:
 
 
 def _certificates(folder: Path) -> tuple[Path, Path]:
-    """(the authority's certificate, the server's certificate with its key), as files."""
+    """The authority's certificate, and the server's certificate with its key, as files."""
     keys = [ec.generate_private_key(ec.SECP256R1()) for _ in range(2)]
     names = [
         x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])

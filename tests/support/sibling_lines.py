@@ -56,7 +56,7 @@ def unchanged(card: int, night: int, value: float) -> float:
 
 
 def parted(known: list[Line], rows: fit.Rows) -> tuple[Lined, Lined]:
-    """What cards lost themselves, and their hosts; `rows`: their residuals."""
+    """The losses of cards themselves, and of their hosts; `rows`: their residuals."""
     return divided(
         SPEED,
         known,

@@ -35,7 +35,7 @@ def host_of_cards() -> tuple[dict[str, Any], dict[str, Any]]:
 
 @cache
 def parsed_card(sample: str, at: int, changes: tuple[tuple[str, str | None], ...]) -> Any:
-    """What is made of one card of a document, and of its head."""
+    """The parsed data of one card of a document, and of its head."""
     address = f"00000000:{at + 1:02X}:00.0"
     text = smi_corpus.document(
         sample,
@@ -65,7 +65,7 @@ def judged(
     checks: tuple[str, ...] = GPU_CHECKS,
     text: str | None = None,
 ) -> dict[str, list[Finding]]:
-    """{check: its findings} of a host with such cards."""
+    """The findings of each check on a host with such cards."""
     plan, base = host
     snapshot = {
         **base,

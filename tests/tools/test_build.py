@@ -23,7 +23,7 @@ VERSION: str = PROJECT["version"]
 
 
 def installed(names: list[str]) -> dict[str, str]:
-    """{name: version} of these packages and all that they need here, as their metadata tells."""
+    """The versions of these packages and all that they need here, as their metadata tells."""
     found: dict[str, str] = {}
     pending = [Requirement(name) for name in names]
     while pending:

@@ -38,6 +38,25 @@ def test_a_name_of_a_framework_is_counted(text: str, count: int) -> None:
     assert len(lint.named_frameworks(text)) == count
 
 
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ('"""What a host has."""\n', [1]),
+        ('class C:\n    """Whether it is."""\n\n    def f(self):\n        "Who did."\n', [2, 5]),
+        ('def f():\n    """\n    {path: mode} of files."""\n', [2]),
+        ('def f():\n    """(path, mode) of files."""\n', [2]),
+        (
+            '"""The files that a host has, what they hold, and whether (or not) they differ."""\n',
+            [],
+        ),
+        ('@check("a", about=b)\ndef f():\n    """What is set is as declared."""\n', []),
+        ('"""Whatever stays."""\nx = "What a host has."\n# What a host has.\n', []),
+    ],
+)
+def test_a_docstring_without_its_noun_is_noticed(text: str, lines: list[int]) -> None:
+    assert [each.lineno for each in lint.nounless(text)] == lines
+
+
 def test_a_fragment_of_another_form_is_noticed() -> None:
     """Also after a release, when there are no fragments."""
     assert lint.fragment_fault("+a.fixed.md", "It works.\n") is None

@@ -1,4 +1,4 @@
-"""What tests of the nightly runs share."""
+"""Fixtures that tests of the nightly runs share."""
 
 from __future__ import annotations
 

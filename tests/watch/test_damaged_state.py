@@ -121,7 +121,7 @@ def cases() -> Iterator[Any]:
 
 
 def fits(key: str, value: Any) -> bool:
-    """Whether it is a value that the key may have."""
+    """Return whether the key may have a value."""
     return (
         (key, value)
         in (

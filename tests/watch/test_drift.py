@@ -473,7 +473,7 @@ SPEED = "gpu.GPU-aaaa.toolkit.12.3.tflops"
 
 
 def morning(values: Sequence[float | None], name: str = SPEED) -> list[Change]:
-    """What is told of one measure after these nights, with the window that is looked at."""
+    """The changes of one measure after these nights, in the window that is looked at."""
     return list(baselines.throughput_changes({("gpu01", name): values[-30:]}))
 
 

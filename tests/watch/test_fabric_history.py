@@ -251,7 +251,7 @@ def test_a_recording_killed_in_the_middle_leaves_the_history_whole(
 
 
 def steps() -> Sequence[tuple[int, str]]:
-    """(the schema before it, its beginning) of each statement since the first release."""
+    """The former schema and the beginning of each statement since the first release."""
     return [
         (number, statement)
         for number, statements in enumerate(database.MIGRATIONS)

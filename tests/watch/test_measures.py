@@ -1,4 +1,4 @@
-"""What a night measured, by name: as much as was read, and nothing that was not."""
+"""The measures of a night, by name: as much as was read, and nothing that was not."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ def test_every_section_may_be_missing(cards: tuple[Document, Document]) -> None:
 
 
 def counted(cards: tuple[Document, Document], **elements: str) -> dict[str, float | str]:
-    """What is counted on a card that prints these elements; `__` stands for `/`."""
+    """The counts of a card that prints these elements; `__` stands for `/`."""
     card = data(cards[1], "smi")["devices"][0]
     card["elements"] = {name.replace("__", "/"): text for name, text in elements.items()}
     found = measures(cards[1], cards[0])

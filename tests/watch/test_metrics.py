@@ -43,7 +43,7 @@ HOSTS = {
 
 
 def read(text: str) -> dict[str, list[tuple[dict[str, str], float]]]:
-    """{metric: [(labels, value)]}."""
+    """The labels and values of each metric."""
     return {
         family.name: [(sample.labels, sample.value) for sample in family.samples]
         for family in text_string_to_metric_families(text)

@@ -112,7 +112,7 @@ def test_the_first_run_is_recorded_and_notified_and_an_unchanged_one_is_quiet(
 
 
 def test_the_history_keeps_the_budget_of_false_alarms(configured: Configured) -> None:
-    """What people ask of it later is judged as the nightly run did."""
+    """A later query of the history is judged as the nightly run was."""
     path = configured(alerts_per_month=4)
     with History(path.parent / "state" / "history.sqlite") as history:
         assert nightly(path).returncode == 1

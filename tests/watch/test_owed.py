@@ -1,4 +1,4 @@
-"""What was done after a run is in its notification, however late that is delivered."""
+"""The work after a run is in its notification, however late that is delivered."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ def lines(**counters: list[float | None]) -> dict[tuple[str, str], list[float | 
 
 
 def changes(**counters: list[float | None]) -> list[tuple[str, str | None]]:
-    """(weight, what it is after) of each change."""
+    """The weight and the state after each change."""
     seconds = [DAY * night for night in range(len(next(iter(counters.values()))))]
     return [(it.weight, it.after) for it in error_changes(lines(**counters), seconds)]
 

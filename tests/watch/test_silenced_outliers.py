@@ -64,7 +64,7 @@ def changed(history: History) -> list[tuple[str, str, bool]]:
 
 
 def standing(history: History) -> list[tuple[str, bool]]:
-    """What stands, and whether it is silenced."""
+    """The standing results, and whether they are silenced."""
     return [(each["known_as"], "silenced" in each) for each in history.changes()["standing"]]
 
 

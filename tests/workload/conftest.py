@@ -1,4 +1,4 @@
-"""What tests of the workload share."""
+"""Fixtures that tests of the workload share."""
 
 from __future__ import annotations
 

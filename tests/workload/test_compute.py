@@ -67,7 +67,7 @@ class TestNumbers:
 
     def test_tf32_and_float32_hold_the_operands_and_products_exactly(self, exact: Any) -> None:
         def rounded(numbers: Any) -> Any:
-            """What TF32 keeps of a float32: ten bits behind the first."""
+            """The part of a float32 that TF32 keeps: ten bits behind the first."""
             raw = array.array("I", numbers.tobytes())
             return array.array(
                 "f", array.array("I", [(word + 0x1000) & 0xFFFFE000 for word in raw]).tobytes()

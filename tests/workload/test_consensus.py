@@ -16,7 +16,7 @@ HOPPER = {"capability": 90, "nvrtc_version": 1209}
 
 
 def rows(libraries: tuple[Path, Path], gpu: int, **reported: str | int) -> dict[str, Document]:
-    """{format: its result} of one GPU."""
+    """The result of each format on one GPU."""
     found = run(
         libraries, "--stage", "consensus", "--gpu", str(gpu), "--seconds", "0.02", **reported
     )

@@ -48,7 +48,7 @@ def test_rounds_are_written_read_back_and_leave_nothing(tmp_path: Path) -> None:
 def test_a_disk_that_changes_what_it_keeps_is_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
-    """What fsync left in the file is damaged before it is read."""
+    """The data that fsync left in the file are damaged before they are read."""
     real, first = os.fsync, [b""]
 
     def damage(handle: int) -> None:

@@ -113,7 +113,7 @@ def nobody(_port: int) -> None:
 
 @pytest.fixture
 def stay() -> Iterator[ExitStack]:
-    """What stays connected until the test's end."""
+    """A stack of connections that stay until the test's end."""
     with ExitStack() as stack:
         yield stack
 

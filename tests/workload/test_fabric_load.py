@@ -25,7 +25,7 @@ SERIES_GIB = 8 / 1024
 def loaded(
     libraries: tuple[Path, Path], *more: str, gpus: int = 2, **reported: str | int
 ) -> dict[tuple[int | None, int | None], Document]:
-    """What the load of all links reports, by their ends."""
+    """The reports of the load of all links, by their ends."""
     places = ",".join(f"0000:{gpu:02x}:00.0" for gpu in range(gpus))
     found = run(
         libraries,
@@ -70,7 +70,7 @@ def test_a_changed_bit_is_seen_on_its_own_link(libraries: tuple[Path, Path]) -> 
 def test_a_copy_that_moves_no_byte_is_seen(
     libraries: tuple[Path, Path], way: dict[str, int], link: tuple[int | None, int | None]
 ) -> None:
-    """What an earlier round has copied is no longer there."""
+    """A round finds no data that an earlier round has copied."""
     entry = loaded(libraries, gpus=1, **way)[link]
     assert entry["wrong"] == entry["checked"] > 0
 
@@ -142,7 +142,7 @@ def stood_in(
 
 @pytest.fixture
 def never() -> Any:
-    """What a link waits for that gives no answer; it ends with the test."""
+    """The event that a link without an answer waits for; it ends with the test."""
     event = threading.Event()
     yield event
     event.set()

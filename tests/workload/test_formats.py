@@ -14,7 +14,7 @@ HOPPER = {"capability": 90}
 
 
 def rows(libraries: tuple[Path, Path], **reported: str | int) -> dict[str, Document]:
-    """{format: its result} of the first GPU."""
+    """The result of each format on the first GPU."""
     found = run(libraries, "--stage", "formats", "--gpu", "0", **reported)["formats"]
     return {row["format"]: row for row in found}
 

@@ -1,4 +1,4 @@
-"""What the frameworks' runs share: products, convolutions, libraries; what real runs printed."""
+"""The common parts of frameworks' runs: products, convolutions, libraries; outputs of real runs."""
 
 from __future__ import annotations
 

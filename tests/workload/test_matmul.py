@@ -124,7 +124,7 @@ class TestNumbers:
         self, numpy: Any, product: tuple[Any, Any, Any]
     ) -> None:
         def rounded(numbers: Any) -> Any:
-            """What TF32 keeps of a float32: ten bits behind the first."""
+            """The part of a float32 that TF32 keeps: ten bits behind the first."""
             raw = (numbers.view(numpy.uint32) + 0x1000) & 0xFFFFE000
             return raw.astype(numpy.uint32).view(numpy.float32)
 

@@ -1,4 +1,4 @@
-"""What stand-in GPUs of the lab compute: the real workload, with stages that play a record."""
+"""The lab's stand-in GPUs compute: the real workload, with stages that play a record."""
 
 from __future__ import annotations
 

@@ -23,19 +23,19 @@ MANY_HOSTS = 30
 
 
 def failing(change: Change, hosts: int = MANY_HOSTS, seed: int = 5) -> list[Finding]:
-    """What fails in a fleet of so many hosts."""
+    """The findings that fail in a fleet of so many hosts."""
     return failing_of(lines(change, cards=hosts * PER_HOST, seed=seed))
 
 
 def failing_of(known: list[Line]) -> list[Finding]:
-    """What fails of these lines."""
+    """The findings that fail of these lines."""
     hosts = len({line.host for line in known})
     found = analyse(SPEED, known, Budget(1, hosts, 4, len(known) * 4, 4)).findings
     return [each for each in found if each.fails]
 
 
 def own_losses(change: Change, per_host: int = PER_HOST, noise: float = 0.0005) -> fit.Rows:
-    """What the cards of one host lost themselves, as differences from their usual value."""
+    """The losses of one host's cards themselves, as differences from their usual value."""
     known = lines(change, cards=per_host, per_host=per_host, noise=noise)
     (_, own), _ = parted(known, fit.oriented(SPEED, known))
     return own - np.nanmedian(own[:, :20], axis=1)[:, None]
@@ -67,7 +67,7 @@ def test_nights_of_the_past_are_never_hidden() -> None:
 
 
 def test_a_card_with_few_nights_is_no_neighbour() -> None:
-    """What is usual for it is not known: its first nights were slow ones."""
+    """The usual value of such a card is not known: its first nights were slow ones."""
     known = lines(lambda card, night, value: value, cards=2, per_host=2, noise=0.0005)
     new = [None] * 37 + [30.0] * 3 + [50.0] * 10
     known[1] = Line("host0", "card1", "fp32", known[1].groups, new)

@@ -21,7 +21,7 @@ Lie = Callable[[random.Random, int], float]
 
 
 def reported(fake: int, lie: Lie, *, sick: bool, declared: int | None = None) -> list[Finding]:
-    """What fails in a fleet of 20 hosts, one of which has lost a card's speed, and of a liar."""
+    """The findings that fail in a fleet of 20 hosts: one has lost a card's speed, one lies."""
     chance = random.Random(1)
 
     def host(name: str, cards: int, factor: Lie) -> list[Line]:

@@ -72,7 +72,7 @@ def _sonames(plan: Row, found: Row) -> Iterator[str]:
     # A name without a version matches any version in the plan.
     bare = {name for name in named if name.endswith(".so")}
     for name in plan["sonames"]:
-        # What was not read may be linked to it.
+        # A library that was not read may be linked to it.
         if name not in named and _stem(name) not in bare | needed and not found["unread"]:
             yield f"sonames: the plan has {name}, the wheel does not"
     for name in sorted(named - {*plan["sonames"], *plan["optional"]}):

@@ -12,7 +12,7 @@ class MeasureError(Exception):
 
 
 class ContradictionError(ConfigurationError):
-    """What is published contradicts a figure of the catalog, or lacks what a row needs."""
+    """Published data that contradict the catalog's figures, or lack the data of a row."""
 
 
 class UnansweredError(MeasureError):

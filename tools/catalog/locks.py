@@ -41,7 +41,7 @@ OK = lock_results.OK
 TIMEOUT_S = 3600
 SCRIPT_S = 120
 MOST_TEXT = 300
-# What uv writes where an index did not answer: that says nothing about the lock.
+# Errors of uv where an index did not answer: they say nothing about the lock.
 UNREACHED = re.compile(r"Failed to fetch|Request failed|error sending request|Could not connect")
 # The error that ends a traceback, and one of a library of CUDA.
 ERROR_LINE = re.compile(r"(\w+\.)*\w*(Error|Exception)(: |$)")
@@ -83,7 +83,7 @@ class Try:
 
     @property
     def key(self) -> tuple[str, str]:
-        """What tells it apart from the release's other tries."""
+        """The key that distinguishes this try from the release's other tries."""
         return (self.cuda, self.python)
 
 
@@ -133,7 +133,7 @@ class _Every(frozenset[str]):
 
 
 def _declared(build: Build, source: CudaSource) -> str | None:
-    """What a stack declares as its CUDA to get this build and this source; None: nothing."""
+    """The CUDA that a stack declares to get this build and this source; None: nothing."""
     if build.variant:
         major = build.about.cuda_plugin and source == "pip"
         return str(versions.major(build.cuda)) if major else build.cuda
@@ -155,7 +155,7 @@ def load(framework: FrameworkId, directory: Path) -> dict[str, list[Row]]:
 
 
 def is_tried(results: dict[str, list[Row]], each: Try, *, lock_only: bool) -> bool:
-    """Whether a lock of the same requirements has a result, of its import as well."""
+    """Return whether a lock of the same requirements has a result, of its import as well."""
     for row in results.get(each.version, ()):
         if (row["cuda"], row["python"]) == each.key:
             imported = row["import"] is not None and (row["import"] != OK or "scripts" in row)
@@ -326,7 +326,7 @@ def _run(command: Sequence[str], each: Try, text: str | None = None) -> str:
         return OK
     lines = [line for text in done.stderr.splitlines() if (line := text.strip(" ×╰├│─▶"))]
     reasons = [line for line in lines if not line.startswith("hint:")]
-    # What a program prints after the error that ended it tells no reason.
+    # A line after the error that ended a program tells no reason.
     errors = [line for line in reasons if ERROR_LINE.match(line)] or reasons
     shown = " ".join(reasons if command[0] == UV else errors[-1:])
     reason = public_addresses(shown or f"exit status {done.returncode}")[:MOST_TEXT]

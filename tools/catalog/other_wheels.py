@@ -31,7 +31,7 @@ def missing(framework: Framework, row: Row) -> list[str]:
 def part(
     framework: Framework, row: Row, arch: str, *, known: Sequence[str], address: str, today: str
 ) -> Row:
-    """What a release's wheel for a machine has. Raises MeasureError where no part can be written.
+    """The row's part for another machine's wheel. Raises MeasureError where none can be written.
 
     `row`: its row for x86_64, of one plugin where it has several. `known`: the compute capabilities
     that are judged.
@@ -77,7 +77,7 @@ def part(
 
 
 def _differences(row: Row, found: Row) -> Iterator[str]:
-    """What a part of a row cannot say: it has the CUDA and the cuDNN of the row."""
+    """Sentences on differences to the row, whose CUDA and cuDNN a part cannot change."""
     if found["cuda"] and versions.short(found["cuda"]) != versions.short(row["cuda_version"]):
         yield f"was built with CUDA {found['cuda']}, that for x86_64 with {row['cuda_version']}"
     if found["cudnn"] and versions.major(found["cudnn"]) != row["cudnn_major"]:

@@ -1,4 +1,4 @@
-"""What NVIDIA publishes, as rows: redistribution manifests and lists of md5 sums. Pure.
+"""NVIDIA's publications as rows: redistribution manifests and lists of md5 sums. Pure.
 
 A manifest (`redistrib_X.json`) names components with version, and for each platform a file with its
 checksums. It is of CUDA (many components), of cuDNN or of the driver. CUDA's names the driver of

@@ -21,7 +21,7 @@ _CUDA = re.compile(r"^cuda(?:: [\w\[\]]+)? = '([\d.]+)'", re.MULTILINE)
 _CUDNN = re.compile(r"nvidia-cudnn[\w-]*==(.+)")
 _ARCHITECTURES = re.compile(rb"((?:sm|compute)_\d+[a-z]?(?: (?:sm|compute)_\d+[a-z]?)+)")
 _TARGET = re.compile(r"(sm|compute)_(\d+)")
-# What torch itself is made of, not what it contains of others.
+# Files of torch itself, without those of others that its wheel contains.
 _OWN = re.compile(r"torch/(lib/lib(torch|c10|caffe2)\w*\.so|_C\.[\w-]+\.so)")
 
 

@@ -121,7 +121,7 @@ class Data:
         return {name: self._text(name) for name in self._documents}
 
     def difference(self) -> str:
-        """What writing changes, as a unified diff."""
+        """The changes by writing, as a unified diff."""
         lines: list[str] = []
         for name, text in self.texts().items():
             path = self.directory / name

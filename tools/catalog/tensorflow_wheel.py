@@ -19,7 +19,7 @@ from gpufleet.catalog import facts
 
 from .wheel import Contents, Library, architectures, capabilities, extra, library
 
-# What `import tensorflow` loads. The others are linked to these, or belong to contrib (1.x), where
+# Files that `import tensorflow` loads. Others are linked to these, or of contrib (1.x), where
 # one asks for TensorRT as well.
 _CORE = re.compile(
     r"(libtensorflow_(framework|cc)|_pywrap_tensorflow(_internal|_common)?)\.so(\.\d+)*"

@@ -1,4 +1,4 @@
-"""What a wheel says of its CUDA: the parts that readers of every framework share.
+"""The CUDA of a wheel by its files: the parts that readers of every framework share.
 
 `Contents` is the result; `tensorflow_wheel`, `pytorch_wheel` and `jax_wheel` fill it.
 """
@@ -49,7 +49,7 @@ class Contents:
     containers: dict[str, int] | None = None
 
     def leaves_out(self, member: zipfile.ZipInfo, largest: int | None) -> bool:
-        """Whether a library has more than `largest` packed bytes; it is listed as unread then."""
+        """Return whether a library has more than `largest` packed bytes; it is unread then."""
         too_large = largest is not None and member.compress_size > largest
         if too_large:
             self.unread.append(member.filename.rsplit("/", 1)[-1])
@@ -58,7 +58,7 @@ class Contents:
 
 @dataclass
 class Library:
-    """What libraries are linked to, and what their files contain."""
+    """The libraries, words and device code that the files of a wheel's libraries contain."""
 
     linked: set[str] = field(default_factory=set)
     # The words that were searched for, and the containers of device code by their contents.
@@ -66,7 +66,7 @@ class Library:
     containers: Counter[str] = field(default_factory=Counter)
 
     def add(self, other: Library) -> None:
-        """What is in both."""
+        """Add the contents of another library."""
         self.linked |= other.linked
         self.words |= other.words
         self.containers += other.containers

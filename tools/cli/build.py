@@ -34,7 +34,7 @@ from gpufleet.paths import ROOT
 
 # uv's "via" for what pyproject.toml names itself, without its groups for developers.
 PROJECT = "gpufleet (pyproject.toml)"
-# What galaxy.yml can name of [project.urls] in pyproject.toml, by the same keys.
+# The keys of [project.urls] in pyproject.toml that galaxy.yml can have too.
 ADDRESSES = {"repository", "documentation", "homepage", "issues"}
 # The time of builds outside of a git checkout: hatchling's own default.
 UNKNOWN_TIME = "1580601600"

@@ -57,7 +57,7 @@ def clean_commit() -> str:
 
 
 def record_file(commit: str, number: int, count: int) -> Path:
-    """Where the record of a shard is."""
+    """The path of the record of a shard."""
     return RECORDS / commit / f"{number}-of-{count}.json"
 
 
@@ -85,7 +85,7 @@ def saved(commit: str) -> dict[int, dict[int, dict[str, Any]]]:
 
 
 def full_passes(commit: str) -> list[tuple[str, str]]:
-    """(date, line) of each complete set of shards that passed on a commit."""
+    """Date and line of each complete set of shards that passed on a commit."""
     lines = []
     for count, rows in saved(commit).items():
         if len(rows) == count:
@@ -97,7 +97,7 @@ def full_passes(commit: str) -> list[tuple[str, str]]:
 
 
 def status() -> tuple[bool, list[str]]:
-    """Whether all tests passed on the current commit, and the lines that tell it."""
+    """Return whether all tests passed on the current commit, and the lines that tell it."""
     commit = clean_commit()
     lines = [f"Commit {commit[:12]}" if commit else "The checkout has changes: no record applies."]
     for count, rows in sorted(saved(commit).items()) if commit else ():

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 MIB = 1 << 20
-# What can be carried at a time, and a chunk that fits also if it cannot be compressed.
+# The bytes that can be carried at a time, and the spare ones with which any chunk fits.
 ROUND = 60 * MIB
 SPARE = MIB
 MANIFEST = "manifest.json"

@@ -16,7 +16,7 @@ CARDS, RECORD = PLAYED["cards"], PLAYED["record"]
 
 
 def fault_of(gpu):
-    """What is wrong with a GPU: the last one may be faulty."""
+    """The fault of a GPU: the last one may be faulty."""
     return PLAYED["fault"] if gpu == len(CARDS) - 1 else {}
 
 

@@ -29,7 +29,7 @@ class Machine:
 
 
 def applies(operation: str, algorithm: str, size: int, ranks: int) -> bool:
-    """Whether the figures hold for a collective of so many bytes among so many ranks."""
+    """Return whether the figures hold for a collective of so many bytes among so many ranks."""
     rule = _table()["applies"]
     return (
         operation == rule["operation"]

@@ -27,11 +27,11 @@ class Container:
     languages: tuple[str, ...]  # the versions of its PTX, where they were read
 
     def runs_on(self, capability: str) -> bool:
-        """Whether a GPU runs its machine code."""
+        """Return whether a GPU runs its machine code."""
         return any(runs_code_for(capability, each) for each in self.machine)
 
     def compiles_for(self, capability: str) -> bool:
-        """Whether the driver can compile its PTX for a GPU."""
+        """Return whether the driver can compile its PTX for a GPU."""
         have = versions.key(capability)
         return any(have >= versions.key(each) for each in self.ptx)
 

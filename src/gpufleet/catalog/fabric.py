@@ -58,7 +58,7 @@ def most_wrong_bits() -> float:
 
 
 def pcie_gib_s(generation: int | None, width: int | None) -> float | None:
-    """What a PCIe link carries in one direction; None if its generation is not known."""
+    """The bandwidth of a PCIe link in one direction; None if its generation is not known."""
     lane = _table()["pcie"].get(generation)
     return lane * width * _GB_PER_GIB if lane and width else None
 
@@ -71,7 +71,7 @@ def pcie_generation(speed: str | None) -> int | None:
 
 
 def is_virtual_port(vendor: str | None) -> bool:
-    """Whether a PCI port with this vendor id is a hypervisor's."""
+    """Return whether a PCI port with this vendor id is a hypervisor's."""
     return vendor in _table()["virtual_ports"]
 
 

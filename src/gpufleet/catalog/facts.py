@@ -248,7 +248,7 @@ def rules(name: str) -> Any:
 
 
 def linked_to_driver(framework: FrameworkId, release: str) -> bool:
-    """Whether importing a framework's build requires the driver's library."""
+    """Return whether importing a framework's build requires the driver's library."""
     return any(
         rule["framework"] == framework and versions.within(release, rule)
         for rule in rules("driver_library_linked")

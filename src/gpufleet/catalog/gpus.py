@@ -95,7 +95,7 @@ def _tokens(text: str) -> list[str]:
 
 @lru_cache(maxsize=4096)
 def runs_code_for(capability: str, target: str) -> bool:
-    """Whether machine code for one compute capability runs on another.
+    """Return whether machine code for one compute capability runs on another.
 
     It runs on the same major version with the same or a higher minor version (CUDA C++ programming
     guide, binary compatibility), unless an architecture is known to need code of its own.
@@ -111,7 +111,7 @@ def older_than_toolkit(gpu: Gpu, toolkit: Toolkit) -> bool:
 
 
 def newer_than_toolkit(gpu: Gpu, toolkit: Toolkit) -> bool:
-    """Whether the GPU is too new for all machine code of the toolkit's libraries."""
+    """Return whether the GPU is too new for all machine code of the toolkit's libraries."""
     if older_than_toolkit(gpu, toolkit):
         return False
     return not any(runs_code_for(gpu.capability, target) for target in toolkit.capabilities)
@@ -122,18 +122,18 @@ def older_than_build(gpu: Gpu, build: Build) -> bool:
 
 
 def native_to_build(gpu: Gpu, build: Build) -> bool:
-    """Whether the GPU runs machine code in every kernel of the build, and needs no PTX."""
+    """Return whether the GPU runs machine code in every kernel of the build, without PTX."""
     return any(runs_code_for(gpu.capability, target) for target in build.native)
 
 
 def has_code_in_build(gpu: Gpu, build: Build) -> bool:
-    """Whether the build has machine code for the GPU, at least in a part of its kernels."""
+    """Return whether the build has machine code for the GPU, at least in some kernels."""
     targets = (*build.native, *build.row["sass_archs"])
     return any(runs_code_for(gpu.capability, target) for target in targets)
 
 
 def newer_than_build(gpu: Gpu, build: Build) -> bool:
-    """Whether the GPU is too new for all machine code and PTX of the build."""
+    """Return whether the GPU is too new for all machine code and PTX of the build."""
     if older_than_build(gpu, build) or native_to_build(gpu, build):
         return False
     reached = [versions.key(target) for target in build.row["ptx_archs"]]
@@ -141,7 +141,7 @@ def newer_than_build(gpu: Gpu, build: Build) -> bool:
 
 
 def newer_than_compiler(gpu: Gpu, build: Build) -> bool:
-    """Whether the compiler inside the build cannot write PTX for the GPU, and is needed for it."""
+    """Return whether the build's compiler cannot write PTX for the GPU, which needs it."""
     row, cuda = architecture(gpu), facts.cuda_of_ptx(build.compiler_ptx)
     if row is None or row.first_cuda is None or cuda is None or has_code_in_build(gpu, build):
         return False
@@ -168,14 +168,14 @@ def _architecture(capability: str) -> Architecture | None:
 
 
 def supports_mig(gpu: Gpu) -> bool:
-    """Whether the GPU supports MIG, by its device id or, without one, by its architecture."""
+    """Return whether the GPU supports MIG, by its device id or else by its architecture."""
     if gpu.device:
         return pci.supports_mig(gpu.device)
     return gpu.capability in {"8.0", "9.0", "10.0", "10.3", "12.0"}
 
 
 def older_than_branch(gpu: Gpu, number: str) -> bool:
-    """Whether the driver branch of that number no longer supports the GPU's architecture."""
+    """Return whether the driver branch no longer supports the GPU's architecture."""
     last = last_branch(gpu)
     return bool(last and int(number) > int(last))
 
@@ -187,7 +187,7 @@ def last_branch(gpu: Gpu) -> str | None:
 
 
 def newer_than_branch(gpu: Gpu, branch: Branch) -> bool:
-    """Whether the branch is older than the GPU: its CUDA does not support the GPU yet."""
+    """Return whether the branch is older than the GPU: its CUDA does not support the GPU yet."""
     row = architecture(gpu)
     if row is None:
         return False

@@ -8,6 +8,6 @@ from . import facts
 
 
 def meaning(kind: str) -> Row | None:
-    """What a kind of message means for the host; None if no rule judges it."""
+    """The meaning of a kind of message for the host; None if no rule judges it."""
     found: Row | None = facts.document("kernel_log.yml")["kinds"].get(kind)
     return found

@@ -1,4 +1,4 @@
-"""Whether uv makes the lock of a release: what `gpufleet catalog locks` recorded."""
+"""The locks that uv can make of releases, as `gpufleet catalog locks` recorded them."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class Failure:
 
     @property
     def final(self) -> bool:
-        """Whether no set of packages meets the requirements: no other attempt makes the lock."""
+        """True if no set of packages meets the requirements: no other attempt makes the lock."""
         return self.reason.startswith("error: No solution found")
 
 
 def cuda_key(build: Build, source: CudaSource) -> str:
-    """What the results have as a build's CUDA."""
+    """The key of a build's CUDA in the results."""
     return f"{build.variant} {source}" if build.variant else source
 
 

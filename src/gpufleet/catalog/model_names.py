@@ -26,7 +26,7 @@ def tokens(text: str) -> list[str]:
 
 @_remembered
 def contains(name: str, model: str) -> bool:
-    """Whether all words of a model stand side by side in a name."""
+    """Return whether all words of a model stand side by side in a name."""
     have, wanted = tokens(name), tokens(model)
     return any(have[at : at + len(wanted)] == wanted for at in range(len(have)))
 
@@ -41,18 +41,18 @@ def row_of(rows: Iterable[Row], name: str) -> Row | None:
 
 @_remembered
 def is_virtual(name: str) -> bool:
-    """Whether it is a virtual GPU: a guest's share of a GPU."""
+    """Return whether a name is a virtual GPU's: a guest's share of a GPU."""
     return bool(_VGPU.search(name.strip()))
 
 
 def is_share(name: str) -> bool:
-    """Whether it is a part of a GPU: a MIG instance or a virtual GPU."""
+    """Return whether a name is that of a part of a GPU: a MIG instance or a virtual GPU."""
     return contains(name, "MIG") or is_virtual(name)
 
 
 @_remembered
 def is_portable(name: str) -> bool:
-    """Whether it is a GPU of a portable computer, whose clocks are low by design.
+    """Return whether a name is that of a portable computer's GPU, with low clocks by design.
 
     `Max-Q Workstation Edition` is a card for workstations.
     """
@@ -61,7 +61,7 @@ def is_portable(name: str) -> bool:
 
 @_remembered
 def is_desktop(name: str) -> bool:
-    """Whether it is a card for desktops, or of a portable computer.
+    """Return whether a name is that of a card for desktops, or of a portable computer's GPU.
 
     Under load it is as quiet as it can be at its target temperature, 81 to 91 °C, and lowers its
     clocks there: GPU Boost, since the GTX 600.

@@ -14,7 +14,7 @@ from . import facts
 
 @dataclass(frozen=True)
 class Rate:
-    """What a port carries: `400 Gb/sec (4X NDR)`."""
+    """The rate of a port: `400 Gb/sec (4X NDR)`."""
 
     gb_s: float
     lanes: int | None
@@ -22,7 +22,7 @@ class Rate:
 
     @property
     def unknown(self) -> bool:
-        """Whether the kernel may have printed a speed that it does not know as the slowest one."""
+        """True if the rate may be a speed unknown to the kernel, printed as the slowest one."""
         row = _table()["unknown_rate"]
         slowest = self.lanes is None or self.gb_s == row["gb_s_per_lane"] * self.lanes
         return slowest and self.speed in row["speeds"]
@@ -83,7 +83,7 @@ def counter_limit(name: str) -> int | None:
 
 
 def counts_errors(name: str) -> bool:
-    """Whether a classic counter counts faults."""
+    """Return whether a classic counter counts faults."""
     row = _table()["counters"].get(name)
     return bool(row and row["error"])
 
@@ -99,12 +99,12 @@ def redirects(control: int) -> list[str]:
 
 
 def translates(iommu: str) -> bool:
-    """Whether an IOMMU of this type translates the addresses of copies between devices."""
+    """Return whether an IOMMU of this type translates the addresses of copies between devices."""
     return iommu in _table()["translating"]["types"]
 
 
 def carries_rdma(vendor: str | None) -> bool:
-    """Whether adapters of this PCI vendor are RDMA devices."""
+    """Return whether adapters of this PCI vendor are RDMA devices."""
     return vendor in _table()["vendors"]
 
 
@@ -117,7 +117,7 @@ def modules(vendors: Iterable[str], *, peermem: bool = False) -> list[str]:
     """The kernel modules for adapters of these PCI vendors, in the order in which they load."""
     table = _table()["modules"]
     kinds = [each for each in table if each in {*vendors, "programs", *["peermem"] * peermem}]
-    # What programs open stands on the vendors' modules, and nvidia_peermem on both.
+    # Modules that programs open depend on the vendors' modules, and nvidia_peermem on both.
     kinds.sort(key=lambda each: ("programs", "peermem").index(each) if each[:2] != "0x" else -1)
     return [name for kind in kinds for name in table[kind]["names"]]
 

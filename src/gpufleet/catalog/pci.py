@@ -53,22 +53,22 @@ def _within(number: str, rule: str) -> bool:
 
 
 def is_grace_hopper(number: str) -> bool:
-    """Whether it is the GPU of a Grace Hopper, which only the open kernel module supports."""
+    """Return whether the GPU is a Grace Hopper's, which only the open kernel module supports."""
     return number in _table()["grace_hopper"]
 
 
 def behind_nvswitch(number: str) -> bool:
-    """Whether the GPU is always connected to an NVSwitch that is not on the host's PCI bus."""
+    """Return whether the GPU is always on an NVSwitch that the host's PCI bus does not show."""
     return number in _table()["fabric"]
 
 
 def in_rack(number: str) -> bool:
-    """Whether the GPU is one of a rack whose NVSwitches are in machines of their own."""
+    """Return whether the GPU is one of a rack whose NVSwitches are in machines of their own."""
     return number in _table()["rack"]
 
 
 def supports_mig(number: str) -> bool:
-    """Whether the GPU supports MIG."""
+    """Return whether the GPU supports MIG."""
     rule, found = _table()["mig"], device(number)
     return number in rule["devices"] or (found is not None and found.chip in rule["chips"])
 

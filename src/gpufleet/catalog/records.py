@@ -91,7 +91,7 @@ class Archive:
         return int(self.row["soname_major"])
 
     def supports(self, cuda: str) -> bool:
-        """Whether the archive was built for toolkit X.Y.
+        """Return whether the archive was built for toolkit X.Y.
 
         From 8.5 on the file name has `_cuda11-archive`, for a CUDA major; before that, the release
         it was built with. `cuda10` was built with 10.2 only (cudnn/meta.yml, cuda_variant_ranges).
@@ -200,11 +200,11 @@ class Build:
         return list(self.row["requirements"])
 
     def requirements(self, source: CudaSource) -> list[str]:
-        """What pip installs for CUDA from there."""
+        """The requirements that pip installs for CUDA from there."""
         return list(self.row["requirements"][source])
 
     def serves(self, cuda: str) -> bool:
-        """Whether it runs on a toolkit of that version, X.Y or X.Y.Z.
+        """Return whether the build runs on a toolkit of that version, X.Y or X.Y.Z.
 
         A plugin for CUDA opens its libraries by the names of a major version, and so takes newer
         ones of it; any other build takes the X.Y that it was built with.
@@ -217,7 +217,7 @@ class Build:
         return same and (cuda.count(".") < 2 or versions.key(cuda) >= versions.key(self.cuda))
 
     def is_for(self, cuda: str) -> bool:
-        """Whether it is the build for a declared CUDA: X.Y, or X for a plugin."""
+        """Return whether this is the build for a declared CUDA: X.Y, or X for a plugin."""
         if self.about.cuda_plugin and cuda.isdecimal():
             return versions.major(self.cuda) == int(cuda)
         return self.serves(cuda)
@@ -240,7 +240,7 @@ class Build:
 
     @property
     def has_cuda_wheels(self) -> bool:
-        """Whether its CUDA can come from nvidia-* wheels."""
+        """True if the build's CUDA can come from nvidia-* wheels."""
         return "pip" in self.cuda_sources
 
     @property
@@ -250,7 +250,7 @@ class Build:
 
     @property
     def wheels_pinned(self) -> bool:
-        """Whether its CUDA is of one exact version, not of a range."""
+        """True if the CUDA of the wheels is of one exact version, not of a range."""
         runtime = [
             pin for pin in self.cuda_pins if pin.startswith(("nvidia-cuda-runtime", "cuda-toolkit"))
         ]
@@ -334,23 +334,23 @@ class Branch:
 
     @property
     def supported(self) -> bool:
-        """Whether NVIDIA still maintains it."""
+        """True if NVIDIA still maintains the branch."""
         return bool(self.row["status_2026_11_20"] == "supported")
 
     @property
     def eol(self) -> str | None:
-        """When NVIDIA's maintenance ends or ended."""
+        """The end of NVIDIA's maintenance, past or future."""
         figure: str | None = self.row["eol"]
         return figure
 
     @property
     def lasting(self) -> bool:
-        """Whether it is a production or long-term branch, not a new feature branch."""
+        """True if this is a production or long-term branch, not a new feature branch."""
         return self.row["type"] in {"PB", "LTS"}
 
     @property
     def prefers_open(self) -> bool:
-        """Whether NVIDIA's installer selects the open kernel modules where both are possible."""
+        """True if NVIDIA's installer selects the open kernel modules where both are possible."""
         return str(self.row["open_kernel_modules"]["default_flavor"]).startswith("open")
 
     @property

@@ -128,7 +128,7 @@ class Ceilings(TypedDict):
 
 
 class ReleaseRow(TypedDict):
-    """What every release of a framework has, also one that pip cannot install."""
+    """The facts of every release of a framework, also of one that pip cannot install."""
 
     version: Text
     distribution: Text

@@ -15,11 +15,11 @@ from gpufleet.documents.types import Row
 
 from . import facts, pci, resets, versions
 
-# What a generation that no sample has prints is what these print.
+# Generations without a sample, each with the generation whose elements it prints.
 LIKE = {"Fermi": "Kepler", "Maxwell": "Pascal"}
 
 
-# Each is made once, and compared as itself: by its fields that takes longer than what it is for.
+# A rule is made once and compared by identity: comparing all fields takes longer than applying it.
 @dataclass(frozen=True, eq=False)
 class Rule:
     """How one element, or several that are read together, is judged."""
@@ -71,12 +71,12 @@ def _patterns() -> tuple[re.Pattern[str], dict[re.Pattern[str], Row]]:
 
 @lru_cache(maxsize=1024)
 def no_value(text: str) -> bool:
-    """Whether the text says that the card has no such value."""
+    """Return whether the text says that the card has no such value."""
     return _patterns()[0].match(text) is not None
 
 
 def excused(text: str) -> bool:
-    """Whether an error's text says that something is not allowed, or not known to the library."""
+    """Return whether an error says that an action is not allowed, or not known to the library."""
     return re.search(facts.document("smi_rules.yml")["texts"]["excused"], text, re.I) is not None
 
 
@@ -87,7 +87,7 @@ def of_the_host() -> list[str]:
 
 
 def judged(path: str) -> bool:
-    """Whether a rule reads this element of every card, or one in it."""
+    """Return whether a rule reads this element of every card, or one in it."""
     return path in _judged()
 
 
@@ -110,10 +110,10 @@ def _judged() -> frozenset[str]:
 
 @lru_cache(maxsize=1024)
 def is_model(name: str | None, device: str, generation: str | None, group: str) -> bool:
-    """Whether a GPU is of a group of models of `smi_rules.yml`; `device`: its `pci_device_id`.
+    """Return whether a GPU is of a model group of `smi_rules.yml`; `device`: its `pci_device_id`.
 
-    A GPU of the last generations, or of none that is known, whose id no table has, is of a group
-    that lists what is `unlike` it, unless its name has one of these words.
+    A GPU that no table has counts as a member of a group with a row `unlike`, unless its name has
+    one of the words there, if its generation is one of the last two, or is not known.
     """
     row, found = facts.document("smi_rules.yml")["models"][group], _device(device)
     if found and (found.chip in row.get("chips", ()) or found.number in row.get("devices", ())):
@@ -135,7 +135,7 @@ def _device(text: str) -> pci.Device | None:
 
 @cache
 def has_health(check: str) -> bool:
-    """Whether a check is about elements of health that no driver is known to print."""
+    """Return whether a check is about elements of health that no driver is known to print."""
     table = facts.document("smi_rules.yml")["newer"]
     return check in {*table["blocks"], table["otherwise"]}
 
@@ -159,14 +159,14 @@ def owner(path: str) -> str | None:
 
 @lru_cache(maxsize=1024)
 def is_neutral(text: str) -> bool:
-    """Whether a text says that nothing is wrong, whatever its element is."""
+    """Return whether a text says that nothing is wrong, whatever its element is."""
     neutral = facts.document("smi_rules.yml")["newer"]["neutral"]
     return no_value(text) or re.search(neutral, text, re.I) is not None
 
 
 @lru_cache(maxsize=1024)
 def fault(text: str) -> Row | None:
-    """What an error text says of the card itself: `says` and `remedy`; None of other texts."""
+    """The card's fault that an error text reports: `says` and `remedy`; None of other texts."""
     return next((row for pattern, row in _patterns()[1].items() if pattern.search(text)), None)
 
 
@@ -176,7 +176,7 @@ def _demanded() -> dict[str, dict[str, str]]:
 
 
 def is_since(driver: str, first: str) -> bool:
-    """Whether a driver is this one or a later one."""
+    """Return whether a driver is this one or a later one."""
     return versions.is_dotted(driver) and versions.key(driver) >= versions.key(first)
 
 
@@ -186,7 +186,7 @@ DROPPED = {13: "580"}
 
 @cache
 def demanded(rule: Rule, generation: str | None, driver: str, dtd: int | None = None) -> bool:
-    """Whether this driver prints, for a GPU of this generation, what the rule judges.
+    """Return whether this driver prints a rule's element for a GPU of this generation.
 
     A GPU whose generation is not known counts as one of the newest; what is only evidence is not
     demanded. `dtd` is the version of the document's type: an nvidia-smi newer than the driver no
@@ -216,7 +216,7 @@ def _prints(known: Mapping[str, str], generation: str, driver: str, dtd: int | N
 
 
 def written_later(driver: str, dtd: int | None) -> bool:
-    """Whether a document of this type is of a later nvidia-smi than this driver's."""
+    """Return whether a document of this type is of an nvidia-smi later than this driver's."""
     return versions.is_dotted(driver) and any(
         (dtd or 0) >= version and versions.key(driver) < versions.key(since)
         for version, since in DROPPED.items()
@@ -224,7 +224,7 @@ def written_later(driver: str, dtd: int | None) -> bool:
 
 
 def written_earlier(driver: str, dtd: int | None) -> bool:
-    """Whether a document of this type is of an earlier nvidia-smi than this driver's."""
+    """Return whether a document of this type is of an nvidia-smi earlier than this driver's."""
     return (
         dtd is not None
         and versions.is_dotted(driver)

@@ -28,7 +28,7 @@ def key(version: str) -> Version:
 
 
 def is_version(text: str) -> bool:
-    """Whether the text is a version."""
+    """Return whether the text is a version."""
     try:
         key(text)
     except ValueError:  # InvalidVersion, or more digits than Python reads
@@ -37,7 +37,7 @@ def is_version(text: str) -> bool:
 
 
 def is_dotted(text: str) -> bool:
-    """Whether the text is dotted numbers and nothing else."""
+    """Return whether the text is dotted numbers and nothing else."""
     return _NUMBERS.fullmatch(text) is not None
 
 
@@ -52,7 +52,7 @@ def major(version: str) -> int:
 
 
 def has_prefix(version: str, prefix: str) -> bool:
-    """Whether the version starts with the prefix's parts: 8.6.0.163 has prefix 8.6, 8.60 has not.
+    """Return whether the version starts with the prefix's parts: 8.6 begins 8.6.0.163, not 8.60.
 
     Parts are compared as numbers: driver 450.80.02 has prefix 450.80.2.
     """
@@ -61,7 +61,7 @@ def has_prefix(version: str, prefix: str) -> bool:
 
 
 def within(version: str, rule: Mapping[str, Any]) -> bool:
-    """Whether the version lies between a rule's `from` and `to`, both included."""
+    """Return whether the version lies between a rule's `from` and `to`, both included."""
     return key(rule["from"]) <= key(version) <= key(rule["to"])
 
 

@@ -1,4 +1,4 @@
-"""What an Xid or SXid of the kernel log means, and what has to be done: facts plus judgement.
+"""The meaning of an Xid or SXid of the kernel log, and its remedy: facts plus judgement.
 
 `data/xids/codes.yml`, `nvlink.yml` and `sxids.yml` hold NVIDIA's actions, `judgement.yml` what
 gpufleet makes of them. Pure functions over the text of a message.
@@ -20,7 +20,7 @@ Effect = Literal["fail", "inconclusive", "note", "program"]
 RECOVERY = 154
 # The Xid of a program that ended or was killed, by its own fault or after another Xid.
 PROGRAM_ENDED = 45
-# What names a process in a message, and says nothing of the error.
+# The part of a message that names a process, and says nothing of the error.
 PROCESS = re.compile(r"^(?:pid='?[^,]*'?, )?(?:name=[^,]*, )?")
 # From this branch on, the driver encodes Xids 144 to 150 in the second way.
 SECOND_ENCODING = 575
@@ -28,7 +28,7 @@ SECOND_ENCODING = 575
 
 @dataclass(frozen=True)
 class Meaning:
-    """What a message means: `remedy` is a name in `judgement.yml`, empty where nothing is due."""
+    """The meaning of a message: `remedy` is a name in `judgement.yml`, empty where none is due."""
 
     name: str
     effect: Effect
@@ -97,7 +97,7 @@ def switch_meaning(code: int, text: str) -> Meaning:
     ):
         return Meaning(name, "fail", "fabric")
     if row is None or guide == "fatal":
-        # What the driver itself calls non-fatal calls for no reset.
+        # An error that the driver itself calls non-fatal needs no reset.
         harmless = printed in {"Non-fatal", "Correctable"}
         return Meaning(name, "inconclusive", "look_up_switch" if harmless else "fabric")
     return Meaning(name, "note")
@@ -118,7 +118,7 @@ def _by(name: str, rule: Row) -> Meaning:
 
 
 def _rule(row: Row) -> Row:
-    """What is done about a row of the catalogue."""
+    """The rule of the judgement for a row of the catalogue."""
     judgement = _judgement()
     if row["unused"]:
         hardware = "hardware" in (row["causes_r555"] or [])
@@ -129,7 +129,7 @@ def _rule(row: Row) -> Row:
 
 
 def _reported(row: Row, branch: int | None) -> bool:
-    """Whether a driver of this branch prints a 154 beside it, by the catalogue."""
+    """Return whether a driver of this branch prints a 154 as well, by the catalogue."""
     since = re.search(r"R(\d+)", row.get("via_154") or "")
     introduced = bool(row.get("via_154")) and since is None
     return introduced or bool(since and branch is not None and branch >= int(since[1]))
@@ -222,7 +222,7 @@ def _nvlink(code: int, found: Meaning, text: str, branch: int | None) -> Meaning
 def _decoded(
     code: int, unit: str, values: list[int], branch: int | None
 ) -> Iterator[tuple[Row, str]]:
-    """(rule, action) of those that match; of both encodings where the branch is unknown."""
+    """The matching rules with their actions; of both encodings where the branch is unknown."""
     intrinfo, status = values
     encodings = ["v1", "v2"] if branch is None else ["v2" if branch >= SECOND_ENCODING else "v1"]
     matching = []

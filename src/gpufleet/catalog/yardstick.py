@@ -54,12 +54,12 @@ def _rows() -> dict[str, Row]:
 
 
 def is_speed(kind: str) -> bool:
-    """Whether a card that is worse in this kind of values is slow."""
+    """Return whether a card that is worse in this kind of values is slow."""
     return bool(_rows().get(kind, {}).get("speed"))
 
 
 def is_relative(kind: str) -> bool:
-    """Whether changes in this kind of values are shares."""
+    """Return whether changes in this kind of values are shares."""
     return bool(_rows()[kind]["relative"])
 
 

@@ -46,7 +46,7 @@ class RefusedError(ConfigurationError):
 
 
 def needed(options: argparse.Namespace) -> Needs:
-    """What the whole inventory needs, or a refusal."""
+    """The needs of the whole inventory; refused declarations raise a `RefusedError`."""
     found = needs.needs_of(inventory_hosts(selector(options)))
     if found.problems:
         raise RefusedError(found.problems)

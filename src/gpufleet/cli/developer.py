@@ -1,4 +1,4 @@
-"""What the verbs share that need a checkout: `lab`, and the developers' verbs in tools/cli."""
+"""Helpers of the verbs that need a checkout: `lab`, and the developers' verbs in tools/cli."""
 
 from __future__ import annotations
 

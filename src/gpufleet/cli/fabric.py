@@ -248,7 +248,7 @@ def written(found: FabricTest, directory: Path) -> Path:
 
 
 def past_of(path: Path, measure: Measure) -> Callable[[Sequence[str]], Sequence[float]]:
-    """What a group of hosts reached in earlier tests of this measure, by the history."""
+    """The bandwidths of a group of hosts in earlier tests of this measure, by the history."""
 
     @cache
     def reached(names: tuple[str, ...]) -> list[float]:

@@ -404,7 +404,7 @@ def spark(line: Sequence[float | None]) -> str:
     """Numbers as bars between the least and the most; what was not measured is a space."""
     known = [value for value in line if value is not None]
     least, span = min(known), max(known) - min(known)
-    # What hardly changes is a line, not mountains.
+    # Values that hardly change are drawn as a flat line.
     flat = span <= LEAST_SPREAD * abs(max(known, key=abs))
     top = len(_BARS) - 1
     return "".join(

@@ -79,7 +79,7 @@ def run(verb: str, args: list[str]) -> int:
 
 
 def what_now(verb: str) -> str:
-    """What a person does after a verb was stopped."""
+    """A sentence on what a person does after a verb was stopped."""
     return str(getattr(load(verb), "IF_STOPPED", "The same command continues what was started."))
 
 

@@ -122,7 +122,7 @@ def write(path: Path, text: str) -> None:
 
 
 def probed(options: argparse.Namespace) -> tuple[dict[str, Manifest], list[str], str]:
-    """{host: manifest} of the selected hosts, the hosts that were not read, and when it was."""
+    """The manifests of the selected hosts, by host, the hosts that were not read, and the time."""
     how = probe_options(options, "facts", topology=options.topology)
     hosts = inventory_hosts(selector(options))
     require_ssh(hosts)
@@ -142,7 +142,7 @@ def probed(options: argparse.Namespace) -> tuple[dict[str, Manifest], list[str],
 
 
 def saved(options: argparse.Namespace) -> tuple[dict[str, Manifest], list[str], str]:
-    """{host: manifest} of saved snapshots, the hosts that were not read, and when they were."""
+    """The manifests of saved snapshots, by host, the hosts that were not read, and the times."""
     wanted = None
     if options.inventory or options.limit:
         wanted = {host.name for host in inventory_hosts(selector(options))}

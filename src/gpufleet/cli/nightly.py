@@ -104,7 +104,7 @@ def _is_recent(settings: Settings) -> bool:
 
 
 def _checked(settings: Settings) -> str:
-    """What a nightly run would do, or a `ConfigurationError` where it could not."""
+    """A summary of a nightly run by these settings; a `ConfigurationError` if it could not run."""
     _check_directories(settings)
     hosts, count = len(configured_hosts(settings)), len(channels.configured_channels(settings))
     worst_h = math.ceil(hosts / settings.fanout) * settings.deadline_s / 3600

@@ -1,4 +1,4 @@
-"""What `history --offenders` prints for people. Prints; reads nothing."""
+"""The tables of `history --offenders` for people. Prints; reads nothing."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ def default_database() -> Path:
 
 
 def is_there(path: Path) -> bool:
-    """Whether a history exists; a `ConfigurationError` where this account may not see it."""
+    """Return whether a history exists; a `ConfigurationError` where this account may not see it."""
     try:
         return path.exists()
     except PermissionError as error:
@@ -147,12 +147,12 @@ def is_there(path: Path) -> bool:
 
 
 def default_inventory(options: argparse.Namespace) -> bool:
-    """Whether the lab's hosts are selected: in a checkout, when nothing names other hosts."""
+    """Return whether the lab's hosts are selected: in a checkout, if no other hosts are named."""
     return IN_CHECKOUT and _names_none(options) and not is_control_host()
 
 
 def _names_none(options: argparse.Namespace) -> bool:
-    """Whether nothing names hosts."""
+    """Return whether no option and no variable names hosts."""
     return not (
         options.inventory
         or getattr(options, "local", False)
@@ -162,7 +162,10 @@ def _names_none(options: argparse.Namespace) -> bool:
 
 
 def is_control_host() -> bool:
-    """Whether this machine verifies a fleet every night: a call without -i is about that fleet."""
+    """Return whether this machine verifies a fleet every night.
+
+    A call without -i is about that fleet.
+    """
     return os.path.lexists(CONTROL)
 
 

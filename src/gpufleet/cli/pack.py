@@ -35,7 +35,7 @@ GENERATED = {
 
 
 def files(root: Path) -> dict[str, Path]:
-    """{name in the archive: file} of a checkout, sorted."""
+    """The files of a checkout, by their names in the archive, sorted."""
     if (root / ".git").exists():
         listed = subprocess.run(
             ["git", "ls-files", "-z"], cwd=root, check=True, capture_output=True
@@ -51,7 +51,7 @@ def files(root: Path) -> dict[str, Path]:
 
 
 def installed_files(package: Path, collection: Path) -> dict[str, Path]:
-    """{name in the archive: file} of an installed wheel, whose parts make a checkout again."""
+    """The files of an installed wheel, by their names in the archive, as in a checkout."""
     found = {**files(collection)}
     found |= {f"src/gpufleet/{name}": path for name, path in files(package).items()}
     return dict(sorted(found.items()))

@@ -72,7 +72,7 @@ class Parser(argparse.ArgumentParser):
 
     @property
     def remedy(self) -> str:
-        """What to do about a wrong option."""
+        """The remedy for a wrong option."""
         return f"{self.prog} --help lists the options."
 
     def error(self, message: str) -> NoReturn:

@@ -152,7 +152,7 @@ def against(options: argparse.Namespace) -> int:
     return USAGE if any(plan["problems"] for plan in new.values()) else HEALTHY
 
 
-# What is shown of a plan.
+# The keys of a plan that are shown.
 SHOWN = ("stacks", "toolkits", "cudnn", "linker", "driver", "notes", "problems", "changes")
 
 

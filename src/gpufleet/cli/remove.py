@@ -95,7 +95,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
 
 
 def confirmed(options: argparse.Namespace, selected: HostSelector) -> bool:
-    """Whether the person at the terminal agrees; without a terminal nobody is asked."""
+    """Return whether the person at the terminal agrees; without a terminal nobody is asked."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return True
     names = [host.name for host in inventory_hosts(selected)]

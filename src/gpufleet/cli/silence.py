@@ -198,7 +198,7 @@ def account() -> str:
 
 
 def standing_causes(history: History, host: str, check: str) -> list[SilencedCause]:
-    """What the newest nightly run found of a check; a `ConfigurationError` where it is nothing."""
+    """The causes that the newest nightly run found by a check; a `ConfigurationError` if none."""
     nights = history.nights(1, NIGHTLY)
     if not nights:
         raise ConfigurationError("No nightly run is recorded yet.", str(history.path))

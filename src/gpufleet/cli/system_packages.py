@@ -71,7 +71,7 @@ def require_ssh(hosts: Iterable[InventoryHost]) -> None:
 
 
 def found(program: str) -> bool:
-    """Whether a program exists, by name or by path."""
+    """Return whether a program exists, by name or by path."""
     if program.startswith("/"):
         return Path(program).exists()
     return shutil.which(program) is not None

@@ -74,7 +74,7 @@ GROUPS: dict[str, tuple[Verb, ...]] = {
         ),
     ),
 }
-# What an installed gpufleet does not have, and does not name.
+# Groups of verbs that an installed gpufleet neither has nor names.
 OF_CHECKOUTS = {"Lab", "Developer"}
 # Run by roles and by the generator of documents.
 INTERNAL = (

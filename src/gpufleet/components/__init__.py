@@ -1,1 +1,1 @@
-"""What is declared, planned, compared and checked, by component."""
+"""The components: their declaration, plan, comparison with a host, and checks."""

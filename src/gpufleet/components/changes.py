@@ -25,7 +25,7 @@ from .stacks.change import environment_change, stack_change
 def changes(
     plan: Plan, snapshot: Mapping[str, Any] | None, repair: Repair | None = None
 ) -> list[PlanChange]:
-    """What to do on a host, in the order of the roles: `what`, `id`, `action`, `because`.
+    """The changes that bring a host to its plan, in the order of the roles.
 
     `what` is driver, toolkit, cudnn, driver_library, network, containers, stack, environment,
     linker or default_link; `id` is the receipt's id, the library's name, the linker file's or the

@@ -1,4 +1,4 @@
-"""What differs between two plans of one host: what another declaration would change. Pure."""
+"""The differences between two plans of one host: the effects of another declaration. Pure."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def differences(before: Plan, after: Plan) -> list[Difference]:
 
 
 def _parts(plan: Plan) -> dict[str, str]:
-    """{part: what it is} of all that a run would install, set or refuse."""
+    """A description of each part that a run would install, set or refuse, by part."""
     found: dict[str, str] = {}
     if driver := plan["driver"]:
         chosen = driver["version"] or driver["branch"] or "any"

@@ -110,7 +110,7 @@ def read(variables: Mapping[str, Any], problems: Problems) -> Spec:
 
 
 def _prune(reader: Reader, variables: Mapping[str, Any]) -> bool:
-    """Whether to remove what is not declared; refused for a host that declares nothing at all."""
+    """Return `gpu_prune`; refuse it for a host that declares nothing at all."""
     wanted = reader.consent(variables.get("gpu_prune"), "gpu_prune")
     if wanted and variables.get("gpu_stacks") is None and variables.get("gpu_toolkits") is None:
         reader.problems.add(

@@ -25,7 +25,7 @@ KINDS: tuple[Kind, ...] = ("stack", "cudnn", "toolkit")  # in the order of remov
 
 @dataclass(frozen=True)
 class Leftover:
-    """What is installed and no longer declared.
+    """An installed component that is no longer declared.
 
     `removing_since`: when its removal started; `users`: foreign environments that use its toolkit.
     """
@@ -72,7 +72,7 @@ def _leftover(host: Host, kind: Kind, row: Row, users: Mapping[str, list[str]]) 
 
 
 def notes(plan: Plan, host: Host) -> Iterator[str]:
-    """What stays installed though it is not declared, and what removes it."""
+    """Notes on installed components that are not declared, and on the command that removes them."""
     driver = host.receipt(*driver_state.RECEIPT)
     if driver and not driver_state.managed(plan):
         yield (

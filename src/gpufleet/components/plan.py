@@ -118,7 +118,7 @@ def resolve_declaration(
         space.check(context, plan)
         repositories.check(context, cast(Plan, plan))
     plan["problems"] = problems.documents()
-    # A refused declaration is not the one that counts: nothing is no longer declared by it.
+    # A refused declaration takes effect nowhere, so it leaves no component undeclared.
     if context.host.reached and not plan["problems"]:
         for text in leftovers.notes(cast(Plan, plan), context.host):
             context.note(text)
@@ -184,7 +184,7 @@ def _software(context: ResolveContext) -> _Software:
 def _accepts(
     context: ResolveContext, tried: dict[str, set[str]], stack: StackSpec, code: Code
 ) -> bool:
-    """Whether a changed stack has a part of its problems as declared, without those of this code.
+    """Return whether a changed stack loses this problem and adds none to those as declared.
 
     `tried` keeps the problems of each stack that was tried.
     """

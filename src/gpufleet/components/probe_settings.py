@@ -12,7 +12,7 @@ from gpufleet.documents.spec import ContainersSpec, Spec, StackSpec
 
 from .base import expectation
 
-# What a stack may take to have its PTX compiled for a GPU, in seconds: 20 minutes were reported of
+# The seconds in which a stack's PTX is compiled for a GPU at most: 20 minutes were reported of
 # TensorFlow on a GPU that is newer than its build.
 COMPILE_S = 1800
 # The seconds that each further GPU adds to a stack: its context, operands and checked products.
@@ -71,7 +71,7 @@ def _compile_seconds(build: Build, cards: list[Gpu], *, unknown: bool) -> int:
 
 
 def more_seconds(spec: Spec, settings: Mapping[str, Any]) -> float:
-    """What a probe with these settings may take beyond its deadline, which is for one GPU."""
+    """The seconds that a probe may take beyond its deadline, which is for one GPU."""
     gpus = max(1, visible_gpus(spec) or 1)
     compiled: int = sum(stack["seconds"] for stack in settings["compiles"].values())
     return STACK_GPU_S * len(spec.stacks) * (gpus - 1) + compiled

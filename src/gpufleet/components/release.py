@@ -41,7 +41,7 @@ def release(  # noqa: PLR0917 - the options of the command, in its order
     locks: Collection[str] | None = None,
     arch: str | None = None,
 ) -> Row:
-    """What a release needs, or `{"problems": [...]}`.
+    """The requirements of a release, or `{"problems": [...]}`.
 
     `cuda` and `cudnn` are checked against the build, `cuda` may be "pip" or "local"; `driver` is a
     branch or a version, `gpu` a compute capability or a name, `index` an address, `arch` a machine

@@ -1,4 +1,4 @@
-"""What the next run removes: undeclared leftovers, if `gpu_prune` is set. Pure."""
+"""The removals of the next run: undeclared leftovers, if `gpu_prune` is set. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .base.change import change
 
 
 def removals(plan: Plan, host: Host) -> list[PlanChange]:
-    """What the next run removes, and why, as rows of `changes`."""
+    """The removals of the next run, with their reasons, as rows of `changes`."""
     undeclared = "no longer declared (gpu_prune)"
     rows, paths = [], []
     for each in leftovers.found(plan, host):

@@ -10,7 +10,7 @@ from gpufleet.documents.plan import Component, Plan, PlanChange, Step
 
 from .base.change import change
 
-# What a failing check can demand. What only lacks links takes the step before these.
+# Steps that a failing check can demand. A lack of links alone takes the step before these.
 STEPS: tuple[Step, ...] = ("contents", "reinstall", "recreate")
 ORDER: tuple[Step, ...] = ("links", *STEPS)
 MEANING: dict[Step, str] = {
@@ -45,7 +45,7 @@ def repairable(plan: Plan) -> Iterator[tuple[Component, str]]:
 
 
 def steps_of(value: object, host: str, plan: Plan) -> dict[str, str]:
-    """{component: step} of a host, from the variable `gpu_repair`: a step, or {host: {...}}."""
+    """A host's steps by component, from the variable `gpu_repair`: a step, or {host: {...}}."""
     if value in STEPS:
         return {key(*each): str(value) for each in repairable(plan)}
     own = value.get(host) if isinstance(value, Mapping) else None

@@ -34,7 +34,7 @@ def check(context: ResolveContext, plan: Mapping[str, Any]) -> None:
             needs.append((directory, mib, what))
 
     temporary: list[tuple[int, str]] = []
-    # What will be adopted needs no room; anything else that is foreign was refused.
+    # A component that will be adopted needs no room; other foreign ones were refused.
     toolkits = [
         row
         for row in plan["toolkits"]
@@ -89,7 +89,7 @@ def tmpdir(context: ResolveContext) -> str:
 
 
 def _installed(context: ResolveContext, kind: str, identity: str, gone: bool) -> bool:
-    """Whether it is there. What a receipt lists and a person removed is installed again."""
+    """Return whether a component is there. If a person removed it, it is installed again."""
     return context.host.receipt(kind, identity) is not None and not gone
 
 

@@ -1,4 +1,4 @@
-"""What `fabric test` exchanges with the hosts of a group, and the document that it prints."""
+"""The messages between `fabric test` and the hosts of a group, and the document that it prints."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class CollectiveSide(TypedDict):
 
 
 class CollectiveMessage(TypedDict):
-    """What a host prints while it runs: its document so far, and what all hosts get."""
+    """A message of a host that runs: its document so far, and its value for all hosts."""
 
     document: CollectiveSide
     said: Said | None
@@ -77,7 +77,7 @@ class CollectiveRow(TypedDict):
 
 
 class CulpritRow(TypedDict):
-    """What is at fault."""
+    """The member, pair, rail or port that is at fault."""
 
     kind: Annotated[Text, "`member`, `pair`, `rail` or `port`"]
     hosts: list[Text]
@@ -94,7 +94,7 @@ class Excluded(TypedDict):
 
 
 class Compared(TypedDict):
-    """What the tests of a fabric test are judged by; others are not comparable."""
+    """The standard by which the tests of a fabric test are judged; others are not comparable."""
 
     scope: Annotated[Scope, "what is tested: all hosts together, each of its parts, or each rail"]
     operation: Operation
@@ -103,7 +103,7 @@ class Compared(TypedDict):
 
 
 class FabricTest(TypedDict):
-    """What `fabric test --json` prints."""
+    """The document that `fabric test --json` prints."""
 
     schema: Annotated[int, "1"]
     started: Time

@@ -131,7 +131,7 @@ class IssuedCertificate(TypedDict):
 
 
 class CommissionRecord(TypedDict):
-    """What a host has passed: `HOST.json` among the commissionings."""
+    """The stages that a host has passed: `HOST.json` among the commissionings."""
 
     schema: Annotated[int, "1"]
     host: Text
@@ -164,7 +164,7 @@ class FleetHost(HostState):
 
 
 class Fleet(TypedDict):
-    """What `fleet --json` prints."""
+    """The document that `fleet --json` prints."""
 
     schema: Annotated[int, "1"]
     hosts: list[FleetHost]
@@ -181,7 +181,7 @@ class CommissionedHost(TypedDict):
 
 
 class Commissioned(TypedDict):
-    """What `commission --json` prints."""
+    """The document that `commission --json` prints."""
 
     schema: Annotated[int, "1"]
     hosts: dict[str, CommissionedHost]

@@ -46,5 +46,5 @@ MOST_NAMES, MOST_TEXT = 256, 4096
 
 
 def known(name: str) -> bool:
-    """Whether a manifest can have a value of this name."""
+    """Return whether a manifest can have a value of this name."""
     return name in NAMES or (name.startswith(f"{MOUNT}/") and len(name) <= MOST_TEXT)

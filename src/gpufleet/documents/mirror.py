@@ -1,4 +1,4 @@
-"""What the offline mirror writes: the result of `artifacts fetch` and `verify`, its contents.
+"""The offline mirror's documents: the result of `artifacts fetch` and `verify`, its contents.
 
 And how artifacts reach the hosts, as `plan` shows it.
 """
@@ -31,7 +31,7 @@ class MirrorFile(_For):
 
 
 class Mirror(TypedDict):
-    """What `artifacts fetch --json` and `artifacts verify --json` print."""
+    """The document that `artifacts fetch --json` and `artifacts verify --json` print."""
 
     schema: Annotated[int, "1"]
     directory: Text

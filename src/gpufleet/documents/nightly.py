@@ -1,4 +1,4 @@
-"""What the nightly verification writes: changes, past, heartbeat."""
+"""The nightly verification's documents: changes, past, heartbeat."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Strip(TypedDict):
 
 
 class Changes(TypedDict):
-    """What differs in one nightly run from the runs before."""
+    """The differences of one nightly run from the runs before."""
 
     schema: Annotated[int, "1"]
     since: Annotated[Time | None, "the run before; null for the first"]
@@ -145,7 +145,7 @@ class Past(TypedDict):
 
 
 class Heartbeat(TypedDict):
-    """What the nightly last did: `heartbeat.json` in its state directory."""
+    """The last run of the nightly: `heartbeat.json` in its state directory."""
 
     schema: Annotated[int, "1"]
     started: Time
@@ -195,7 +195,7 @@ class ListedSilence(Silence):
 
 
 class SilenceList(TypedDict):
-    """What `silence --list --json` prints."""
+    """The document that `silence --list --json` prints."""
 
     schema: Annotated[int, "1"]
     silences: list[ListedSilence]
@@ -227,7 +227,7 @@ class Offender(TypedDict):
 
 
 class Offenders(TypedDict):
-    """What `history --offenders --json` prints: the most nights lost first."""
+    """The document that `history --offenders --json` prints: the most nights lost first."""
 
     schema: Annotated[int, "1"]
     nights: Annotated[list[Time], "when each run started"]

@@ -1,4 +1,4 @@
-"""What `verify --pair A,B` adds to the plans and snapshots of the hosts that took part."""
+"""The additions of `verify --pair A,B` to the plans and snapshots of the hosts that took part."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Replica(TypedDict):
 
 
 class Side(TypedDict):
-    """What the workload printed on one of the two hosts."""
+    """The output of the workload on one of the two hosts."""
 
     state: Annotated[
         Text,
@@ -112,13 +112,13 @@ class Side(TypedDict):
 
 
 class Said(TypedDict):
-    """What a side hands to both sides."""
+    """A value that a side hands to both sides."""
 
     value: object
 
 
 class Message(TypedDict):
-    """What a side prints while it runs: its document so far, and what both sides get."""
+    """A message of a side that runs: its document so far, and its value for both sides."""
 
     document: Side
     said: Said | None

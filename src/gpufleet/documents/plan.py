@@ -126,7 +126,7 @@ class PlannedOs(TypedDict):
 
 
 class PlannedSubnetManager(TypedDict):
-    """What the NVLink subnet manager needs, without which the fabric manager cannot start."""
+    """The parts of the NVLink subnet manager, without which the fabric manager cannot start."""
 
     packages: Annotated[list[Text], "empty: the declared source does not have it"]
     modules: Annotated[list[Text], "kernel modules, loaded at boot"]
@@ -172,7 +172,7 @@ class PlannedRepository(TypedDict):
 
 
 class PlannedNetwork(TypedDict):
-    """What `gpu_network` provides for the network adapters."""
+    """The setup of the network adapters by `gpu_network`."""
 
     driver: Annotated[Literal["inbox", "doca"] | None, "null: not managed"]
     packages: Annotated[list[Text], "empty: nothing is installed"]
@@ -282,7 +282,7 @@ CudaSource = Literal["toolkit", "pip", "bundled"]
 
 
 class BuildVersions(TypedDict):
-    """What the framework was built with."""
+    """The versions that the framework was built with."""
 
     cuda: Text | None
     cudnn_major: int | None
@@ -389,7 +389,7 @@ class ProblemEntry(TypedDict):
 
 
 class Plan(TypedDict):
-    """What one host is to have."""
+    """The planned state of one host."""
 
     schema: Annotated[int, "1"]
     host: str
@@ -484,7 +484,7 @@ RestartAction = Literal["none", "reload", "reboot", "wait", "stuck"]
 
 
 class Restart(TypedDict):
-    """What makes the installed driver the one that runs."""
+    """The action that makes the installed driver the one that runs."""
 
     action: RestartAction
     because: str

@@ -135,7 +135,7 @@ class Code(Enum):
     ARCH_MISMATCH = "arch-mismatch", "Another architecture is declared than the host has."
 
 
-# What keeps gpufleet from installing, and not from judging what is there.
+# Problems that keep gpufleet from installing, and not from judging the host as it is.
 INSTALLATION_ONLY = frozenset({Code.HOST_UNSUPPORTED.value, Code.OS_UNSUPPORTED.value})
 
 

@@ -1,4 +1,4 @@
-"""What gpufleet records on a host, under /var/lib/gpufleet: receipts, journal, restart marker.
+"""The records on a host, under /var/lib/gpufleet: receipts, journal, restart marker.
 
 All are owned by root, of mode 0644, and written by rename. `receipts/KIND-ID.json` records what is
 installed, `journal/KIND-ID.json` exists while an installation or removal is under way, and
@@ -32,7 +32,7 @@ class ManifestEntry(TypedDict):
 
 
 class ReceiptSource(TypedDict, total=False):
-    """What an installation came from."""
+    """The source of an installation."""
 
     file: Annotated[Text, "the artifact's or lock's name, or `plan`"]
     sha256: Text | None
@@ -71,7 +71,7 @@ class FormerDriver(TypedDict):
 
 
 class ReceiptFields(TypedDict):
-    """What every receipt has, and what some kinds have."""
+    """The fields that every receipt has, and those that some kinds have."""
 
     schema: Annotated[int, "1"]
     kind: Annotated[Text, "`toolkit`, `cudnn`, `stack`, `environment`, `driver` or `containers`"]

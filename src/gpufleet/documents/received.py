@@ -75,7 +75,7 @@ REMEDY = (
 
 
 class UnfitError(ValueError):
-    """What is wrong with a document, as a sentence that begins with the place of the value."""
+    """The fault of a document, as a sentence that begins with the place of the value."""
 
 
 def output(raw: bytes) -> str:

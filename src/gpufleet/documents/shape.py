@@ -97,7 +97,7 @@ def shape_of(document: object) -> Shape:
 
 
 def optional(shape: Shape) -> tuple[Shape, bool]:
-    """(the shape without null, whether it may be null)."""
+    """The shape without null, and whether it may be null."""
     if not isinstance(shape, AnyOf) or shape.options[-1] != NULL:
         return shape, False
     rest = shape.options[:-1]

@@ -102,7 +102,7 @@ class Unseen(TypedDict):
 
 
 class Snapshot(TypedDict):
-    """What the probe read on one host."""
+    """The readings of the probe on one host."""
 
     schema: Annotated[int, "1"]
     host: Text

@@ -58,7 +58,7 @@ _NO_DECLARATION = ("gpu_plan", "gpu_changes", "gpu_plan_requires", "gpu_plan_don
 
 
 def declares(name: str) -> bool:
-    """Whether a variable is part of a host's declaration."""
+    """Return whether a variable is part of a host's declaration."""
     return (name.startswith("gpu_") or name in SHORT_FORMS) and name not in _NO_DECLARATION
 
 
@@ -109,7 +109,7 @@ class DriverSpec:
 
     @property
     def managed(self) -> bool:
-        """Whether gpufleet installs it; a preinstalled one is only checked."""
+        """True if gpufleet installs the driver; a preinstalled one is only checked."""
         return self.source != PREINSTALLED
 
     @property
@@ -184,13 +184,13 @@ class Spec:
 
     @property
     def without_gpu(self) -> bool:
-        """Whether the host is declared to have no GPU."""
+        """True if the host is declared to have no GPU."""
         return self.expect.get("count") == 0
 
 
 @dataclass(frozen=True)
 class Declaration:
-    """What a host's variables declare: the spec, and the problems of what is left out of it.
+    """A host's declaration by its variables: the spec, and the problems of parts left out of it.
 
     Nothing changes a declaration: it is parsed once, and everything that concerns the host reads
     the same one.

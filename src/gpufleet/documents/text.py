@@ -14,7 +14,7 @@ _KEPT = frozenset("\n\t\u00a0\u2002\u2003\u2007\u2009\u202f\u3000")
 MOST_SHOWN = 2000
 # Names and paths as software chooses them: one word of a command, no option, nothing to expand.
 _PLAIN = re.compile(r"[A-Za-z0-9_/][A-Za-z0-9_./+:@%,=-]*")
-# What a shell may read outside of quotes without doing anything.
+# Characters that a shell reads outside of quotes without any effect.
 _INERT = re.compile(r"[\w ./+:@%,=-]")
 
 
@@ -40,7 +40,7 @@ def one_line(text: str) -> str:
 
 
 def plain(text: str) -> bool:
-    """Whether a text from a host is a name or a path that a command may contain."""
+    """Return whether a text from a host is a name or a path that a command may contain."""
     return _PLAIN.fullmatch(text) is not None
 
 
@@ -134,7 +134,7 @@ def _add(text: str, parts: list[str], left: int) -> int:
 
 
 def is_number(text: str) -> bool:
-    """Whether `int` reads a text: not ², which is a digit by `isdigit`, nor thousands of digits."""
+    """Return whether `int` reads a text: not ², a digit by `isdigit`, nor thousands of digits."""
     return bool(re.fullmatch("[0-9]{1,18}", text))
 
 

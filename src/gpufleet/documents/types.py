@@ -1,4 +1,4 @@
-"""What the documents' types are written with: `Text`, and what may not be empty.
+"""The vocabulary of the documents' types: `Text`, and the mark of values that may not be empty.
 
 A document is a `TypedDict`. Each key's type may carry its meaning as `Annotated[TYPE, "meaning"]`:
 the validator, the JSON Schema and docs/reference/schemas all come from these types. Imports

@@ -62,7 +62,7 @@ _TYPES: dict[str, frozenset[type]] = {
 
 
 def faults(document: object, value: object, name: str) -> list[str]:
-    """What does not fit the type, each a sentence that begins with `name` and the location."""
+    """The values that do not fit the type, as sentences that begin with `name` and the location."""
     return _first_faults(_of_type(document), value, name)
 
 
@@ -201,7 +201,7 @@ def _fitting_types(shape: Shape) -> frozenset[type]:
 
 
 def _takes_text(shape: Shape) -> bool:
-    """Whether every text that is not empty fits the shape."""
+    """Return whether every text that is not empty fits the shape."""
     if isinstance(shape, AnyOf):
         return any(map(_takes_text, shape.options))
     return isinstance(shape, Plain) and shape.name == "text"
@@ -301,7 +301,7 @@ def _any_of(shape: AnyOf) -> Check:
 
 
 def describe(shape: Shape) -> str:
-    """What a value should be."""
+    """A description of the values that fit a shape."""
     if isinstance(shape, Choice):
         return f"one of {', '.join(shape.values)}"
     if isinstance(shape, AnyOf):

@@ -102,7 +102,7 @@ def silence_text(silenced: Silenced) -> str:
 
 
 class CheckResult(TypedDict):
-    """What one check found."""
+    """The result of one check."""
 
     id: Annotated[Text, "such as cudnn.links"]
     verdict: Annotated[
@@ -131,7 +131,7 @@ class CheckResult(TypedDict):
 
 
 def consequences(checks: Iterable[CheckResult]) -> dict[str, list[CheckResult]]:
-    """{check: those that its finding explains}, of the checks of one host."""
+    """The checks of one host that a finding explains, by the explaining check."""
     known = {check["id"]: check for check in checks}
     found: dict[str, list[CheckResult]] = {}
     for check in known.values():
@@ -142,7 +142,7 @@ def consequences(checks: Iterable[CheckResult]) -> dict[str, list[CheckResult]]:
 
 
 class HostResult(TypedDict):
-    """What all checks found on one host."""
+    """The results of all checks on one host."""
 
     verdict: Annotated[
         Text,
@@ -153,7 +153,7 @@ class HostResult(TypedDict):
 
 
 class Verdicts(TypedDict):
-    """What `verify --json` and `provision --json` print, and a report's `report.json`."""
+    """The document of `verify --json` and `provision --json`, and a report's `report.json`."""
 
     schema: Annotated[int, "1"]
     started: Time
@@ -172,7 +172,7 @@ class HostProblem(ProblemEntry):
 
 
 class Refusal(TypedDict):
-    """What a command prints instead of its document if declarations are refused."""
+    """The document of a command whose declarations are refused."""
 
     schema: Annotated[int, "1"]
     problems: list[HostProblem]
@@ -197,7 +197,7 @@ class Bundle(TypedDict):
 
 
 class CollectedResult(TypedDict):
-    """What a host leaves that verifies itself: /var/lib/gpufleet-pull/HOST.json.
+    """The result of a host that verifies itself: /var/lib/gpufleet-pull/HOST.json.
 
     `verify --pulled` judges its snapshot by the inventory's plan of today; `verify --snapshot FILE`
     by the plan in it.

@@ -1,4 +1,4 @@
-"""What a bisection concludes: the culprits with the tests that led to each, and what is unknown."""
+"""The conclusion of a bisection: culprits with the tests that led to each, and open questions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .search import Search
 
 
 class Kind(Enum):
-    """What can be at fault."""
+    """The kind of a culprit."""
 
     MEMBER = "member"
     PAIR = "pair"
@@ -25,7 +25,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class Culprit:
-    """What is at fault, how it fails, the failing tests, and those that clear everybody else."""
+    """A culprit: how it fails, the failing tests, and those that clear everybody else."""
 
     kind: Kind
     members: tuple[str, ...]
@@ -46,7 +46,7 @@ class Culprit:
         return self.members[0]
 
     def explains(self, seen: Observation) -> bool:
-        """Whether a failing test used what is at fault."""
+        """Return whether a failing test used the culprit."""
         return set(self.members) <= set(seen.test.members) and (
             self.kind is Kind.MEMBER or not set(self.rails).isdisjoint(seen.test.rails)
         )
@@ -174,7 +174,7 @@ def _rails(search: Search) -> list[Culprit]:
 
 
 def _passes_elsewhere(search: Search, seen: Observation) -> bool:
-    """Whether the members of a failing pair are fine on the rails that are not at fault."""
+    """Return whether the members of a failing pair are fine on the rails that are not at fault."""
     if len(search.members) // 2 >= FEW_PAIRS:
         return all(map(search.is_good, seen.test.members))
     # Few members are seldom all good: what counts is that these two pass together.
@@ -205,7 +205,7 @@ def _member(search: Search, member: str, needed: int) -> list[Culprit]:
 
 
 def unknown(search: Search, found: Sequence[Culprit]) -> list[str]:
-    """What the tests do not say: members that were not judged, failures without a culprit."""
+    """Questions that the tests leave open: members not judged, failures without a culprit."""
     evidence = search.evidence
     lines = list(search.unknown)
     group = evidence.observations[0]
@@ -267,7 +267,7 @@ def _unexplained(
     """Failing tests that hold neither a culprit nor a member that may be one."""
     named = {*open_members, *(each.members[0] for each in found if each.kind is Kind.MEMBER)}
     rest = [each for each in found if each.kind is not Kind.MEMBER]
-    # What fails on these rails has a line of its own.
+    # A failure on these rails has a line of its own.
     dropped = set(search.all_rails) - set(search.rails)
     numbers = [
         seen

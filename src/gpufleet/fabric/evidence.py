@@ -1,4 +1,4 @@
-"""What the tests of a bisection prove: who is good, and which failures a known-good member saw.
+"""The evidence of a bisection's tests: good members, and failures that a good member saw.
 
 A passing test clears its members and their ports on its rails, and a test of two also the pair: a
 larger one may not have used every link. A failing test blames nobody by itself. A test that was not
@@ -56,7 +56,7 @@ class Evidence:
             self.pairs_failed[frozenset(members)].append(seen)
 
     def is_good(self, member: str, rails: Rails) -> bool:
-        """Whether the member passed a test that used at least these rails at once."""
+        """Return whether the member passed a test that used at least these rails at once."""
         return member in self.good(rails)
 
     def good(self, rails: Rails) -> set[str]:
@@ -72,7 +72,7 @@ class Evidence:
         return self._good[rails]
 
     def pair_is_good(self, pair: frozenset[str], rails: Iterable[int]) -> bool:
-        """Whether the two passed a test of their own on at least these rails."""
+        """Return whether the two passed a test of their own on at least these rails."""
         wanted = frozenset(rails)
         return any(wanted <= used for used in self._pair_passed.get(pair, ()))
 

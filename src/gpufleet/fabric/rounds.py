@@ -49,7 +49,7 @@ class Round:
 
 @dataclass(frozen=True)
 class Result:
-    """What the runner saw of a test: PASSED, SLOW, WRONG, HUNG or NOT_RUN, and how fast it was.
+    """The runner's result of a test: PASSED, SLOW, WRONG, HUNG or NOT_RUN, and its speed.
 
     A test that passed with a bandwidth is still compared with the threshold. Without a bandwidth,
     PASSED says that the runner itself found the test fast enough.
@@ -72,17 +72,17 @@ class Observation:
 
     @property
     def failed(self) -> bool:
-        """Whether the test was slow, wrong or hung."""
+        """True if the test was slow, wrong or hung."""
         return self.outcome in FAILING
 
     @property
     def passed(self) -> bool:
-        """Whether the test ran, was right, and was fast enough."""
+        """True if the test ran, was right, and was fast enough."""
         return self.outcome is Outcome.PASSED
 
     @property
     def is_pair(self) -> bool:
-        """Whether two members took part, so that nobody else can be at fault."""
+        """True if two members took part, so that nobody else can be at fault."""
         return len(self.test.members) == 2
 
     def partner(self, member: str) -> str:

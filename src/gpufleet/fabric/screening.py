@@ -155,12 +155,12 @@ def single(rails: Rails) -> list[Rails]:
 
 
 def rail_is_good(search: Search, rail: int) -> bool:
-    """Whether a pair passed on this rail alone."""
+    """Return whether a pair passed on this rail alone."""
     return any(seen.passed for seen in search.evidence.on_rail(rail))
 
 
 def rail_is_bad(search: Search, rail: int) -> bool:
-    """Whether every pair that used this rail alone failed, and no few ports can explain it."""
+    """Return whether every pair on this rail alone failed, and no few ports can explain it."""
     seen = search.evidence.on_rail(rail)
     if not seen or any(each.passed for each in seen) or len(search.members) < 3:
         return False
@@ -221,7 +221,7 @@ def _open_ports(search: Search, member: str, tried: dict[tuple[str, int], set[st
 
 
 def every_rail_fails(partners: Sequence[int]) -> bool:
-    """Whether a member fails on each rail, by the number of its good partners on each of them.
+    """Return whether a member fails on each rail, by its number of good partners on each.
 
     With three rails or more, one partner on each will do: a bad port and a bad link to one of the
     partners spoil two rails. With less, each rail needs a second partner.

@@ -97,7 +97,7 @@ class Search:
         return seen
 
     def is_good(self, member: str) -> bool:
-        """Whether a member passed a test on all rails that are not at fault."""
+        """Return whether a member passed a test on all rails that are not at fault."""
         return self.evidence.is_good(member, self.rails)
 
     def good(self) -> list[str]:

@@ -38,7 +38,7 @@ class Floor:
 
 @dataclass(frozen=True)
 class Past:
-    """What groups reached in earlier tests: `reached` has the GB/s of this one's.
+    """The rates of groups in earlier tests: `reached` has the GB/s of this test's group.
 
     From `tests` earlier ones on a test is slow below `share` of their median.
     """
@@ -93,7 +93,7 @@ class Judge:
         self._compared: dict[str, None] = {}
 
     def has_figure(self, rails: int) -> bool:
-        """Whether tests on so many rails can be judged before siblings were measured."""
+        """Return whether tests on so many rails can be judged before siblings were measured."""
         return rails in self.threshold.declared_gb_s or rails in self.medians
 
     def calibrate(
@@ -127,7 +127,7 @@ class Judge:
 
     @property
     def source(self) -> str:
-        """What was called slow: what the results were compared with."""
+        """The source of the limit: the figures that the results were compared with."""
         return "; or ".join(self._compared) or self.threshold.source
 
     def least_gb_s(self, test: GroupTest) -> float | None:

@@ -27,7 +27,7 @@ from .saved import read_bounded
 from .session import Session
 
 EARLIEST = datetime.min.replace(tzinfo=UTC)
-# What a host needs at most to judge its snapshot and to write the result.
+# The longest time in which a host judges its snapshot and writes the result.
 WRITTEN_WITHIN = timedelta(hours=1)
 TIMER = (
     "on the host: systemctl list-timers gpufleet-pull.timer; journalctl -u gpufleet-pull;"
@@ -61,7 +61,7 @@ def judge_results(directory: Path, hosts: Iterable[InventoryHost], max_age: time
 
 
 def _read(path: Path, name: str, max_age: timedelta) -> tuple[Snapshot | None, HostResult]:
-    """(the file's snapshot or None, the result if there is none)."""
+    """The file's snapshot, or None, and the result if there is no snapshot."""
     snapshot: Snapshot | None = None
     try:
         document = received.parsed(read_bounded(path), "the file")

@@ -100,7 +100,7 @@ class GroupRun:
         return sum(side["gpus"] or 0 for side in self.sides.values())
 
     def at_fault(self) -> dict[str, str]:
-        """{host: its error} of those that failed by themselves, for a reason that they name."""
+        """The errors of hosts that failed by themselves, for a reason that they name, by host."""
         return {
             name: side["error"] or f"it ended while {side['stage']}"
             for name, side in self.sides.items()

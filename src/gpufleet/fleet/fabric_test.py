@@ -46,7 +46,7 @@ SECONDS_PER_HOST = 0.1
 
 @dataclass(frozen=True)
 class FabricOptions:
-    """What is tested, and what is called slow."""
+    """The options of a fabric test: its measure, and its limit of slowness."""
 
     measure: Measure
     deadline_s: float = 120
@@ -57,7 +57,7 @@ class FabricOptions:
     stack: str | None = None
     shared: bool = False
     scope: Scope = "all"
-    # What a group of hosts reached in earlier tests that are alike, in GB/s.
+    # The rates of a group of hosts in earlier tests that are alike, in GB/s.
     past: Callable[[Sequence[str]], Sequence[float]] = lambda hosts: ()
 
 
@@ -146,7 +146,7 @@ def asked(
 
 
 def declared_bandwidth(hosts: Sequence[InventoryHost]) -> float | None:
-    """What every host declares that a group of them reaches: the least of it, which bounds all."""
+    """The least bandwidth that the hosts declare for a group; None unless all declare one."""
     found = [host.spec.expect.get("bus_bandwidth_gb_s") for host in hosts]
     known = [rate for rate in found if rate is not None]
     return min(known) if len(known) == len(hosts) else None
@@ -220,7 +220,7 @@ def search(
 
 
 def threshold_of(options: FabricOptions, machines: Machines, rails: int) -> Threshold:
-    """What is slow. A part of the rails has to reach its share of what is declared for all."""
+    """The limit of slowness. A part of the rails has to reach its share of the declared rate."""
     share = f"{options.tolerance:.0%}"
     if options.at_least is not None:
         part = f", of which each of {rails} rails has its share" if rails > 1 else ""
@@ -279,7 +279,7 @@ def pair_rounds(names: list[str]) -> list[list[tuple[str, ...]]]:
 
 @dataclass
 class Findings:
-    """What tests have shown, as parts of the document."""
+    """The results of tests, as parts of the document."""
 
     slow: str
     tests: list[GroupResult] = field(default_factory=list)
@@ -289,7 +289,7 @@ class Findings:
 
 
 def of_conclusion(conclusion: Conclusion, rails: Mapping[str, Sequence[Rail]]) -> Findings:
-    """What the search has shown. `rails`: the ports of each host, if rails were tested."""
+    """The findings of the search. `rails`: the ports of each host, if rails were tested."""
     rails = {name: own for name, own in rails.items() if own}
     return Findings(
         conclusion.threshold_source,
@@ -387,7 +387,7 @@ def document(
     taken_part: tuple[list[Excluded], dict[str, str]],
     first: GroupRun | None,
 ) -> FabricTest:
-    """What was found, as one document.
+    """The document of a fabric test.
 
     `taken_part`: who could not, and each host's NCCL. `first`: the test of all hosts together.
     """

@@ -27,7 +27,7 @@ State = Literal["up", "down", "slower", "unread", "idle"]
 READS = ("network", "kernel", "smi")
 # A host has two dozen ports at most; another number is no host's.
 MOST_PORTS = 256
-# An interface that is no RDMA device has none that anybody reads here.
+# Shown for an interface that is no RDMA device: its error counters are not read.
 NO_COUNTERS = "–"
 
 
@@ -101,7 +101,7 @@ def _ports(plan: Plan, data: SectionData, links: tuple[LinkRow, ...]) -> HostFab
 
 
 def _states(plan: Plan, found: Ports) -> dict[str, State]:
-    """{port: its state}, by what the check `network.ports` calls a fault."""
+    """The state of each port, by the faults that the check `network.ports` finds."""
     states: dict[str, State] = {}
     for port in found.all:
         states[port.name] = "unread" if port.active is None else "up" if port.active else "idle"
@@ -165,7 +165,7 @@ def _counted(counters: Mapping[str, int | None]) -> str:
 
 
 def _together(found: Mapping[str, str]) -> str:
-    """What is the same for all, or each with what it has."""
+    """The text that all have in common, or each name with its own."""
     if len(set(found.values())) == 1:
         return next(iter(found.values())) or "0"
     return "; ".join(f"{name}: {text}" for name, text in found.items() if text)

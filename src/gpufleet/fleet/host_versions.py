@@ -14,7 +14,7 @@ NONE = "none"
 
 @dataclass(frozen=True)
 class HostVersions:
-    """{component: version} of a host, and {UUID: number} of its GPUs."""
+    """The versions of a host's components, and the numbers of its GPUs by UUID."""
 
     versions: Mapping[str, str]
     numbers: Mapping[str, int]
@@ -27,7 +27,7 @@ def versions_of(snapshot: Mapping[str, Any] | None, plan: Mapping[str, Any]) -> 
 
 
 def _gpu_numbers(snapshot: Mapping[str, Any]) -> dict[str, int]:
-    """{UUID: number} of the GPUs, from the compute runs and nvidia-smi."""
+    """The numbers of the GPUs by UUID, from the compute runs and nvidia-smi."""
     runs = _rows(_section(snapshot, "compute"), "runs")
     cards = [device for run in runs for device in _rows(run, "devices")]
     cards += _rows(_section(snapshot, "smi"), "devices")
@@ -35,7 +35,7 @@ def _gpu_numbers(snapshot: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _of(snapshot: Mapping[str, Any], plan: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """(component, version) of a probed host; `none` for what is planned and absent."""
+    """Pairs of a component and its version on a probed host; `none` for planned and absent ones."""
     if not snapshot:
         return
     system, kernel = _section(snapshot, "os"), _section(snapshot, "kernel")

@@ -102,7 +102,7 @@ def judged(
 def beside_of(
     snapshot: Snapshot | None, connection: Connection | None = None, answer: str | None = None
 ) -> Beside | None:
-    """What is compared with other hosts; None without a snapshot."""
+    """The values of a snapshot that are compared with other hosts; None without a snapshot."""
     if snapshot is None:
         return None
 

@@ -19,7 +19,7 @@ from gpufleet.documents.text import one_line
 # A majority of fewer hosts says nothing, and less than this share of them is none.
 LEAST_HOSTS, MAJORITY = 3, 2 / 3
 MOST_SHOWN = 8
-# What no group should be held to, however many hosts have it.
+# Values that no group should be held to, however many hosts have them.
 UNWANTED = {"clock.synchronised": "no"}
 # Text that Ansible evaluates in a variable.
 _TEMPLATE = re.compile(r"\{[{%#]")

@@ -11,7 +11,7 @@ from gpufleet.fleet.inventory import InventoryHost
 from gpufleet.on_host.deep_time import UNDECLARED_GPUS, deep_seconds
 from gpufleet.on_host.host import DEFAULTS
 
-# What a deep probe's deadline is longer at least: it reads the contents of all files.
+# The least seconds that a deep probe's deadline is longer by: it reads all files' contents.
 DEEP_S = 360
 
 
@@ -35,9 +35,9 @@ class ProbeOptions:
     load_s: float | None = None
     # The directory whose disk is loaded together with the GPUs.
     disk_load: str | None = None
-    # Whether the links between GPUs, and with the host, are loaded together with the GPUs.
+    # True if the links between GPUs, and with the host, are loaded together with the GPUs.
     fabric_load: bool = False
-    # Whether stacks and toolkits compute; without it a full probe reads alone.
+    # True if stacks and toolkits compute; without that a full probe only reads.
     computes: bool = True
 
     def deadline_of(self, host: InventoryHost) -> float:
@@ -58,7 +58,7 @@ class ProbeOptions:
         )
 
     def deep_s(self, gpus: int, settings: Mapping[str, Any]) -> float:
-        """What a deep probe of so many GPUs may take beyond the deadline of one that is not."""
+        """The seconds that a deep probe of so many GPUs may take beyond a usual deadline."""
         if not gpus:
             return DEEP_S
         load_s: float = DEFAULTS["sustained_s"] if self.load_s is None else self.load_s

@@ -40,7 +40,7 @@ class Stack:
 
     @property
     def title(self) -> str:
-        """What people call the framework."""
+        """The usual name of the framework."""
         return FRAMEWORKS[self.framework].title
 
 

@@ -40,7 +40,7 @@ from gpufleet.paths import PACKAGE
 
 SCHEMA = 1
 FAILING = {Verdict.FAIL, Verdict.HUNG, Verdict.UNREACHABLE}
-# What the judge needs besides Python: pure Python of this very environment.
+# Packages that the judge needs besides Python: pure Python of this very environment.
 LIBRARIES = ("yaml", "packaging")
 PACKED = (
     "__init__.py",
@@ -100,7 +100,7 @@ def earlier_states(path: Path) -> list[ContentsRead]:
 
 
 def probe_and_judge(plan: Plan, config: Mapping[str, Any]) -> tuple[CollectedResult, float]:
-    """(the result, a document for `verify --snapshot`; the duration in seconds)."""
+    """The result, a document for `verify --snapshot`, and the duration in seconds."""
     begin = time.monotonic()
     settings = {**config, "matmul": payload.workload()}
     program = f"CONFIG = {json.dumps(settings)!r}\n{payload.probe()}"

@@ -65,7 +65,7 @@ def gpu_plan(gpu_run: HostRun) -> Plan:
 
 @pytest.fixture(scope="module")
 def gpu_snapshot(gpu_run: HostRun) -> Snapshot:
-    """What the probe read of the host; a host that was not read fails the test."""
+    """The probe's snapshot of the host; a host that was not read fails the test."""
     snapshot = gpu_run.snapshot
     if snapshot is None:
         pytest.fail(message(gpu_run.result["checks"][0]), pytrace=False)
@@ -275,7 +275,7 @@ def name_of(host: Any) -> str:
 
 
 def _is_deep(config: pytest.Config, items: list[pytest.Item]) -> bool:
-    """Whether to probe deeply: by --gpu-deep, or as `-m deep` has left nothing else."""
+    """Return whether to probe deeply: by --gpu-deep, or if `-m deep` has left nothing else."""
     selected = bool(config.option.markexpr) and all(
         item.get_closest_marker("deep") for item in items
     )

@@ -38,7 +38,7 @@ REMEDY = f"Save it again by '{PROGRAM} verify --save DIR'."
 
 @dataclass(frozen=True)
 class Saved:
-    """What one file holds of a host; a bundle holds all three."""
+    """The documents on a host in one file; a bundle holds all three."""
 
     host: str
     snapshot: Snapshot | None

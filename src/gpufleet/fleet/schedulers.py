@@ -68,11 +68,11 @@ class NodeState:
 
     @property
     def unavailable(self) -> bool:
-        """Whether it takes no jobs, for either cause."""
+        """True if the node takes no jobs, for either cause."""
         return self.unschedulable or self.unresponsive
 
     def ours(self, owner: str = r"\w+") -> bool:
-        """Whether gpufleet drained it, or one owner within gpufleet (`rollout`, `nightly`)."""
+        """Return whether gpufleet drained the node, or one owner in it (`rollout`, `nightly`)."""
         return self.unschedulable and bool(
             re.fullmatch(rf"{MARK} {owner}: .*{re.escape(PROMISE)}", self.reason)
         )

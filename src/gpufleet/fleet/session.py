@@ -27,7 +27,7 @@ WRITTEN_PROGRAM = "./gpufleet"
 
 @dataclass(frozen=True)
 class Beside:
-    """What is compared with other hosts, read from a snapshot while it is in memory."""
+    """The values that are compared with other hosts, read from a snapshot while it is in memory."""
 
     # Where its GPUs are in the NVLink fabric; None if they are not in one place.
     place: Place | None
@@ -41,7 +41,7 @@ class Beside:
     endpoint: tuple[str | int | None, ...] | None = None
 
     def is_machine_of(self, other: Beside) -> bool:
-        """Whether both are one machine by what no other machine can claim."""
+        """Return whether both are one machine, by values that no other machine can claim."""
         return any(
             own is not None and own == others
             for own, others in ((self.answer, other.answer), (self.endpoint, other.endpoint))

@@ -27,7 +27,7 @@ from .session import HostRun
 # server has, and too few for one that lies to outvote the others.
 MOST_GPUS = 16
 
-# What is in a plan by the comparison alone.
+# Keys that only the comparison adds to a plan.
 COMPARED = ("rack", "sums", "twins", "claims")
 
 

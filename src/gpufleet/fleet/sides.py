@@ -38,7 +38,7 @@ MARK = b"gpufleet-pair: "
 FINAL = {"ok", "failed", "lost", "hung", "stopped", "unconnected"}
 MOST_BYTES = 4 << 20
 SSH_FAILED = 255
-# What JAX writes before it aborts a process whose coordinator is gone (0.5.3, 0.10.2).
+# A text of JAX before it aborts a process whose coordinator is gone (0.5.3, 0.10.2).
 OTHER_GONE = "another task died"
 WHO_KILLED = (
     "see in the kernel log what killed it, such as a lack of memory: dmesg -T | grep -i kill"
@@ -80,7 +80,7 @@ class Side:
 
     @property
     def finished(self) -> bool:
-        """Whether the side has reported how it ended."""
+        """True if the side has reported how it ended."""
         return self.document.get("state") in FINAL
 
     def outcome(self) -> dict[str, Any]:

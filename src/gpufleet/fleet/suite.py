@@ -1,4 +1,4 @@
-"""What the pytest suite (`verify/`) and `gpufleet verify` share: session, names and outcome.
+"""The common part of the pytest suite (`verify/`) and `gpufleet verify`: session, names, outcome.
 
 `gpufleet verify` with pytest options hands its finished session to the suite, so that no host is
 probed twice. `pytest_plugin` has the hooks and fixtures, `check_tests` what the test functions are

@@ -1,4 +1,4 @@
-"""What gpufleet knows of one framework: its names, and how it differs from the others."""
+"""The facts about one framework: its names, and its differences from the others."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from .hosts import FRAMEWORKS
 FrameworkId = Literal["tensorflow", "pytorch", "jax"]
 
 
-# What a run may report beside its products, by its key in the run's document.
+# Parts that a run may report beside its products, by the key in the run's document.
 Part = Literal["small", "numpy", "convolution", "routines", "loader", "workers", "compile"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Distributed:
-    """What a framework can run between two hosts."""
+    """The programs that a framework can run between two hosts."""
 
     parameter_servers: bool = False
     # How it reduces without NCCL. Its own ring reduces between GPUs too, Gloo between CPUs only.
@@ -41,35 +41,35 @@ class Framework:
 
     # The address that its builds for other CUDA releases have below them; None: it has no index.
     own_index: str | None = None
-    # Whether its CUDA is a plugin: a package of its own, for one major version of CUDA, which takes
+    # True if its CUDA is a plugin: a package of its own, for one major version of CUDA, which takes
     # newer releases of that.
     cuda_plugin: bool = False
-    # What stacks of this framework declare instead of `cuda: local`; None where they accept it.
+    # The declaration that stacks of it use instead of `cuda: local`; None where they accept that.
     instead_of_local: str | None = None
-    # Whether a build comes with the cuDNN that it was built with, not with one in a range.
+    # True if a build comes with the cuDNN that it was built with, not with one in a range.
     exact_cudnn: bool = False
-    # Whether the requirements of its wheels keep cuDNN to one with code for every GPU.
+    # True if the requirements of its wheels keep cuDNN to one with code for every GPU.
     bounds_cudnn: bool = False
-    # Whether its modulefiles exclude those of every framework, not its own alone.
+    # True if its modulefiles exclude those of every framework, not its own alone.
     excludes_all: bool = True
 
-    # What the framework's run reports before its products and after them, in order of the stages.
+    # Parts that the framework's run reports before and after its products, in order of the stages.
     parts_before_products: tuple[Part, ...] = ()
     parts_after_products: tuple[Part, ...] = ()
     # The phrases by which it reports that it has no code for a GPU, as regular expressions.
     ignored_gpu: tuple[str, ...] = ()
-    # Whether its environment has CUDA libraries of its own, also beside a toolkit.
+    # True if its environment has CUDA libraries of its own, also beside a toolkit.
     own_libraries: bool = True
-    # Whether its build lists, where it runs, all that it has code for.
+    # True if its build lists, where it runs, all GPUs that it has code for.
     lists_own_code: bool = False
-    # What compiles a function, and the first release that takes arrays of numpy 2.
+    # The compiler of a function, and the first release that takes arrays of numpy 2.
     compiler: str | None = None
     numpy_2_from: str | None = None
     distributed: Distributed = Distributed()
 
     @property
     def module(self) -> str:
-        """What Python imports."""
+        """The name of the module that Python imports."""
         return str(FRAMEWORKS[self.id].module)
 
     @property
@@ -94,15 +94,15 @@ class Framework:
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """What the framework's run reports beside its products."""
+        """The parts that the framework's run reports beside its products."""
         return self.parts_before_products + self.parts_after_products
 
     @property
     def several_builds(self) -> bool:
-        """Whether a release has builds for several CUDA releases."""
+        """True if a release has builds for several CUDA releases."""
         return self.cuda_plugin or self.own_index is not None
 
     @property
     def can_be_local(self) -> bool:
-        """Whether a stack can declare `cuda: local`."""
+        """True if a stack can declare `cuda: local`."""
         return self.instead_of_local is None

@@ -1,6 +1,6 @@
-"""What hosts know of each framework. Standard library, Python 3.6 and later.
+"""The facts about each framework that hosts need. Standard library, Python 3.6 and later.
 
-The probe has this file too, by the link `probe/frameworks.py`: it travels to hosts. Where an
+The probe has this file too, by the link `on_host/frameworks.py`: it travels to hosts. Where an
 environment has several frameworks and nothing is declared, the first of them is run.
 """
 

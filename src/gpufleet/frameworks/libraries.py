@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def is_in_no_toolkit(library: str) -> bool:
-    """Whether a library's name is NCCL's or NVSHMEM's: they come as packages of a stack.
+    """Return whether a library is NCCL's or NVSHMEM's: they come as packages of a stack.
 
     Also where a toolkit has the rest (JAX with `cuda: local`).
     """

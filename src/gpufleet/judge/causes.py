@@ -37,19 +37,19 @@ def _reading(*sections: str, but: Collection[str] = ()) -> tuple[str, ...]:
     )
 
 
-# What computes by a toolkit's libraries, by a stack's framework, and in a container.
+# Checks that compute by a toolkit's libraries, by a stack's framework, and in a container.
 COMPUTE = _reading("compute", but=("stack.capability",))
 FRAMEWORK = _reading(
     "stacks", but=("install.owned", "stack.release", "stack.python", "stack.readable")
 )
 CONTAINERS = _reading("containers", but=("containers.vulnerable",))
 PROGRAMS = (*COMPUTE, *FRAMEWORK, *CONTAINERS)
-# What nvidia-smi reports of the GPUs.
+# Checks of nvidia-smi's reports on the GPUs.
 REPORTED = _reading("smi", "smi_after", but=("gpu.smi",))
 SMALL = ("stack.hello", "stack.local-devices", "stack.gpu-device-name", "stack.device-placement")
 BEYOND = ("stack.numpy", "stack.convolution", "stack.routines", "stack.workers", "stack.compile")
 LATER = ("stack.convolution", "stack.routines", "stack.libraries", "stack.workers", "stack.compile")
-# What finds no GPU where the framework uses none.
+# Checks that find no GPU where the framework uses none.
 USES_GPUS = (
     "stack.mapped",
     "stack.matmul",
@@ -62,7 +62,7 @@ USES_GPUS = (
 )
 # Every check that reads a section.
 EVERY = tuple(check.id for check in CHECKS.values() if check.reads)
-# What the kernel says of a card.
+# Checks of the kernel's messages about a card.
 LOGS = ("kernel.log", "kernel.after-load")
 INSTALLED_CUDNN = ("cudnn.files", "cudnn.present", "cudnn.links", "cudnn.readable")
 
@@ -206,7 +206,7 @@ RELATIONS = (
     Relation(
         "gpu.throttle", ("gpu.throughput", "gpu.sustained"), ("slow", "sustained", "throttled")
     ),
-    # What slows it down under load is why it is slow; without that it is slow from the start.
+    # A cause of slowness under load explains any slowness; else the card is slow from the start.
     Relation("gpu.sustained", ("gpu.throughput",), ("slow",)),
     Relation("gpu.throughput", ("gpu.sustained",), ("sustained",)),
     # A run that stopped, a GPU that others hold or on which nothing was computed.
@@ -251,7 +251,7 @@ class Judged(NamedTuple):
 
 
 def explained(judged: Mapping[str, Judged]) -> dict[str, str]:
-    """{check: the check that explains it}; a check that explains is not explained itself."""
+    """The check that explains each explained check; an explaining check is not explained itself."""
     direct: dict[str, str] = {}
     for name, result in judged.items():
         if result.verdict not in HEALTHY_VERDICTS and (cause := _cause(name, judged, direct)):
@@ -294,7 +294,7 @@ def _cause(name: str, judged: Mapping[str, Judged], direct: Mapping[str, str]) -
 
 
 def _known(findings: Sequence[Finding]) -> set[str]:
-    """What these findings are about and entail."""
+    """The subjects that these findings are about and entail."""
     return {
         itself(subject) for finding in findings for subject in (*finding.about, *finding.entails)
     }

@@ -28,7 +28,7 @@ PLAN = "host.plan"
 JUDGED_WHOLE = {"containers", "default_link", "driver", "network"}
 # A part that was not read is INCONCLUSIVE in the checks that read it.
 UNREAD = "unread"
-# What a run takes back where nothing of its kind is declared any more.
+# Kinds that a run removes where none of them is declared any more.
 TAKEN_BACK = {"environment", "linker"}
 FAILING = {Verdict.FAIL, Verdict.HUNG}
 
@@ -50,7 +50,7 @@ def findings(plan: Plan, snapshot: Snapshot, judged: Iterable[CheckResult]) -> I
     for row in changes(_with_known_locks(plan, snapshot), snapshot):
         if key(row["what"], row["id"]) in named or not _is_a_fault(plan, row):
             continue
-        # What is refused has a cause of its own, and so has what was stopped.
+        # A refused change has a cause of its own, and so has a removal that was stopped.
         if (row["action"] == "refuse" and failing) or (row["action"] == "remove" and unfinished):
             continue
         yield Finding(
@@ -91,7 +91,7 @@ def components(check: CheckResult) -> list[str]:
 
 
 def _is_a_fault(plan: Plan, row: PlanChange) -> bool:
-    """Whether a change is one that a verification answers for."""
+    """Return whether a verification answers for a change."""
     if row["action"] == UNREAD or row["what"] in JUDGED_WHOLE:
         return False
     # An inventory that declares no software says nothing about what others have declared.

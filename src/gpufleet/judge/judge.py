@@ -140,7 +140,7 @@ SUMMARY_ORDER = (
 
 
 def exit_status(verdicts: Verdicts) -> int:
-    """What the command that printed this document ends with."""
+    """The exit status of the command that printed this document."""
     if not verdicts["hosts"]:
         return statuses.USAGE
     return statuses.exit_status(Verdict(host["verdict"]) for host in verdicts["hosts"].values())
@@ -200,7 +200,7 @@ def _apply(
         )
         return entry, causes.Judged(Verdict.PASS, [], [])
     verdict = worst(finding.verdict for finding in findings)
-    # What failed speaks; that something else could not be judged would only blur it.
+    # Only the worst findings are named: facts that were not judged would blur a failure.
     selected = [finding for finding in findings if finding.verdict == verdict]
     entry = _entry(
         check.id,
@@ -276,7 +276,7 @@ def _bounded(finding: Finding, left: int) -> Finding:
 
 
 def _more(findings: list[Finding]) -> Finding:
-    """What stands for the findings that were not read; without a subject nothing explains it."""
+    """The finding in place of those that were not read; without a subject nothing explains it."""
     return Finding(
         f"More than {len(findings) - 1} findings of this check: the others are not listed",
         "repair the listed ones first",

@@ -50,7 +50,7 @@ class Row:
 
     @property
     def right(self) -> bool:
-        """Whether the file is present and correct."""
+        """True if the file is present and correct."""
         return self.state in (PRESENT, FETCHED)
 
 
@@ -71,7 +71,7 @@ class Result:
 
     @property
     def whole(self) -> bool:
-        """Whether nothing is missing."""
+        """True if nothing is missing."""
         return not self.failures and all(row.right for row in self.rows)
 
 

@@ -143,7 +143,7 @@ def best(names: Iterable[str], python: str, arch: str = "x86_64") -> list[str]:
 
 @cache
 def _ranks(python: str, glibc: int, arch: str) -> dict[Tag, int]:
-    """{tag: rank}, an installer's first choice first."""
+    """The rank of each tag, an installer's first choice first."""
     major, _, minor = python.partition(".")
     version = (int(major), int(minor))
     interpreter = f"cp{major}{minor}"

@@ -8,7 +8,7 @@ class NoAccountError(RuntimeError):
 
 
 def account(host, name):
-    """(number, group, all groups) of an account, of the planted files where there are such."""
+    """Number, group and all groups of an account, by the planted files where there are any."""
     if host.real:
         import pwd
 

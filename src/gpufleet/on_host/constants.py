@@ -1,4 +1,4 @@
-"""What probe and workload have in common: the names of CUDA's files, the marks of output lines."""
+"""Constants of probe and workload: the names of CUDA's files, the marks of output lines."""
 
 import re
 
@@ -17,7 +17,7 @@ CARRIED_FILE = re.compile(
 
 
 def is_cuda_file(name):
-    """Whether a file name is one of CUDA's or cuDNN's, or one under which frameworks carry them."""
+    """Return whether a file is one of CUDA's or cuDNN's, or a copy that frameworks carry."""
     return bool(CUDA_FILE.match(name) or CARRIED_FILE.match(name))
 
 
@@ -26,12 +26,12 @@ FRAMEWORK_MARK = "gpufleet-framework: "
 COMPUTE_MARK = "gpufleet-compute: "
 # The attributes of a file that hold against root, with chattr's letter for each.
 ATTRIBUTE_LETTERS = {"immutable": "i", "append-only": "a"}
-# What ends the reason where root would run, or load, what another account could have written.
+# The end of the reason where root would run or load a file that others could have written.
 REFUSED = "it is not run as root"
-# What is in that reason where an error left open who could have written it.
+# A part of that reason where an error left open who could have written the file.
 UNJUDGED = "cannot be judged"
 # A variable's value has no more characters in a snapshot: what is longer is cut, because a text
 # that the controller refuses costs it the whole section.
 MOST_VALUE = 8 << 10
-# What /run/systemd/container contains in an image that is being built: it has no kernel of its own.
+# The text of /run/systemd/container in an image that is being built, which has no kernel.
 IMAGE = "image"

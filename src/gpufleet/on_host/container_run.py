@@ -79,7 +79,7 @@ class TrialContainer:
         # A node alone proves no driver: programs of the driver's create it without one.
         self.with_gpus = host["expect_gpus"] != 0 and host.exists("/proc/driver/nvidia/version")
         self.ways = ways(host, found) if self.with_gpus else []
-        # What the driver compiled for the stack outside.
+        # The cache of the code that the driver compiled for the stack outside.
         self.stack, name, self.runs = newest_stack(host)
         self.cache = open_cache(host, name) if name and self.with_gpus else None
 
@@ -242,7 +242,7 @@ class TrialContainer:
         self.id = (out.split() or [""])[-1]
 
     def unit(self):
-        """What systemd knows of this container's nodes; None where it has no unit for it."""
+        """The nodes of this container in systemd; None where it has no unit for it."""
         prefix = "libpod" if self.engine_name == "podman" else "docker"
         return next(
             iter(containers_with_gpus(self.host, ["%s-%s.scope" % (prefix, self.id)]) or []), None
@@ -323,7 +323,7 @@ class TrialContainer:
 
 
 def is_left_over(name):
-    """Whether a container is of a verification that has ended."""
+    """Return whether a container is of a verification that has ended."""
     pid = name[len(OWN_NAME) :].partition(".")[0] if name.startswith(OWN_NAME) else ""
     return pid.isdigit() and not os.path.exists("/proc/" + pid)
 
@@ -387,7 +387,7 @@ def run_trial(host, wanted, found):
 
 
 def newest_stack(host):
-    """(environment, name, framework) of the newest release: one proves that a container computes.
+    """Environment, name and framework of the newest release: one proves that a container computes.
 
     Of the first framework, if there is one, else of the next, in the order of the table.
     """

@@ -33,7 +33,7 @@ UNREAD = {"node": "nodes of a /dev too large to be read", "numbers": "unread"}
 
 
 def show_units(host, patterns):
-    """What systemd prints about these units; None where it does not answer or is not there."""
+    """The output of systemd about these units; None where it does not answer or is not there."""
     if not host.real:
         return None
     status, out, _ = run_command(
@@ -84,7 +84,7 @@ def units_with_gpus(host, patterns=SCOPES):
 
 
 def is_gpu(node):
-    """Whether a node is NVIDIA's."""
+    """Return whether a node is NVIDIA's."""
     return bool(GPU_NODE.match(node["node"]))
 
 
@@ -105,7 +105,7 @@ def first_process(host, group):
 
 
 def nodes_in_container(host, pid):
-    """[{"node", "numbers"}] of the character devices that a process has in its /dev, at any depth.
+    """The character devices (node, numbers) in the /dev of a process, at any depth.
 
     Nodes of ENGINE_MAJORS are left out. No link is followed: it could point out of the container.
     """
@@ -150,7 +150,7 @@ def node_state(name, directory):
 
 
 def character_majors(host):
-    """{name: major} of the kernel's character devices: DeviceAllow may name a whole group."""
+    """The majors of the kernel's character devices by name: DeviceAllow may name a group."""
     text = (host.text_or_none("/proc/devices") or "").partition("Block devices:")[0]
     return {
         name: int(major)

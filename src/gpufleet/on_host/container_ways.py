@@ -4,7 +4,7 @@ from collections import namedtuple
 
 from .text import natural
 
-# What people type, the program that they start, and the options behind `run`.
+# A command that people type, its program, and the options behind `run`.
 Way = namedtuple("Way", "name program options")
 ALL_GPUS = "nvidia.com/gpu=all"
 # The first Docker Engine that reads CDI specifications, where its feature is on.

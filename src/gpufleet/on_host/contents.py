@@ -19,7 +19,7 @@ from .text import open_regular
 
 BLOCK = 1 << 20
 DAY_S = 86400
-# What opening a file counts for in bytes: 15,000 small ones take longer than their contents do.
+# The bytes that opening a file counts for: 15,000 small ones take longer than their contents do.
 OPENING = 4096
 # At most so many names in a state.
 MOST = 100
@@ -87,7 +87,7 @@ def in_background():
 
 
 def scrub(components, settings, deep=False):
-    """(the components' states, {component: what differs}) after tonight's share.
+    """Read tonight's share; return the components' states, and their differences by component.
 
     A component is {"component", "installed", "root", "files": {path: (sha256, size)}}. `deep`: all
     of it, however long it takes.
@@ -105,7 +105,7 @@ def scrub(components, settings, deep=False):
         for reading in work:
             for path in sorted(reading.wrong):
                 reading.compare(path, begin + seconds)
-        # What is most behind comes first.
+        # The reading that is most behind comes first.
         for reading in sorted(work, key=lambda each: each.behind(days), reverse=True):
             while reading.left and (deep or reading.behind(days) > 0):
                 reading.read_next(begin + seconds, time.monotonic() < begin + seconds / 10)

@@ -20,9 +20,12 @@ PRIORITIES, ANSWER_S = range(8), 1
 
 
 def lossless(host, name):
-    """{"pfc", "trust", "notify", "react", "traffic_class"} of an interface: three masks of
-    priorities, whether `dscp` or `pcp` gives a packet its priority, and what RoCE packets carry
-    where programs set nothing, -1: no such value is set; null: not read."""
+    """The settings "pfc", "trust", "notify", "react" and "traffic_class" of an interface.
+
+    Three are masks of priorities, "trust" is the field that gives a packet its priority (`dscp` or
+    `pcp`), and "traffic_class" is carried by RoCE packets where programs set nothing; -1: no such
+    value is set; null: not read.
+    """
     found = {"pfc": None, "trust": None}
     try:
         if host.real:
@@ -53,7 +56,7 @@ def ask(name):
 
 
 def settings(answer):
-    """{"pfc", "trust"} in an answer; null where it has none."""
+    """The settings "pfc" and "trust" in an answer; null where it has none."""
     found = {"pfc": None, "trust": None}
     if len(answer) < HEADER or struct.unpack_from("=H", answer, 4)[0] == ERROR:
         return found
@@ -66,7 +69,7 @@ def settings(answer):
 
 
 def attributes(data):
-    """(kind, content) of each netlink attribute."""
+    """The kind and the content of each netlink attribute."""
     at = 0
     while at + MESSAGE <= len(data):
         length, kind = struct.unpack_from("=HH", data, at)

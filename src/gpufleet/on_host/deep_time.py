@@ -22,16 +22,16 @@ UNDECLARED_GPUS = 8
 
 
 def load_seconds(load_s, gpus):
-    """What the newest toolkit needs for the load and the other deep stages."""
+    """The seconds that the newest toolkit needs for the load and the other deep stages."""
     further = max(0, gpus - 1)
     return LOADS * load_s + SETTLE_S + GPU_S * further + PAIR_S * gpus * further
 
 
 def toolkits_seconds(toolkits, gpus):
-    """What so many toolkits need at least to compute without a load."""
+    """The least seconds that so many toolkits need to compute without a load."""
     return max(LEAST_TOOLKITS, toolkits) * (TOOLKIT_S + TOOLKIT_GPU_S * gpus)
 
 
 def deep_seconds(load_s, gpus, toolkits):
-    """What a deep probe takes beyond the deadline of one that is not deep."""
+    """The seconds of a deep probe beyond the deadline of one that is not deep."""
     return load_seconds(load_s, gpus) + toolkits_seconds(toolkits, gpus)

@@ -12,7 +12,7 @@ MOST_MODULES = 256
 
 
 def structures(table):
-    """(type, formatted part, strings) of each structure in a table; a damaged rest is left out."""
+    """Type, formatted part and strings of each structure in a table, without a damaged rest."""
     at = 0
     while at + 4 <= len(table):
         kind, length = table[at], table[at + 1]
@@ -25,7 +25,7 @@ def structures(table):
 
 
 def memory_devices(table):
-    """(formatted part, what reads a string by the place of its number) of each slot for memory."""
+    """The formatted part of each memory slot, and a function that reads a string of it."""
     found = 0
     for kind, data, texts in structures(table):
         if kind != MEMORY_DEVICE or len(data) < 0x15 or found == MOST_MODULES:
@@ -40,7 +40,7 @@ def memory_devices(table):
 
 
 def memory_modules(table):
-    """[{"slot", "bank", "mib", "mt_s", "part", "maker"}] of each slot, an empty one with 0 MiB."""
+    """The memory slots (slot, bank, mib, mt_s, part, maker), an empty one with 0 MiB."""
     return [
         {
             "slot": text(SLOT),
@@ -55,7 +55,7 @@ def memory_modules(table):
 
 
 def identified_modules(table):
-    """[{"slot", "bank", "mib", "part", "maker", "serial"}] of each module, without empty slots."""
+    """The memory modules (slot, bank, mib, part, maker, serial), without empty slots."""
     return [
         {
             "slot": text(SLOT),

@@ -7,14 +7,14 @@ import re
 VERSIONLOCK = "python3-dnf-plugin-versionlock"
 LOCKS = "/etc/dnf/plugins/versionlock.list"
 SWITCHES = (("/etc/dnf/plugins/versionlock.conf", "enabled"), ("/etc/dnf/dnf.conf", "plugins"))
-# What dnf reads as false; a word that is no boolean leaves the setting's default, which is true.
+# Words that dnf reads as false; any other leaves the setting's default, which is true.
 FALSE = ("0", "no", "false", "off")
 # dnf itself writes locks that end with `.*`.
 ANY_ARCHITECTURE = re.compile(r"\.(\*|noarch|x86_64|aarch64|i686)$")
 
 
 def switched_off(text, setting):
-    """Whether a configuration file of dnf's has a setting off: its last line counts."""
+    """Return whether a configuration file of dnf's has a setting off: its last line counts."""
     values = re.findall(r"(?m)^\s*%s\s*=\s*(\S*)\s*$" % setting, text)
     return bool(values) and values[-1].lower() in FALSE
 
@@ -35,7 +35,7 @@ def version_locks(host):
 
 
 def is_locked(lock, name, epoch, version):
-    """Whether a lock keeps a package, of a version with its release, at that version.
+    """Return whether a lock keeps a package at that version with its release.
 
     One without a version, such as `nvidia-driver`, lets every version pass.
     """

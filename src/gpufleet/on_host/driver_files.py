@@ -27,7 +27,7 @@ LIBRARY_LOCATIONS = (
     "/usr/lib/wsl/lib",
 )
 CONTAINER_PROGRAMS = tuple(CONTAINER + place + "nvidia-smi" for place in SYSTEM_LOCATIONS)
-# What nvidia-smi opens by name.
+# Libraries that nvidia-smi opens by name.
 SMI_LIBRARIES = ("libnvidia-ml.so.1", "libcuda.so.1")
 
 
@@ -45,7 +45,7 @@ def of_container(host):
 
 
 def driver_library(host, soname):
-    """What to open: the name alone, as programs do, or the path of a container's library.
+    """The name of the library to open, as programs do, or the path of a container's library.
 
     In a planted tree it is the file that is there, or was there: a name alone would leave the tree.
     """
@@ -73,7 +73,7 @@ def nvidia_smi(host):
 
 
 def ask_nvidia_smi(host, arguments, deadline_s):
-    """(status, stdout, stderr) of nvidia-smi, which has to be there."""
+    """Status, stdout and stderr of nvidia-smi, which has to be there."""
     program = nvidia_smi(host)
     if not program.startswith(CONTAINER):
         return run_command([host.path(program), *arguments], deadline_s)

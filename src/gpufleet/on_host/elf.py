@@ -13,10 +13,11 @@ FILTERS = (0x7FFFFFFD, 0x7FFFFFFF, 0x6FFFFEFB, 0x6FFFFEFC)
 
 
 def elf_dynamic(path, whole=True):
-    """{"soname", "needed", "filters", "runpath", "interpreter", "unfit"} of a library or program;
-    ValueError with the plain reason if it is none. `unfit`: why this host cannot load it, if so.
-    `filters`: libraries that are loaded with it, beside those that it needs. Without `whole` a file
-    may be cut off where the dynamic linker does not notice.
+    """The dynamic section of a library or program; ValueError with the plain reason if it is none.
+
+    Its keys are soname, needed, filters, runpath, interpreter and unfit. `unfit`: why this host
+    cannot load it, if so. `filters`: libraries that are loaded with it, beside those that it needs.
+    Without `whole` a file may be cut off where the dynamic linker does not notice.
     """
     with open_regular(path) as stream:
         size = os.fstat(stream.fileno()).st_size
@@ -146,7 +147,7 @@ def _not_elf(head, size):
 
 
 def _segment(raw, order, wide):
-    """(type, offset in the file, address, length in the file) of one program header."""
+    """Type, offset in the file, address and length in the file of one program header."""
     fields = struct.unpack_from(order + ("IIQQQQ" if wide else "IIIII"), raw)
     return (
         (fields[0], fields[2], fields[3], fields[5])
@@ -163,7 +164,7 @@ def _file_offset(segments, address):
 
 
 def elf_modinfo(path):
-    """{key: value} of a kernel module's own information; ValueError if it has none or is cut."""
+    """The values of a kernel module's own information; ValueError if it has none or is cut."""
     with open_regular(path) as stream:
         end = os.fstat(stream.fileno()).st_size
         head = stream.read(64)

@@ -1,4 +1,4 @@
-"""What keeps a file from being changed, even by root: mounts, attributes, a full file system."""
+"""Obstacles to a change of a file, even by root: mounts, attributes, a full file system."""
 
 import fcntl
 import os
@@ -20,8 +20,10 @@ def mounts_of(host):
 
 
 def parse_mounts(text):
-    """[{"path", "type", "source", "readonly", "options"}] of the kernel's list; a later one is on
-    top. Its own options come first, then those of the whole file system."""
+    """The mounts (path, type, source, readonly, options) of the kernel's list.
+
+    A later one is on top. Its own options come first, then those of the whole file system.
+    """
     found = []
     for line in text.splitlines():
         fields, _, rest = line.partition(" - ")
@@ -93,6 +95,6 @@ def free_space(path):
 
 
 def is_full(path):
-    """Whether nothing more fits on a path's file system."""
+    """Return whether nothing more fits on a path's file system."""
     free_mib, free_files = free_space(path)
     return free_mib < FULL_MIB or (free_files is not None and free_files < FULL_FILES)

@@ -12,10 +12,9 @@ OWN_RUN = re.compile(r"/gpufleet[^/\0]*/matmul\.py\0")
 
 
 def holders_of(host):
-    """[{"pid", "user", "command", "nodes", "unit"}] of processes with a device file of the driver
-    open.
+    """The processes (pid, user, command, nodes, unit) that have a device file of the driver open.
 
-    None for anybody but root, who cannot see what others have open.
+    None for anybody but root, who cannot see the open files of others.
     """
     if not host.glob("/dev/nvidia*"):
         return []
@@ -71,7 +70,7 @@ def user_of(number):
 
 
 def process_names(host):
-    """(directory in /proc, name) of each process; the kernel keeps 15 characters of a name."""
+    """Directory in /proc and name of each process; the kernel keeps 15 characters of a name."""
     for path in sorted(host.glob("/proc/[0-9]*/comm"), key=natural):
         try:
             yield os.path.dirname(path), host.text(path).strip()
@@ -80,7 +79,7 @@ def process_names(host):
 
 
 def mps_processes(host):
-    """[{"pid", "user", "command"}] of MPS' control daemons and servers, whoever started them."""
+    """MPS' control daemons and servers (pid, user, command), whoever started them."""
     found = []
     for directory, name in process_names(host):
         try:

@@ -49,7 +49,7 @@ DEFAULTS = {
     # A word of the control machine's, to be answered by `challenge`.
     "challenge": None,
 }
-# What a section may take when no framework runs in it. A healthy one needs milliseconds.
+# The seconds that a section without a framework may take. A healthy one needs milliseconds.
 SECTION_DEADLINE_S = 20
 # The part of a section's time that its inner processes have.
 INNER_SHARE = 0.8
@@ -62,7 +62,7 @@ class Host:
         self.config = dict(DEFAULTS, **{k: v for k, v in config.items() if v is not None})
         self.root = self.config["root"]
         self.real = os.path.realpath(self.root) == "/"
-        # What this account may not see, and root may: [{"what", "because"}].
+        # Parts that root may see and this account may not: [{"what", "because"}].
         self.unseen = []
         # Inner processes end before the section does, so that none is left behind.
         self.inner_s = deadline_s * INNER_SHARE
@@ -131,7 +131,7 @@ class Host:
         if os.geteuid() or name.startswith(("/proc/", "/sys/")):
             return
         path, owners = "", set()
-        # What root's own links lead to is judged as a path of its own.
+        # The target of root's own link is judged as a path of its own.
         for part in self.path(name).split("/")[1:]:
             path += "/" + part
             try:

@@ -63,7 +63,7 @@ def cache_variables(host, path):
 
 
 def state_of(host, packages):
-    """What the compiled code depends on."""
+    """The state that the compiled code depends on."""
     return {
         "driver": first_match(
             r"Kernel Module[^\n]*?\s(\d[\d.]+)\s", host.text_or_none("/proc/driver/nvidia/version")
@@ -76,7 +76,7 @@ def state_of(host, packages):
 
 
 def is_warm(host, path, packages):
-    """Whether the stack has run to its end with this directory, this driver and these cards."""
+    """Return whether the stack ran to its end with this directory, this driver, these cards."""
     try:
         return json.loads(host.text(path + ".json")) == state_of(host, packages)
     except (OSError, ValueError, TypeError):
@@ -93,7 +93,7 @@ def record_warm(host, path, packages):
 
 
 def must_compile(host, venv):
-    """Whether a stack has no machine code for one of the cards, as far as that is known."""
+    """Return whether a stack has no machine code for one of the cards, as far as known."""
     known = host["compiles"].get(venv)
     if not known:
         return False

@@ -104,7 +104,7 @@ EVENTS = [
             HARDWARE + r"(?:Uncorrected hardware memory error"
             # A processor's register without an exception: the bit 61 says that it is uncorrected.
             r"|(?:CPU \d+: )?Machine Check(?: Exception|: [0-9a-f]+ Bank \d+: [2367abef]\w{15}\b)"
-            # What the decoder for AMD's processors says of it.
+            # The message of the decoder for AMD's processors.
             r"|System Fatal error\.|Uncorrected, software (?:restart|contain)able error\."
             r"|event severity: (?:fatal|recoverable))"
             r"|^EDAC (?:\S+ )?MC\d+: \d+ UE (?!invoked )\w|^Memory failure: 0x",
@@ -117,7 +117,7 @@ EVENTS = [
             LOCKUP + r".*(?:\[(?P<process>nvidia[^\]]*|nv_\w+):(?P<pid>\d+)\]|" + IN_DRIVER + ")",
         ),
         ("lockup", LOCKUP),
-        # What the driver logs beside an Xid, or instead of one.
+        # Messages of the driver beside an Xid, or instead of one.
         (
             "driver-error",
             r"^NVRM: .*(?:\[NV_ERR_(?:RESET_REQUIRED|GPU_IS_LOST)\]"
@@ -150,7 +150,7 @@ EVENTS = [
         ),
     )
 ]
-# What the kernel says of a process may begin with its name, which has at most 15 bytes.
+# A message about a process may begin with the process's name, which has at most 15 bytes.
 OF_A_PROCESS = re.compile(
     r".{1,15}(?:\[\d+\]| invoked oom-killer: |: page allocation failure: )", re.DOTALL
 )
@@ -229,8 +229,8 @@ OF_THE_DRIVER = (
     "link-training",
     "power-state",
 )
-# What a load clears in a file to which any user can add lines; the next check of such a card finds
-# it again.
+# Kinds that a load clears in a file to which any user can add lines; the next check of such a card
+# finds it again.
 OF_A_FILE = (*REFUSED, "key-rejected", "api-mismatch")
 # Messages about one card: those before its last reset belong to the past.
 OF_THE_CARD = (*REFUSED, "xid", "sxid", "pcie-error", "power-state")

@@ -7,7 +7,7 @@ from .constants import CUDA_FILE
 from .host import Host
 from .text import open_regular
 
-# What programs open of the driver. A toolkit has files of this SONAME that are no working driver.
+# The driver's library for programs. A toolkit has files of this SONAME that are no working driver.
 DRIVER = "libcuda.so.1"
 
 
@@ -32,7 +32,7 @@ def linker_cache(root="/"):
 
 
 def parse_linker_cache(raw):
-    """[(soname, path)] for this machine's word size, from the cache's own format.
+    """Pairs of soname and path for this machine's word size, from the cache's own format.
 
     Raises ValueError for a cache that is damaged, or of another format.
     """
@@ -63,8 +63,11 @@ def _entries(cache):
 
 
 def linker_lines(host, name="/etc/ld.so.conf", visited=None):
-    """(file, directory) of each line of the linker's configuration, in the order in which ldconfig
-    takes them: an included file stands where it is included. (file, None) begins each file."""
+    """Pairs of a file and a directory that a line of the linker's configuration names.
+
+    They have the order in which ldconfig takes them: an included file stands where it is included.
+    A pair with None begins each file.
+    """
     visited = set() if visited is None else visited
     text = None if name in visited else host.text_or_none(name)
     if text is None:

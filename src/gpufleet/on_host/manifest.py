@@ -64,7 +64,7 @@ def is_library(path):
 
 
 def is_record(path):
-    """Whether a file lists the files of a Python package, with their checksums."""
+    """Return whether a file lists the files of a Python package, with their checksums."""
     return path.endswith(".dist-info/RECORD")
 
 
@@ -127,7 +127,7 @@ def compare_manifest(root, manifest, deep=False):
 
 
 def _is_restorable(path, entry, what):
-    """Whether a link differs that nothing else replaces, in the directory of the installation."""
+    """Return whether a link differs that nothing else replaces, in the installation's directory."""
     folder = os.path.dirname(path)
     return (
         entry["type"] == "link"
@@ -176,7 +176,7 @@ def records_of(venv, packages):
 
 
 def recorded_files(venv, packages):
-    """[(path, digest, size)] of what the packages' own records list, below `venv`.
+    """Path, digest and size of the files in the packages' own records, below `venv`.
 
     A record vouches for nothing outside of its environment.
     """

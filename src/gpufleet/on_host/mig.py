@@ -17,7 +17,7 @@ KNOWN_MODE = re.compile(r"^\[?(enabled|disabled|n/a|not supported)\]?$", re.IGNO
 
 
 def mig_of(host):
-    """[{"gpu", "mode", "pending", "instances"}]; None where no loaded driver could be asked.
+    """The MIG state (gpu, mode, pending, instances); None where no loaded driver could be asked.
 
     Read only on request: without the persistence daemon it takes seconds.
     """
@@ -37,7 +37,7 @@ def mig_of(host):
 
 
 def boot_layout(host):
-    """{GPU: its profiles} that the boot unit creates; None without the unit."""
+    """The profiles that the boot unit creates, by GPU; None without the unit."""
     text = host.text_or_none(BOOT_DIRECTORY + BOOT_UNIT)
     if text is None:
         return None
@@ -69,7 +69,7 @@ def parse_mig(modes, listing):
 
 
 def capabilities_of(host):
-    """{capability: its number}, such as {"gpu0/mig/gi1/access": 12}; None where it is not known."""
+    """The numbers of MIG capabilities, such as {"gpu0/mig/gi1/access": 12}; None: not known."""
     if not host.exists(CAPABILITIES):
         return None
     found = {}

@@ -1,4 +1,4 @@
-"""What keeps a kernel module from being loaded: modprobe's configuration, the kernel's command."""
+"""Settings that keep a kernel module from being loaded: modprobe's, the kernel's command line."""
 
 import os
 import re
@@ -16,7 +16,7 @@ LOADS_NOTHING = re.compile(r"(?:\S*/)?(?:true|false|:)(?![^\s;&|])(?!.*\b(?:modp
 
 
 def modprobe_files(host):
-    """[(path, text)] of modprobe's configuration in its order, links followed as the host would."""
+    """Path and text of modprobe's files in its order, links followed as the host would."""
     found = {}
     for location in MODPROBE_LOCATIONS:
         for name in host.glob(location + "/*.conf"):
@@ -33,7 +33,7 @@ def configuration(host, name):
 
 
 def commands(text):
-    """[(command, module, the rest of its line)] of a file, as modprobe reads it.
+    """Command, module and rest of each line of a file, as modprobe reads it.
 
     A comment is a line whose first word begins with its mark; what it goes on in is part of it.
     """
@@ -56,7 +56,7 @@ def blocked_by(files, module):
 
 
 def blacklisted(files, module):
-    """Whether modprobe loads a module for no device, or not at all."""
+    """Return whether modprobe loads a module for no device, or not at all."""
     return bool(blocked_by(files, module)) or any(
         row[:2] == ("blacklist", module) for _, text in files for row in commands(text)
     )
@@ -69,7 +69,7 @@ def parameter(command_line, name):
 
 
 def blocked(files, command_line, names):
-    """[{"module", "by"}] of the modules that are never loaded, and the file that prevents it."""
+    """The modules that are never loaded (module, by), with the file that prevents it."""
     found = []
     for name in names:
         by = blocked_by(files, name)
@@ -81,7 +81,7 @@ def blocked(files, command_line, names):
 
 
 def kept_out(files, command_line, module):
-    """Whether no boot loads a module for a device."""
+    """Return whether no boot loads a module for a device."""
     named = [name.replace("-", "_") for name in parameter(command_line, "modprobe.blacklist")]
     return module in named + parameter(command_line, "module_blacklist") or blacklisted(
         files, module

@@ -1,4 +1,4 @@
-"""Whether a file of a kernel module is whole, as far as that shows without unpacking it."""
+"""Completeness of a kernel module's file, as far as that shows without unpacking it."""
 
 import errno
 import os
@@ -38,7 +38,7 @@ def xz_ends(stream, size):
 
 
 def zstd_ends(stream, size):
-    """Whether the last block of the first frame, and its checksum, are in the file."""
+    """Return whether the last block of the first frame, and its checksum, are in the file."""
     stream.seek(len(ZSTD))
     described = ord(stream.read(1) or b"\0")
     alone = described >> 5 & 1
@@ -57,7 +57,7 @@ def zstd_ends(stream, size):
 
 
 def gzip_ends(stream, _):
-    """Whether it unpacks to its end: its length is known by nothing else."""
+    """Return whether a file unpacks to its end: its length is known by nothing else."""
     try:
         import zlib
     except ImportError:

@@ -1,4 +1,4 @@
-"""What the role network set up on a host, and the network drivers that its kernel would load."""
+"""The setup of a host by the role network, and the drivers that its kernel would load."""
 
 import os
 import re
@@ -27,7 +27,7 @@ MODULE_FILE = re.compile(
 
 
 def network_setup(host, kernel):
-    """What is set up; `on_disk` is None where the kernel's list of modules cannot be read."""
+    """The network setup; `on_disk` is None where the kernel's module list cannot be read."""
     listed = host.text_or_none("/lib/modules/%s/modules.dep" % kernel)
     built_in = host.text_or_none("/lib/modules/%s/modules.builtin" % kernel) or ""
     text = listed and listed + "\n" + built_in

@@ -50,8 +50,10 @@ class FieldValue(ctypes.Structure):
 
 
 def query_nvlink(nvml, count):
-    """[{"index", "address", "mig", "links", "errors", "effective_ber"}] of each GPU; `links` None
-    if the library cannot report them."""
+    """The NVLinks (index, address, mig, links, errors, effective_ber) of each GPU.
+
+    `links` is None if the library cannot report them.
+    """
     rows = [gpu_links(nvml, index) for index in range(count or 0)]
     handles = [handle(nvml, row["index"]) for row in rows if row["links"]]
     linked = [row for row in rows if row["links"]]
@@ -63,13 +65,15 @@ def query_nvlink(nvml, count):
     return rows
 
 
-# What nvmlDeviceGetP2PStatus is asked about, by its numbers.
+# The questions to nvmlDeviceGetP2PStatus, in the order of its numbers.
 PEERS = ("read", "write", "nvlink")
 
 
 def peer(nvml, pair, index):
-    """{"index", "read", "write", "nvlink"}: NVML's status of each, 0 where it works; None where it
-    does not report it."""
+    """NVML's statuses of a peer: "read", "write" and "nvlink", with its "index".
+
+    A status is 0 where it works; None where NVML does not report it.
+    """
     found = {"index": index}
     for question, name in enumerate(PEERS):
         found[name] = (
@@ -110,7 +114,7 @@ def gpu_links(nvml, index):
 
 
 def links_of(nvml, card):
-    """[{"link", "active", "status", "version", "remote", "remote_address"}]; none without NVLink.
+    """A GPU's links (link, active, status, version, remote, remote_address); none without NVLink.
 
     `status` is NVML's, 0 where `active` is known.
     """
@@ -143,8 +147,10 @@ def links_of(nvml, card):
 
 
 def errors_of(nvml, card, links):
-    """({counter: its sum over the active links}, the worst rate of wrong bits, None if there is
-    none) of what the GPU reports."""
+    """The sums of a GPU's error counters over its active links, and its worst bit error rate.
+
+    The rate is None if the GPU reports none.
+    """
     found, rates, rows = {}, [], []
     for row in links:
         if not row["active"]:
@@ -214,8 +220,10 @@ SUBNET_MODULES = ("mlx5_ib", "ib_umad")
 
 
 def subnet_manager(host):
-    """{"program", "running", "modules"} of nvlsm and of the modules that it needs; `running` None
-    where processes cannot be listed."""
+    """The state of nvlsm ("program", "running") and of the kernel "modules" that it needs.
+
+    `running` is None where processes cannot be listed.
+    """
     found = [name for name in SUBNET_MANAGER if host.exists(name)]
     names = [name for _, name in process_names(host)]
     return {

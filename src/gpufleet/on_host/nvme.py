@@ -58,7 +58,7 @@ def nvme_drives(host):
 
 
 def health(host, name):
-    """(values of a drive's health log, why there are none, the status of its refusal)."""
+    """The values of a drive's health log, why there are none, and the status of its refusal."""
     if not host.real:
         return None, "it is not this machine's drive", None
     node = "/dev/" + name
@@ -80,7 +80,7 @@ def health(host, name):
 
 
 def read_log(node):
-    """(the status of a drive's answer, 0: success; its health log). Raises `OSError`."""
+    """The status of a drive's answer (0: success), and its health log. Raises `OSError`."""
     data = ctypes.create_string_buffer(LOG_BYTES)
     kind = HEALTH_LOG | (LOG_BYTES // 4 - 1) << 16
     place = ctypes.addressof(data)

@@ -1,21 +1,21 @@
-"""What keeps gpufleet from repairing what it installed, where there is something to repair."""
+"""Obstacles that keep gpufleet from a repair of its files, where there is one to be made."""
 
 from .filesystems import attribute_of, existing, mount_of, mounts_of
 
 LINKER_FILES = ("/etc/ld.so.cache", "/etc/ld.so.conf.d")
-# What only gpufleet writes, and with records.
+# A file that only gpufleet writes, and records.
 LINKER_FILE = "/etc/ld.so.conf.d/gpufleet-*.conf"
 MOST = 100
 
 
 def obstacles(host, receipts):
-    """[{"path", "what", "source"}]: attributes, read-only mounts, a mount over the records.
+    """Attributes, read-only mounts and mounts over the records, as rows (path, what, source).
 
     Only where gpufleet writes: its records, directories, and the files that differ from theirs. A
     tree that its owner has locked is no fault as long as nothing has to be changed in it.
     """
     state = host["state_dir"]
-    # What differs comes first: that is what a repair writes.
+    # Files that differ come first: a repair writes these.
     places = [
         name
         for receipt in receipts

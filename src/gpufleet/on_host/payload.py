@@ -60,12 +60,12 @@ from {entry} import main
 main(globals().get("CONFIG"))
 '''
 # Comments and docstrings travel empty, so that the lines keep their numbers.
-# What precedes a comment has whole strings only, of one line and without a backslash.
+# The code before a comment has whole strings only, of one line and without a backslash.
 COMMENT = re.compile(r"""^((?:[^'"#\\]|'[^'\\]*'|"[^"\\]*")*?) *#.*$""")
 INDENTATION = re.compile("^(?:    )+")
 # The modules whose `main` is called.
 PROBE, WORKLOAD = "gpufleet.on_host.runner", "gpufleet.workload.command"
-# What does not travel: this file, and what starts a package by hand.
+# Modules that do not travel: this file, and the one that starts a package by hand.
 LEFT_OUT = ("payload", "__main__")
 
 
@@ -125,7 +125,7 @@ def joined(entry, texts):
 
 
 def imported(entry, texts):
-    """{name: its statements} of `entry` and of the modules in `texts` that it needs."""
+    """The statements of `entry` and of the modules in `texts` that it needs, by module name."""
     found, left = {}, [entry]
     while left:
         name = left.pop()
@@ -192,7 +192,7 @@ def shortened(text, nodes):
 
 
 def sources(package):
-    """{module: text} of a package of gpufleet, subpackages included; also out of a zip file."""
+    """The text of each module of a package of gpufleet, subpackages too; also out of a zip file."""
     found = {"gpufleet": "", "gpufleet." + package: ""}
     _collect(
         os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), package),

@@ -81,7 +81,7 @@ def port_of(host, directory):
 
 
 def express_settings(config):
-    """{"max_read_request", "relaxed_ordering"} of a device's configuration; null: not read."""
+    """The "max_read_request" and "relaxed_ordering" of a device's configuration; null: not read."""
     found = {"max_read_request": None, "relaxed_ordering": None}
     # Without rights the kernel gives the first 64 bytes; a device that is gone answers with ones.
     if not config or len(config) < CONFIG_BYTES or config[:4] == b"\xff\xff\xff\xff":

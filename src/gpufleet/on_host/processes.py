@@ -24,7 +24,7 @@ from .privileges import forbid_new_privileges
 from .session import end_with_parent
 from .trust import CACHE, ORDINARY, SYSTEM_PATH, RefusedError, account_for, library_file
 
-# What a program may print, and what of root's own environment programs get.
+# The most bytes that a program may print, and the part of root's environment that programs get.
 MOST_OUTPUT = 64 << 20
 # {program: the account of its last start in this process, None for its own}.
 STARTED_AS = {}
@@ -212,7 +212,7 @@ def await_all(children, each_time=lambda: None):
 
 
 def in_child(function, arguments, deadline_s, account=None):
-    """(state, value, error) of a call that may crash or hang."""
+    """State, value and error of a call that may crash or hang."""
     return await_all([Child(function, arguments, deadline_s, account, patient=True)])[0][:3]
 
 
@@ -256,13 +256,13 @@ def environment(given):
 
 
 def all_code(path, code):
-    """{path: what names it} of a program and of what else it loads."""
+    """A program and the rest that it loads, by path, each with the name that leads to it."""
     given = code() if callable(code) else code or ()
     return dict({path: ""}, **(given if isinstance(given, dict) else dict.fromkeys(given, "")))
 
 
 def run_command(argv, deadline_s, env=None, cwd=None, *, partial=False, code=None, ordinary=False):
-    """(status, stdout, stderr); status None when it could not be started or did not end.
+    """Status, stdout and stderr; status None when it could not be started or did not end.
 
     Its output before it hung is kept if `partial`; stderr then is the plain reason, a `NoAnswer`
     if it did not end. `code`: what else it loads, of a program that may run as its owner; a list,

@@ -22,7 +22,7 @@ HIDDEN_PASSED_OVER = 13
 
 
 def program_code(path):
-    """What a program loads: an interpreter, or a script of an environment, with all of it."""
+    """The files that a program loads; of an interpreter or an environment's script, all of it."""
     home = os.path.dirname(os.path.dirname(os.path.abspath(path)))
     if re.match(r"(platform-)?python", os.path.basename(path)) or text_of(home + "/pyvenv.cfg"):
         return interpreter_code(path)
@@ -30,9 +30,11 @@ def program_code(path):
 
 
 def interpreter_code(python, site=True):
-    """{path: the start hook that names it, or nothing} of the files and directories that an
-    interpreter loads. Raises RefusedError where a file that decides about it cannot be read.
-    Without `site` it is started with -I and -S."""
+    """The files and directories that an interpreter loads, by path, with the start hook or "".
+
+    Raises RefusedError where a file that decides about it cannot be read. Without `site` it is
+    started with -I and -S.
+    """
     python = os.path.abspath(python)
     real = walk(python)[1]
     version = re.search(r"python(3\.\d+t?)$", real)
@@ -73,7 +75,7 @@ def interpreter_code(python, site=True):
 
 
 def is_program(path):
-    """Whether a file is a program that the kernel loads: a script searches for no library."""
+    """Return whether a file is a program for the kernel: a script searches for no library."""
     try:
         with open_regular(path) as stream:
             return stream.read(4) == b"\x7fELF"
@@ -82,8 +84,10 @@ def is_program(path):
 
 
 def pyvenv_settings(python):
-    """({key: [values]} of an environment's pyvenv.cfg, None outside of an environment; the files
-    that were searched for)."""
+    """The values of an environment's pyvenv.cfg by key, and the files that were searched for.
+
+    The values are None outside of an environment.
+    """
     place, files = os.path.dirname(python), []
     for directory in (place, os.path.dirname(place)):
         files.append(directory + "/pyvenv.cfg")
@@ -99,12 +103,12 @@ def pyvenv_settings(python):
 
 
 def uses_system_packages(settings):
-    """Whether an environment searches its base Python's packages: also where no line tells."""
+    """Return whether an environment searches its base Python's packages: without a line, yes."""
     return settings.get("include-system-site-packages", ["true"])[-1].lower() == "true"
 
 
 def library_of(start, version):
-    """(what the search for the standard library reads above a directory, its prefix or None)."""
+    """The paths that the search for the standard library reads upwards, and its prefix or None."""
     read, at = [], start
     while True:
         names = libraries(at, version)
@@ -165,8 +169,11 @@ def user_sites(prefixes, version):
 
 
 def named_at_start(site):
-    """{path: the start hook of a site directory that names it}: lines of `.pth` files, editable
-    installations, the libraries of this project's binding."""
+    """The paths that a site directory's start hooks name, each with its hook.
+
+    Hooks are lines of `.pth` files, editable installations, the libraries of this project's
+    binding.
+    """
     hooks = {}
     version = re.search(r"/python3\.(\d+)/", site)
     passes_over = version and int(version.group(1)) >= HIDDEN_PASSED_OVER

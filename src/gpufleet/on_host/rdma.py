@@ -87,7 +87,7 @@ def rdma_devices(host):
 
 
 def is_virtual_function(host, name):
-    """Whether a device of a class belongs to a virtual machine or a container of this host.
+    """Return whether a device belongs to a virtual machine or a container of this host.
 
     A host may have a thousand of them. In the virtual machine it is like any other device.
     """
@@ -95,7 +95,7 @@ def is_virtual_function(host, name):
 
 
 def read_device(host, name):
-    """(the values of a device, the files that this account may not read)."""
+    """The values of a device, and the files that this account may not read."""
     directory, denied = host.realpath(CLASS + "/" + name), []
     place = host.realpath(directory + "/device")
     address = place.rpartition("/")[2]
@@ -130,7 +130,7 @@ def read_device(host, name):
 
 
 def moved(host, directory):
-    """What a device has sent and received, in words of four octets; None where it is not counted.
+    """The data that a device has sent and received, in words of four octets; None: not counted.
 
     Whether it moves data while its PCIe link is read says what the link's speed means.
     """
@@ -140,7 +140,7 @@ def moved(host, directory):
 
 
 def is_bridge(host, place, row, denied):
-    """Whether it is a bridge to the NVSwitches; None where its product data cannot be read."""
+    """True if it is a bridge to the NVSwitches; None where its product data cannot be read."""
     if row["vendor"] != NVIDIA_ADAPTERS or not host.exists(place + "/vpd"):
         return False
     data = content(host, place + "/vpd", denied)
@@ -148,7 +148,7 @@ def is_bridge(host, place, row, denied):
 
 
 def possible_bridge(row):
-    """Whether a device whose product data cannot be read may be a bridge."""
+    """Return whether a device whose product data cannot be read may be a bridge."""
     found = re.match(r"0x([0-9a-f]{4})$", row["device"] or "")
     return not found or int(found.group(1), 16) in POSSIBLE_BRIDGES
 
@@ -229,7 +229,7 @@ def keys_of(host, directory):
 
 
 def counters_of(host, directory):
-    """{counter: its value, null where it cannot be read}; null where there are none."""
+    """The value of each counter, null where it cannot be read; null where there are none."""
     names = host.glob(directory + "/*")[:MOST_COUNTERS]
     found = {}
     for name in names:

@@ -6,7 +6,7 @@ import os
 from .host import SCHEMA
 from .text import open_regular
 
-# What a record must hold for anything to be concluded from it: {kind: {key: type}}.
+# The keys that a record must have to be of use: {kind: {key: type}}.
 REQUIRED_KEYS = {
     "receipts": {"kind": str, "id": str, "path": str, "version": str, "manifest": list},
     "journal": {"kind": str, "id": str, "path": str, "state": str},
@@ -39,7 +39,7 @@ def why_unusable(kind, document):
 
 
 def read_receipts(state_dir):
-    """{"receipts": [...], "journal": [...], "unreadable": [{"path", "error"}]}, as they stand."""
+    """The records "receipts", "journal" and "unreadable" (path, error), as they stand."""
     found = {"receipts": [], "journal": [], "unreadable": []}
     for kind in ("receipts", "journal"):
         directory = os.path.join(state_dir, kind)

@@ -1,4 +1,4 @@
-"""What stops every command of apt or dnf: a source that it cannot read or may not trust."""
+"""Sources that stop every command of apt or dnf: it cannot read them or may not trust them."""
 
 import os
 import re
@@ -33,7 +33,7 @@ def apt_errors(host):
         env={"PATH": SYSTEM_PATH, "LC_ALL": "C"},
     )
     lines = list(dict.fromkeys(re.findall(r"(?m)^E: (.*\S)", error)))
-    # What only this account may not read stops no apt of root's.
+    # A file that only this account may not read does not stop root's apt.
     if status is None or (os.geteuid() != 0 and "Permission denied" in error):
         return None
     if status == 0:

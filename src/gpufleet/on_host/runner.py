@@ -134,7 +134,7 @@ def main(config=None):
         document["answer"] = answer_challenge(Host(settings))
     # The document is the last line: whatever a login prints stands before it.
     text = json.dumps(document)
-    # What sections that hung have started, however deep.
+    # The processes that hung sections have started, however deep.
     kill_descendants()
     sys.stdout.write("\n" + text + "\n")
     sys.stdout.flush()

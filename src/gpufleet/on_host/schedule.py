@@ -1,4 +1,4 @@
-"""When each section starts, and how long it may take.
+"""The schedule of the sections: the start of each, and its time limit.
 
 Where no driver is loaded, all sections start at once. A loaded driver is used by one after the
 other: `driver` starts it, which without the persistence daemon takes seconds for each card; then
@@ -28,14 +28,14 @@ PATIENT = ("driver", "gpus")
 COMPUTING = {"compute": 1 / 3, "stacks": 2 / 3, "containers": 1}
 # The sections that are read once more after the work, under another name.
 SECOND_READINGS = {"smi_after": "smi", "kernel_log_after": "kernel_log"}
-# What a card needs to start with and without the persistence daemon, in seconds; eight without it
+# The seconds that a card needs to start with and without the persistence daemon; eight without it
 # were seen to take 18 s and more.
 CARD_S = {True: 3, False: 10}
 # A section may take this part of the deadline: more than its usual time only on a slow host, for
 # which somebody asks by a longer deadline than the default one.
 SHARES = 15
-# What a deadline leaves for all other work, where it is too short for that and to compile, or for
-# that and a deep probe's load.
+# The seconds that a deadline leaves for other work, where it is too short for that and to compile,
+# or for that and a deep probe's load.
 LEAST_WORK_S = 240
 # Fixed work that takes so many seconds at most on an idle host, ten years old, with Python 3.6.
 ROUNDS, ROUNDS_S = 200000, 0.02
@@ -57,7 +57,7 @@ class Schedule:
         )
         deadline_s = float(settings["deadline_s"])
         self.ends = time.monotonic() + deadline_s
-        # What stacks may need to compile their code for the cards is in no other section's share.
+        # The time in which stacks compile their code for the cards is in no other section's share.
         self.compile_s = min(
             max(deadline_s / 2, deadline_s - LEAST_WORK_S),
             self.works and sum(stack["seconds"] for stack in settings["compiles"].values()),
@@ -75,7 +75,7 @@ class Schedule:
         self.holder = None
 
     def reserved(self, host, left_s):
-        """What a deep probe reserves for the newest toolkit's load, and for all toolkits."""
+        """The seconds that a deep probe reserves for the load, and for all toolkits."""
         settings = self.settings
         if not (self.full and settings["deep"] and settings["expect_gpus"] != 0):
             return 0, 0
@@ -126,11 +126,11 @@ class Schedule:
             reserved={"load_s": self.load_s, "toolkits_s": self.toolkits_s},
         )
         arguments = (function, Host(settings, deadline_s))
-        # What follows still has its time.
+        # The sections that follow still have their time.
         return Child(run_section, arguments, deadline_s, patient=self.ends - self.total_s / 5)
 
     def driver(self):
-        """What section `driver` has read; None as long as it has not, or could not."""
+        """The reading of section `driver`; None as long as it is not read, or could not be."""
         child = self.children.get("driver")
         state, answer = child.outcome[:2] if child and child.outcome else (None, None)
         return answer[0] if state == "ok" else None
@@ -196,7 +196,7 @@ def hold_nodes(host, most_s):
 
 
 def run_section(function, host):
-    """(data of a section, what of it this account may not see)."""
+    """The data of a section, and the parts of it that this account may not see."""
     # An engine's runtime needs them for the nodes inside of a container, and opens no GPU then.
     if function is not section_containers and not host.exists("/proc/driver/nvidia/version"):
         forbid_driver_changes()

@@ -1,4 +1,4 @@
-"""What identifies this machine to its vendor: serial numbers of system, board, memory, drives."""
+"""The machine's identification for its vendor: serials of system, board, memory, drives."""
 
 import os
 
@@ -7,7 +7,7 @@ from .pci import link_name, nvme_controllers, word
 from .text import read_bytes
 
 DMI = "/sys/class/dmi/id/"
-# What boards have in place of a serial number that nobody has written; a series of x or 0 is none.
+# Texts of boards in place of an unwritten serial number; a series of x or 0 is none either.
 UNWRITTEN = (
     "",
     "0123456789",

@@ -20,7 +20,7 @@ CHECK_S, KILLED_S = 0.5, 2.0
 
 
 def processes():
-    """{process: (its name, its parent, when it started)} of those that have not ended."""
+    """Name, parent and start of the processes that have not ended, by process id."""
     found = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -31,7 +31,7 @@ def processes():
 
 
 def status_of(pid):
-    """(name, parent, start) of a process; None where it has ended or cannot be seen."""
+    """Name, parent and start of a process; None where it has ended or cannot be seen."""
     try:
         with open("/proc/%d/stat" % pid, "rb") as stream:
             # A name may contain blanks and brackets.
@@ -53,7 +53,7 @@ class Session:
 
     def __init__(self):
         self.checked = time.monotonic()
-        # Who ignores the end of a terminal, as nohup does, means it.
+        # A command that ignores the end of a terminal, as nohup does, means it.
         self.detached = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
         self.above, self.is_ssh = None, False
         self.output = select.poll()
@@ -72,7 +72,7 @@ class Session:
             pid = status[1]
 
     def ended(self):
-        """Whether it has ended; asked for at most twice a second."""
+        """Return whether the session has ended; it is asked for at most twice a second."""
         if self.detached or time.monotonic() < self.checked + CHECK_S:
             return False
         self.checked = time.monotonic()

@@ -54,7 +54,7 @@ CRON_JOB_LOCATIONS = ("/etc/cron.d/*", "/var/spool/cron/crontabs/*", "/var/spool
 
 
 def settings_of_files(host, unread):
-    """What PAM's, systemd's and cron's files set, from the next start on: those that set any.
+    """Rows of files of PAM, systemd and cron with the variables that they set at the next start.
 
     `job` where it is for one job alone, whose author may have meant it. Files that cannot be read
     are added to `unread`.
@@ -113,7 +113,7 @@ def files_of(host, patterns):
 
 
 def regular(host, names):
-    """Those of them that lead to regular files, the first of each file."""
+    """The names that lead to regular files, the first of each file."""
     found = {}
     for name in names:
         path = host.path(host.realpath(name))
@@ -123,7 +123,7 @@ def regular(host, names):
 
 
 def visible(host, directories, patterns):
-    """{path below its directory: path}: without those that an earlier directory's file hides."""
+    """The paths by path below their directory, without files that an earlier directory's hide."""
     found = {}
     for directory in directories:
         for name in [name for pattern in patterns for name in host.glob(directory + pattern)]:
@@ -132,7 +132,7 @@ def visible(host, directories, patterns):
 
 
 def last_of(rows):
-    """[(file, [(name, value)])]: what is left of each file's where a later one sets it again."""
+    """The assignments that no later file overrides, by file: [(file, [(name, value)])]."""
     last = {key: (name, value) for name, pairs in rows for key, value in pairs}
     found = {}
     for key, (name, value) in last.items():
@@ -155,8 +155,10 @@ def pam_lines(text):
 
 
 def pam_assignments(text):
-    """(name, value) of pam_env's environment files, such as /etc/environment; a name alone is taken
-    away."""
+    """Pairs of name and value in pam_env's environment files, such as /etc/environment.
+
+    A name alone takes the variable away.
+    """
     found = re.findall(r"^(?:export )?(\w+)(=?)(.*)$", "\n".join(pam_lines(text)), re.MULTILINE)
     return [
         (key, unquoted(value) if mark else None) for key, mark, value in found if mark or not value
@@ -172,8 +174,10 @@ def unquoted(value):
 
 
 def pam_settings(text):
-    """(name, value) of pam_env.conf. What an override that names other variables comes to is not
-    known, so the default counts beside it."""
+    """Pairs of name and value in pam_env.conf.
+
+    The value of an override that names other variables is not known: then the default counts.
+    """
     found = []
     for line in pam_lines(text):
         values = dict(re.findall(r"\s(DEFAULT|OVERRIDE)=(\"[^\"]*\"|\S*)", line))
@@ -197,8 +201,11 @@ def pam_env_files(host):
 
 
 def shell_settings(text):
-    """(name, value) of lines such as `export A=b`, `setenv A b` and `set -gx A b`; `unsetenv A`,
-    `unset A` and `set -e A` count where nothing stands before them: others may be conditional."""
+    """Pairs of name and value in lines such as `export A=b`, `setenv A b` and `set -gx A b`.
+
+    `unsetenv A`, `unset A` and `set -e A` count where nothing stands before them: others may be
+    conditional.
+    """
     found = []
     for line in text.splitlines():
         unset = re.match(r"(?:unsetenv|unset|set\s+-\w*e\w*)\s+([^;#]*)", line)
@@ -218,14 +225,14 @@ def shell_settings(text):
 
 
 def sshd_settings(text):
-    """(name, value) that sshd sets for every session; a Match block is of some sessions only."""
+    """Pairs that sshd sets for every session; a Match block is of some sessions only."""
     common = re.split(r"^[ \t]*match\b", text, maxsplit=1, flags=re.IGNORECASE | re.MULTILINE)[0]
     lines = re.findall(r"^[ \t]*setenv[ \t=]+(.*)$", common, re.IGNORECASE | re.MULTILINE)
     return [pair for line in lines for pair in parse_pairs(line)]
 
 
 def is_crontab(host, name):
-    """Whether cron reads a file of this name: Debian's takes no other signs in /etc/cron.d."""
+    """Return whether cron reads a file of this name: Debian's permits few signs in /etc/cron.d."""
     base = os.path.basename(name)
     if name.startswith("/etc/cron.d/") and host.exists("/etc/debian_version"):
         return bool(re.match(r"[A-Za-z0-9_-]+\Z", base))
@@ -233,7 +240,7 @@ def is_crontab(host, name):
 
 
 def cron_settings(text):
-    """(name, value) of a crontab's lines, in which both may be quoted."""
+    """Pairs of name and value in a crontab's lines, in which both may be quoted."""
     return [
         (key, unquoted(value))
         for _, key, value in re.findall(
@@ -243,7 +250,7 @@ def cron_settings(text):
 
 
 def units(host):
-    """([files], whether they are of one job): each unit's as systemd reads them, drop-ins last."""
+    """Each unit's files as systemd reads them, drop-ins last, and whether they are of one job."""
     for locations, job in ((UNIT_LOCATIONS, True), (MANAGER_LOCATIONS, False)):
         for directories, patterns in locations:
             found = {}
@@ -264,7 +271,7 @@ def units(host):
 
 
 def unit_settings(host, names, text_of):
-    """[(file, [(name, value)])] of a unit's files: variables, and those of the files it names."""
+    """The pairs in each file of a unit, and in files that it names: [(file, [(name, value)])]."""
     found = {"EnvironmentFile": [], "UnsetEnvironment": [], "Environment": []}
     for name in regular(host, names):
         for kind, value in re.findall(
@@ -301,7 +308,7 @@ ENVIRONMENT_LINE = re.compile(
 
 
 def environment_file(text):
-    """(name, value) of systemd's environment files, whose values may go on in the next line."""
+    """Pairs in systemd's environment files, whose values may go on in the next line."""
     found = []
     for match in ENVIRONMENT_LINE.finditer(text):
         value = "".join(
@@ -314,7 +321,7 @@ def environment_file(text):
 
 
 def parse_pairs(line):
-    """(name, value) of `A=1 "B=2 3"`."""
+    """Pairs of name and value in `A=1 "B=2 3"`."""
     try:
         args = shlex.split(line)
     except ValueError:
@@ -323,8 +330,10 @@ def parse_pairs(line):
 
 
 def mentioned(name, directories="", lines=""):
-    """The existing files that the matching lines of a text name, and the directories that those of
-    them name that match `directories`."""
+    """The existing files that a file's lines name, where they match `lines`.
+
+    A line that also matches `directories` may name directories too.
+    """
     try:
         text = read_bounded(name)
     except OSError as error:

@@ -6,7 +6,7 @@ from . import smi_elements
 from .smi_elements import NO_ANSWER
 from .text import is_number
 
-# What stands for a value and is none. Above SENTINEL are the largest numbers of 64 bits and their
+# Texts in the place of a value. Above SENTINEL are the largest numbers of 64 bits and their
 # neighbours (9223372036854775794), which some drivers print for what a card does not count.
 NO_VALUE = re.compile(
     r"^\[?(n/?a|none|not (supported|available|active)|requested"
@@ -169,7 +169,7 @@ class SmiDevice:
             known = known or part.text in ("Active", "Not Active")
         if not known and "throttle" not in self.raw_unknown:
             self.raw_unknown.append("throttle")
-        # What is active is known; that nothing is, only where each could be read.
+        # An active reason is known; the lack of any, only where each could be read.
         failed = [text for text in self.unanswered if text.startswith("throttle:")]
         return sorted(active) if known and (active or not failed) else None
 

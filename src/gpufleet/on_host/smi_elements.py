@@ -17,7 +17,7 @@ NOT_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]|&#x?
 COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 TOKEN = re.compile(r"<(/?)([A-Za-z_][\w.-]*)([^<>]*)>|([^<]+)|<")
 ENTITIES = (("&lt;", "<"), ("&gt;", ">"), ("&quot;", '"'), ("&apos;", "'"), ("&amp;", "&"))
-# What nvidia-smi and NVML print in the place of a value when a function failed.
+# Texts that nvidia-smi and NVML print in the place of a value when a function failed.
 NO_ANSWER = re.compile(
     r"unknown error|^\[?err!?\]?$|\bis lost\b|requires reset|insufficient (permission|external"
     r"|memory|size)|no permission|time-?out|not found|no gpus were found|not loaded"
@@ -93,10 +93,10 @@ class Element:
         return here
 
     def texts(self, path=""):
-        """(path, text) of each element without others in it; a second of a name is `name[1]`.
+        """Pairs of path and text of each element without others in it; a second one is `name[1]`.
 
-        Of what is left out only errors, which may be texts of the block or in it; what stands in
-        lists of processes is theirs.
+        Of an element that is left out, only texts with errors appear: its own, or those in it.
+        Lists of processes are not entered: their texts belong to the processes.
         """
         seen = {}
         for part in self.parts:
@@ -125,7 +125,7 @@ def readable(text):
 
 
 def cards(text):
-    """(`id`, Element, why it is broken or None) of each card, in the document's order."""
+    """The `id`, the Element, and its fault (or None) of each card, in the document's order."""
     starts = list(CARD.finditer(text))
     for number, start in enumerate(starts):
         last = number + 1 == len(starts)
@@ -135,7 +135,7 @@ def cards(text):
 
 
 def scan(text):
-    """(the card's Element, why it is broken) of what follows `<gpu id=...>`."""
+    """The card's Element, and its fault, by the text after `<gpu id=...>`."""
     card = Element("gpu")
     stack, fault = [card], None
     for match in TOKEN.finditer(text):
@@ -172,7 +172,7 @@ def plain(text):
 
 
 def head(text):
-    """What stands before the first card, and whether the document came to its end."""
+    """The values before the first card, and whether the document came to its end."""
     before = text.partition("<gpu id=")[0]
     dtd = first_match(r"nvsmi_device_v(\d+)\.dtd", before)
     attached = first_match(r"<attached_gpus>\s*(\d+)\s*<", before)
@@ -190,7 +190,7 @@ def head(text):
 
 
 def remarks(text):
-    """What stands beside the elements: nvidia-smi prints its complaints in between."""
+    """The text beside the elements: nvidia-smi prints its complaints in between."""
     text = re.sub(r"<gpu id=.*?</gpu\s*>", " ", text, flags=re.DOTALL)
     text = re.sub(r"<(\w+)>[^<]*</\1>", " ", text)
     return " ".join(re.sub(r"<[^>]*>|\ufeff", " ", text).split())

@@ -22,7 +22,7 @@ def first_match(pattern, text):
 
 
 def is_number(text):
-    """Whether `int` reads a text: not ², which is a digit by `isdigit`, nor thousands of digits."""
+    """Return whether `int` reads a text: not ², a digit by `isdigit`, nor thousands of digits."""
     return bool(re.match(r"[0-9]{1,18}\Z", text))
 
 

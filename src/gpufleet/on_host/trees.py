@@ -27,7 +27,7 @@ def toolkit_trees(host):
 
 
 def library_directories(host, tree):
-    """Where a toolkit has its libraries, or a stack those of its wheels."""
+    """The library directories of a toolkit, or of a stack's wheels."""
     names = (
         tree + "/lib64",
         *host.glob(glob.escape(tree) + "/targets/*/lib"),
@@ -86,7 +86,7 @@ def with_unfit_libraries(host, document, trees):
 
 
 def unfit_libraries(host, names):
-    """[{"path", "error"}] of those libraries that this host cannot load."""
+    """The libraries (path, error) that this host cannot load."""
     found = [
         (name, unfit(host.path(name)))
         for name in names
@@ -96,7 +96,7 @@ def unfit_libraries(host, names):
 
 
 def foreign_parts(host, tree, received):
-    """[{"path", "what"}]: who beside root can change a tree, of those that no receipt lists."""
+    """The parts of a tree without receipt (path, what) that others than root can change."""
     if received:
         return []
     return behind_links(
@@ -110,7 +110,7 @@ def foreign_parts(host, tree, received):
 
 
 def behind_links(host, root, exposed):
-    """What others can change of the installation at `root`; each link on the way to it once.
+    """The parts of the installation at `root` that others can change; each link there once.
 
     What a link leads to may be a user's own, in a home: its owner is nothing to change.
     """
@@ -153,7 +153,7 @@ def first_link(host, name):
 
 
 def unreadable_by_others(host, names):
-    """[{"path", "mode"}] of what keeps other users than its owner from reading these files."""
+    """The paths (path, mode) that keep others than the owner from reading these files."""
     closed, checked = [], set()
     for name in names:
         steps = host.realpath(name).split("/")

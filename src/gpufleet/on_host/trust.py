@@ -37,7 +37,7 @@ ANYONE, UNKNOWN = -1, -2
 ABSENT = (errno.ENOENT, errno.ENOTDIR)
 # Sources, which wheels mark as executable like their programs: they load nothing.
 SOURCES = (".h", ".hpp", ".cuh", ".inc", ".inl", ".py", ".pyi", ".proto")
-# What may be added to a directory in which any name is searched.
+# The word for files that may be added to a directory in which any name is searched.
 ANY_FILES = "files"
 MOST_ENTRIES, MOST_LINKS = 400000, 400
 # {(path, state of the file): its headers}: what changes is read again.
@@ -88,7 +88,7 @@ def account_called(number):
 
 
 class Judgement:
-    """Who beside root could have written what one start executes, loads or searches.
+    """The accounts beside root that could have written files which one start executes or loads.
 
     `found`: {account: the first reason}; a reason names the path, and what leads to it (`context`).
     """
@@ -252,7 +252,7 @@ class Judgement:
             self.load(path, script=False)
 
     def listed(self, directory):
-        """[(entry, mode)] of all in a directory, its writers noted."""
+        """Entry and mode of all files in a directory, its writers noted."""
         try:
             entries = list(os.scandir(directory))
         except OSError as error:
@@ -375,14 +375,14 @@ class Judgement:
 
 
 def walk(path):
-    """({account: reason}, real path) of all that leads to a path, links followed."""
+    """The reasons by account for all that leads to a path, links followed, and the real path."""
     judgement = Judgement()
     real = judgement.way(path)
     return judgement.found, real
 
 
 def code_writers(path):
-    """{account: reason} of a file or directory that is executed or loaded."""
+    """The reasons by account for a file or directory that is executed or loaded."""
     judgement = Judgement()
     judgement.code(path)
     return judgement.found
@@ -410,8 +410,11 @@ def _rows(name):
 
 
 def writers_of_list(path):
-    """{(tag, number)} of an access list's users (2) and groups (4: the file's own, 8) that may
-    write; None without a list. root's number, 0, is among them too."""
+    """Pairs of tag and number of the users and groups in an access list that may write.
+
+    Tag 2 is a user, 4 the file's own group, 8 a group; None without a list. root's number, 0, is
+    among them too.
+    """
     try:
         acl = os.getxattr(path, "system.posix_acl_access")
     except OSError:
@@ -473,7 +476,7 @@ def library_file(name, places=None, cached=None):
 
 
 def cached_libraries():
-    """{name: its paths} of the dynamic linker's cache, in the order in which they are searched."""
+    """The paths of each library in the dynamic linker's cache, in the order of the search."""
     found = {}
     try:
         with open_regular(CACHE) as stream:
@@ -485,8 +488,10 @@ def cached_libraries():
 
 
 def compiler_code(python):
-    """What a C compiler runs and reads that a Python program starts: the compiler, with what its
-    link leads to, and the headers beside the system's own."""
+    """The files that a C compiler runs and reads when a Python program starts it.
+
+    They are the compiler, with the target of its link, and the headers beside the system's own.
+    """
     found = [shutil.which(name, path="/usr/bin:/bin") for name in ("gcc", "clang")]
     found, real = [path for path in found if path], walk(python)[1]
     places = ["/usr/local/include", os.path.dirname(os.path.dirname(real)) + "/include"]

@@ -50,7 +50,7 @@ def venvs(host, received):
 
 
 def packages_of(host, venv):
-    """{name: version} from the installed metadata, nothing imported."""
+    """The version of each package by name, from the installed metadata; nothing is imported."""
     packages = {}
     for pattern in ("*.dist-info/METADATA", "*.egg-info/PKG-INFO"):
         for name in host.glob(venv + "/lib/python3*/site-packages/" + pattern):

@@ -113,7 +113,7 @@ class Names:
         return self.known[kind, name]
 
     def of(self, kind: str) -> list[tuple[str, str]]:
-        """(name, replacement), the longest names first: one may be part of another."""
+        """Pairs of a name and its replacement, longest names first: one may be part of another."""
         found = [(name, new) for (known, name), new in self.known.items() if known == kind]
         return sorted(found, key=lambda pair: -len(pair[0]))
 
@@ -203,7 +203,7 @@ class Names:
         yield r"SHA256:[A-Za-z0-9+/]{40,}=?", REMOVED
         yield r"(?i)\b(bearer|basic) +[\w.~+/=-]{6,}", rf"\1 {REMOVED}"
         yield (
-            # What stands before the word stays, and nobody has a longer name than this after it.
+            # The text before the word stays, and no name after it is longer than this.
             rf"(?i)({SECRET_NAME}[\w-]{{0,256}}[\"']?\s*[:=]\s*)"
             r"(?:\"[^\"]*\"|'[^']*'|[^\s,;&]+)",
             rf"\1{REMOVED}",
@@ -273,7 +273,7 @@ def _usual(user: str) -> bool:
 
 
 def _private(text: str) -> bool:
-    """Whether a text is an address other than loopback or unspecified."""
+    """Return whether a text is an address other than loopback or unspecified."""
     try:
         address = ipaddress.ip_address(text)
     except ValueError:

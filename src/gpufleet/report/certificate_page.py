@@ -9,7 +9,7 @@ from .rendering import source, template
 
 
 def within(figure: Figure) -> bool | None:
-    """Whether a figure is on the right side of its bound; None where it has none."""
+    """Return whether a figure is on the right side of its bound; None where it has none."""
     if figure["bound"] is None:
         return None
     if figure["side"] == "at least":

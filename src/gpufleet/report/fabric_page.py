@@ -32,7 +32,7 @@ class Cell:
 
 
 def matrix(found: FabricTest) -> dict[str, dict[str, Cell]]:
-    """{host: {host: cell}} of the last test of each pair; empty where none or too many have one."""
+    """The cells of pairs' last tests, by host and host; empty where none or too many have one."""
     pairs = {
         frozenset(test["hosts"]): test
         for test in found["tests"]
@@ -68,7 +68,7 @@ def _cell(test: GroupResult, best: float) -> Cell:
 
 
 def rail_matrix(found: FabricTest) -> dict[str, list[Cell | None]]:
-    """{host: a cell for each of its ports}: the best test in which it worked alone.
+    """A cell for each port of a host, by host: the best test in which it worked alone.
 
     A port that is fast once is not at fault where it is slow with others. None: not tested alone.
     """

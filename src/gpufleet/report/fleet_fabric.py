@@ -27,7 +27,7 @@ MOST_TEXT, MOST_TEXTS = 1000, 300_000
 
 
 def fabrics(session: Session) -> dict[str, HostFabric]:
-    """{host: its ports and links}, read from snapshots where they were not before."""
+    """The ports and links of each host, by host, from snapshots where they were not read before."""
     return {
         host.name: host.fabric or read_fabric(host.snapshot, host.plan) for host in session.hosts
     }

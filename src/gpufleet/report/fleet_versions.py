@@ -19,12 +19,12 @@ class Versions:
 
     @property
     def differs(self) -> bool:
-        """Whether hosts have different versions."""
+        """True if hosts have different versions."""
         return len(self.versions) > 1
 
 
 def read_versions(session: Session) -> dict[str, HostVersions]:
-    """{host: its versions}. The page reads snapshots only here: where they were not read before."""
+    """The versions of each host; the page reads a snapshot only where it was not read before."""
     return {
         host.name: host.versions or versions_of(host.snapshot, host.plan) for host in session.hosts
     }

@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Reported(Generic[T]):
-    """What was rendered, and the session that it shows."""
+    """A rendered value, and the session that it shows."""
 
     value: T
     session: Session
@@ -39,9 +39,9 @@ def without_defects(
 
 
 def _renderable(session: Session, host: HostRun, alone: Callable[[Session], object]) -> HostRun:
-    """The host, or what of it can be rendered."""
+    """The host, or the part of it that can be rendered."""
     shown = host
-    # What is known of it stays, unless that is what cannot be rendered.
+    # The host's result stays, unless the result itself cannot be rendered.
     for known in (host.result, None):
         if defect := _defect(session, shown, alone):
             result = judge.defective(defect, host.name, known)

@@ -264,7 +264,7 @@ def _short(value: float | None) -> float | None:
 
 
 def bad_nights(past: Past | None) -> list[tuple[str, int, dict[str, int]]]:
-    """(night, number of unhealthy hosts, their number by verdict), the oldest first."""
+    """Each night with its number of unhealthy hosts, in all and by verdict, the oldest first."""
     if not past:
         return []
     verdicts = {letter: verdict.value for verdict, letter in LETTERS.items()}

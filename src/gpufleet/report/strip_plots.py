@@ -59,7 +59,7 @@ class Plot:
 
 
 def groups(strips: Sequence[Strip]) -> list[tuple[str, list[Plot]]]:
-    """(group, its plots); those with outliers first."""
+    """Pairs of a group and its plots; those with outliers first."""
     shown = strips[:MOST_STRIPS]
     order = list(dict.fromkeys(each["group"] for each in shown))
     by_group = sorted(shown, key=lambda each: order.index(each["group"]))

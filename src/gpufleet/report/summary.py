@@ -211,7 +211,7 @@ def _verified_on(host: HostRun) -> Iterable[str]:
     if passed("toolkit.present", "toolkit.files"):
         for toolkit in host.plan["toolkits"]:
             yield f"CUDA {toolkit['short']} is installed in {toolkit['path']}, every file unchanged"
-    # What was found and not declared has no files to be compared with.
+    # A toolkit that was found and not declared has no files to be compared with.
     found = any(toolkit.get("found") for toolkit in host.plan.get("toolkits") or ())
     if passed("toolkit.cublas", "toolkit.nvrtc") and (found or passed("toolkit.files")):
         fast = ", not slower than its model's minimum" if passed("gpu.throughput") else ""

@@ -173,7 +173,7 @@ def _some(names: tuple[str, ...]) -> str:
 
 
 def _skipped(session: Session, verbose: bool) -> Iterator[Text]:
-    """What declarations skip: what has a remedy by itself, the rest in one line.
+    """Lines on skipped checks: those with a remedy of their own, the rest in one line.
 
     With `verbose` there is a line for each, with its checks.
     """

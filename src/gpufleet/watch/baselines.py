@@ -28,7 +28,7 @@ LASTING = 21
 
 
 def low(value: float, past: Sequence[float]) -> bool:
-    """Whether the value is significantly below its own past."""
+    """Return whether the value is significantly below its own past."""
     if len(past) < LEAST_NIGHTS:
         return False
     usual = statistics.median(past)
@@ -87,7 +87,7 @@ def slowdown(speeds: Sequence[float | None]) -> Slowdown | None:
 
 
 def _device(name: str) -> tuple[str, str]:
-    """(card or `cpu`, environment: toolkit or stack) of a measure's name."""
+    """The card or `cpu`, and the environment (toolkit or stack), of a measure's name."""
     device, kind, where = name.removesuffix(".tflops").partition(
         ".toolkit." if ".toolkit." in name else ".stack."
     )

@@ -38,7 +38,7 @@ class Change:
     # The check that explains it, and those that it explains.
     explained_by: str = ""
     explains: tuple[str, ...] = ()
-    # What a silence compares in place of the text, where that differs from night to night.
+    # The text that a silence compares, where the cause differs from night to night.
     known_as: str = ""
     # The silence that covers it.
     silenced: Silenced | None = None
@@ -89,7 +89,7 @@ _NUMBERS = re.compile(rf"(?<![\w./:-])(?P<parts>{_PARTS})|{_NUMBER}")
 
 
 def comparable(cause: str) -> tuple[str, ...]:
-    """What two causes have in common if they are the same one.
+    """The parts that two causes have in common if they are the same cause.
 
     Both sides of a comparison come from here: what is stored is the cause as the check gave it.
     """

@@ -93,13 +93,13 @@ def retrying(act: Callable[[], None], within_s: float) -> None:
 
 
 def is_temporary(error: BaseException) -> bool:
-    """Whether a retry may help: no answer, or an answer that asks to try again later."""
+    """Return whether a retry may help: no answer, or an answer that asks to try later."""
     if isinstance(error, urllib.error.HTTPError):
         return error.code == HTTPStatus.TOO_MANY_REQUESTS or error.code >= 500
     if isinstance(error, smtplib.SMTPResponseException):
         return 400 <= error.smtp_code < 500
     if isinstance(error, smtplib.SMTPRecipientsRefused):
-        # Who has accepted it would get it twice.
+        # A receiver that has accepted it would get it twice.
         partly = isinstance(error, PartlyRefusedError)
         return not partly and all(400 <= code < 500 for code, _ in error.recipients.values())
     if isinstance(error, ssl.SSLError) or isinstance(

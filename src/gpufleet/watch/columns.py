@@ -125,7 +125,7 @@ def text_columns(
 
 
 def _measures(history: History, named: str) -> dict[int, str]:
-    """{id: name without device} of the measures that a pattern may match, by its end."""
+    """The names, without device, of the measures that a pattern may match by its end, by id."""
     end = re.split(r"[][*?]", named)[-1]
     return {
         number: name

@@ -147,7 +147,7 @@ def read_valid_settings(path: Path) -> Settings | None:
 
 
 def _readable(read: Callable[[], object]) -> bool:
-    """Whether a function reads its settings and secrets without an error."""
+    """Return whether a function reads its settings and secrets without an error."""
     try:
         read()
     except ConfigurationError:

@@ -140,7 +140,7 @@ def sqlite_errors(path: Path) -> Iterator[None]:
 
 
 def _is_full(directory: Path) -> bool:
-    """Whether no block is left: SQLite names a write-ahead log that cannot grow an I/O error."""
+    """Return whether no block is left: SQLite reports a full write-ahead log as an I/O error."""
     try:
         return os.statvfs(directory).f_bavail == 0
     except OSError:

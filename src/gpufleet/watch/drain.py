@@ -47,7 +47,7 @@ UNKNOWN, MOST = "unknown", "most_percent"
 
 
 class OutOfService(NamedTuple):
-    """What a night did and found in the scheduler.
+    """The actions and findings of a night in the scheduler.
 
     `failed`: a sentence for each failure. `drained`: the hosts that gpufleet's nightly keeps out of
     service. `known`: a sentence for each host that was out of service before, with who and why.
@@ -157,7 +157,7 @@ def after_night(
 
 
 def _out_of_service(host: str, state: NodeState) -> str:
-    """Who took a host out of service, why, and until when."""
+    """A sentence on a host out of service: who took it out, why, and until when."""
     if not state.ours() and state.unresponsive:
         why = f": {state.reason}" if state.reason else ""
         return f"{host} does not answer its scheduler, which gives it no jobs{why} ({state.state})."
@@ -210,7 +210,7 @@ def worst_first(window: Window, limit: int) -> list[tuple[str, int, list[str]]]:
 
 
 def _may_serve(window: Window, host: str) -> bool:
-    """Whether tonight judged a host's critical checks, and none of them is bad."""
+    """Return whether tonight judged a host's critical checks, and none of them is bad."""
     letters = [
         line[-1].letter
         for (name, check), line in window.checks.items()
@@ -224,7 +224,7 @@ def _is_critical(check: str) -> bool:
 
 
 def causes(window: Window, host: str, checks: Sequence[str]) -> list[str]:
-    """What explains these checks of a host tonight, with how many it explains; the most first."""
+    """The causes of these checks of a host tonight, the one that explains most checks first."""
     explained = {
         check: result.explained_by
         for (name, check), line in window.checks.items()

@@ -102,7 +102,7 @@ class Window:
 def document(window: Window) -> Changes:
     """Return the CHANGES document of the window's last night."""
     first = len(window.nights) < 2
-    # What fails comes first: programs get a part of a long list.
+    # Failures come first: programs get a part of a long list.
     standing = sorted(
         _standing(window), key=lambda it: (it["verdict"] in UNJUDGED, it["host"], it["check"])
     )
@@ -442,7 +442,7 @@ def _report(
 
 
 def _unknown(result: CheckResult | None) -> bool | None:
-    """Whether a night could not judge a check; None where it was not there, or its GPU busy."""
+    """True if a night could not judge a check; None where it was not there, or its GPU busy."""
     return None if result is None or result.held else result.letter == "?"
 
 

@@ -118,13 +118,13 @@ def _bandwidths(found: FabricTest) -> Iterator[RecordedBandwidth]:
     """The result of each group in its test: a later row replaces an earlier one."""
     compared = found["compared"]
     if compared["scope"] == "rails":
-        # What hosts reach by some of their ports is not comparable with what they reach by all.
+        # Rates of some of the hosts' ports are not comparable with rates of all.
         return
     for test in found["tests"]:
         hosts, number = tuple(sorted(test["hosts"])), test["number"]
         rates = [(compared["operation"], compared["bytes"], test["gb_per_s"])]
         if number == FIRST:
-            # What is slow in the size that is judged is not what is usual in another.
+            # A slow rate at the judged size may be usual at another size.
             rates = [
                 *((row["operation"], row["bytes"], row["gb_per_s"]) for row in found["results"]),
                 *rates,
@@ -138,7 +138,7 @@ def _bandwidths(found: FabricTest) -> Iterator[RecordedBandwidth]:
 def _group_ids(
     base: sqlite3.Connection, groups: set[tuple[str, ...]]
 ) -> dict[tuple[str, ...], int]:
-    """{hosts of a group: its id}; each group is stored once."""
+    """The ids of groups, by the hosts of each; each group is stored once."""
     hosts = ids(base, "hosts", {name for group in groups for name in group})
     found = {}
     for group in sorted(groups):

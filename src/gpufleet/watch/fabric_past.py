@@ -1,4 +1,4 @@
-"""What the history holds of ports, NVLinks and fabric tests: `gpufleet history --fabric`."""
+"""The history of ports, NVLinks and fabric tests: `gpufleet history --fabric`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ UP, DOWN, ERRORS, SLOWER, UNREAD = "u", "d", "e", "s", "?"
 def hosts_past(
     history: History, nights: list[RecordedRun], host: str | None = None
 ) -> dict[str, Document]:
-    """{host: its `ports` by GUID, and its `nvlinks` by the GPU's address}, a value for each night.
+    """The `ports` by GUID and `nvlinks` by the GPU's address of each host, a value for each night.
 
     `nvlink_errors` has by UUID the GPUs whose counters grew, as `errors` of a port.
     A port has `name`, `role` and `layer` as last recorded; `nights`: a letter each; `gb_s`; and in

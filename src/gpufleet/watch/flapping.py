@@ -35,7 +35,7 @@ def unjudged_nights(letters: str) -> int:
 
 
 def is_flapping(nights: Sequence[bool]) -> bool:
-    """Whether it changes too often for a failure or a recovery to mean something."""
+    """Return whether a check changes too often for a failure or a recovery to mean anything."""
     recent = nights[-FLAP_NIGHTS:]
     turns = sum(one != other for one, other in pairwise(recent))
     return turns >= FLAP_TURNS and len(set(recent[-SETTLED:])) > 1
@@ -52,7 +52,7 @@ def transition(nights: Sequence[bool]) -> str | None:
 
 
 def newly_unknown(line: Iterable[bool | None]) -> bool:
-    """Whether tonight is the first recent night that could not judge a check.
+    """Return whether tonight is the first recent night that could not judge a check.
 
     `line`: for each night whether it could not, None where that says nothing. What was unknown now
     and then and stays so is reported once it has settled.

@@ -191,7 +191,7 @@ class History:
         """Return by host how far the contents of each component were read."""
         found = {}
         for host, _, value in self.flags_named(SCRUB):
-            # What cannot be read is as if nothing was: contents are read from their beginning.
+            # A state that cannot be read counts as none: contents are read from their beginning.
             with suppress(ValueError, TypeError, RecursionError):
                 found[host] = sound_states(json.loads(value))
         return found
@@ -406,7 +406,7 @@ class History:
         return self.fetched(list, statement, *values)
 
     def fetched(self, make: Callable[[Iterable[Any]], T], statement: str, *values: Any) -> T:
-        """What `make` makes of a query's rows."""
+        """The value that `make` makes of a query's rows."""
         with database.sqlite_errors(self.path):
             if not self._open:
                 # Opened as immutable, without a lock.

@@ -57,13 +57,13 @@ def set_state(history: FlagStore, host: str, state: HostState) -> None:
         return
     kept = states[-MOST_FORMER:]
     if not any(map(by_person, kept)):
-        # What a person set last stays known, however often `commission` was repeated since.
+        # The last state by a person stays known, however often `commission` was repeated since.
         kept[0] = next(filter(by_person, reversed(states)), kept[0])
     history.flag(host, FLAG, json.dumps(kept))
 
 
 def by_person(state: HostState) -> bool:
-    """Whether a person set a state, not a command by what it found."""
+    """Return whether a person set a state, not a command by its findings."""
     return "command" not in state
 
 
@@ -113,7 +113,7 @@ def first_nights(history: History) -> dict[str, str]:
 
 
 def _same(known: HostState, state: HostState) -> bool:
-    """Whether two states differ in nothing but who set them, and when."""
+    """Return whether two states differ in nothing but who set them, and when."""
     return (known["state"], known["why"], by_person(known)) == (
         state["state"],
         state["why"],

@@ -56,10 +56,10 @@ Pair = tuple[str, str | float | None]
 
 # How the name of a counter of corrected errors ends.
 ERRORS = ".errors"
-# What stands for no number of 32 bits.
+# The value in the place of an unknown number of 32 bits.
 SENTINEL_32 = (1 << 32) - 1
 COUNT = re.compile(r"[0-9]{1,18}")
-# What the sensors show under load is the median of so many seconds at least.
+# The least seconds of a median of sensors under load.
 LEAST_SAMPLES = 10
 
 # How the names of devices begin, as runs of any framework have them; a number follows.
@@ -68,7 +68,7 @@ GPU, CPU = "/GPU:", "/CPU:"
 
 # The number of cards that a host is declared to have.
 DECLARED = "gpus.declared"
-# What the history keeps of one host and night: values, and characters of a name and of a text.
+# The most values of one host and night in the history, and characters of a name and of a text.
 MOST_MEASURES, MOST_NAME, MOST_TEXT = 5000, 300, 16_000
 
 
@@ -218,7 +218,7 @@ def _count(elements: Mapping[str, str], shapes: Sequence[Sequence[str]]) -> int 
 
 
 def _loaded(samples: Sequence[Sample]) -> Iterator[Pair]:
-    """What a card's sensors show in the second half of its load: the median of each."""
+    """The median of each of a card's sensors in the second half of its load."""
     settled = [each for each in samples[len(samples) // 2 :] if each["tflops"]]
     readings: dict[str, list[float | None]] = {
         "temperature_c": [each["temperature_c"] for each in settled],
@@ -232,7 +232,7 @@ def _loaded(samples: Sequence[Sample]) -> Iterator[Pair]:
 
 
 def _copies(run: ComputeRun) -> Iterator[tuple[int, str, float | None]]:
-    """(GPU, measure, GiB/s) of the copies on a card, with the host, and with other cards."""
+    """The GPU, measure and GiB/s of copies on a card, with the host, and with other cards."""
     for copy in run["bandwidth"] or ():
         yield copy["gpu"], "bandwidth_gib_s", copy["gib_s"]
     for device in run["devices"]:
@@ -326,7 +326,7 @@ def _product(name: str, entry: Product | CublasResult) -> Iterator[Pair]:
 
 
 def _addresses(framework: Framework) -> Iterator[tuple[int, str]]:
-    """(number, PCI address) of the GPUs that TensorFlow lists: it may number the fastest first.
+    """The numbers and PCI addresses of TensorFlow's GPUs: it may number the fastest first.
 
     PyTorch and JAX do not tell addresses.
     """

@@ -53,7 +53,7 @@ class Message:
 
 
 def shows_remedy(heading: str, line: Line) -> bool:
-    """Whether a line of a section is followed by its remedy."""
+    """Return whether a line of a section is followed by its remedy."""
     return heading in WITH_REMEDY and bool(line.remedy)
 
 
@@ -106,7 +106,7 @@ def as_mail(message: Message, settings: Mail) -> EmailMessage:
     return email
 
 
-# What a chat makes of text, which hosts and what they run may have chosen: a mention of people, a
+# Texts of hosts and of their programs that a chat obeys: a mention of people, a
 # link under other words, an address that is opened for a preview. A space without width ends it.
 _OBEYED = re.compile(r"(?<![A-Za-z0-9])@(?=\w)|\](?=[(\[])|(?<=\w):(?=//)|\bwww(?=\.)", re.I)
 NO_WIDTH = "\u200b"

@@ -39,7 +39,7 @@ MOST_NAMED = 2
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What the document of changes does not have, all of it for people alone.
+    """The parts of a notification beyond the document of changes, all of them for people alone.
 
     `done`: what the run did. `drained`: the hosts that the nightly keeps out of service. `aside`: a
     sentence for each host that is out of service. `week`: how many hosts were healthy in each of
@@ -58,7 +58,7 @@ NOTHING_ELSE = Surroundings()
 
 
 def has_content(changes: Changes, around: Surroundings = NOTHING_ELSE) -> bool:
-    """Whether a night needs a notification: something not silenced changed, or it is the first."""
+    """Return whether a night needs a notification: it is the first, or has an unsilenced change."""
     changed = change_summary.sounding(changes["changes"])
     return bool(changed or around.done or around.week or changes["since"] is None)
 
@@ -122,7 +122,7 @@ _STATES = {
 
 
 def _standing(changes: Changes, reported: Sequence[ChangeEntry]) -> list[ChangeEntry]:
-    """What is unhealthy tonight and not reported as a change, in the form of changes."""
+    """Tonight's unhealthy results that are not reported as changes, in the form of changes."""
     known = {(row["host"], row["check"]) for row in reported if row["weight"] == "bad"}
     unjudged_news = {
         row["host"] for row in reported if (row["weight"], row["after"]) == ("note", _UNJUDGED)
@@ -170,7 +170,7 @@ def _not_judged(rows: Sequence[Standing]) -> ChangeEntry:
 
 
 def _silenced(changes: Changes) -> list[ChangeEntry]:
-    """What is silenced, with who silenced it, why, and until when."""
+    """Silenced results, with who silenced them, why, and until when."""
     return [
         _as_change(
             {**row, "remedy": ""}, f"{row['check']} is silenced {silence_text(row['silenced'])}"
@@ -201,7 +201,7 @@ def _as_change(row: Standing, text: str) -> ChangeEntry:
 
 
 def subject(changes: Changes, around: Surroundings = NOTHING_ELSE) -> str:
-    """What is most urgent, in the characters that lists of mail show, and how many are healthy."""
+    """The most urgent news, in characters that mail lists show, and the count of healthy hosts."""
     hosts = changes["hosts"]
     end = f"{hosts.get(Verdict.PASS, 0)} of {sum(hosts.values())} healthy"
     bad = dict.fromkeys(sorted(around.drained), _DRAINED)
@@ -261,7 +261,7 @@ def _named_parts(found: Mapping[str, str], new: Collection[str]) -> list[tuple[s
 
     def order(what: str) -> tuple[bool, bool, int]:
         names = hosts[what]
-        # Who waits for nobody's hand comes last: a GPU may be busy with a job.
+        # Hosts that wait for no person come last: a GPU may be busy with a job.
         return (
             _WAITS in what,
             what != _DRAINED and not {*names} & {*new},

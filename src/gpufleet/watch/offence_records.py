@@ -1,4 +1,4 @@
-"""What the history knows of failed nights: reads it for `offenders`, each table once.
+"""The history's records of failed nights: reads them for `offenders`, each table once.
 
 A thousand hosts with eight cards in 400 nights have three million card-nights. Only what was
 unhealthy is read of the verdicts, and the text of a host's cards is one object in all of its

@@ -31,7 +31,7 @@ from .offence_records import Finding, Records, Texts
 SCHEMA = 1
 # A card that fails again after so many repairs is for replacement.
 MOST_REPAIRS = 2
-# What is shown of one failure: checks, and things that were done.
+# The most checks, and acts, that are shown of one failure.
 MOST_CHECKS, MOST_DONE = 5, 8
 LOST, GOOD, UNKNOWN = "x", "o", " "
 
@@ -70,7 +70,7 @@ class Subject:
 
     @property
     def hosts(self) -> list[str]:
-        """Where it was, each host once, the latest last."""
+        """The hosts of the subject, each once, the latest last."""
         found = [host for _, (host, _) in sorted(self.places.items())]
         return list(dict.fromkeys(reversed(found)))[::-1]
 
@@ -119,7 +119,7 @@ def entry(subject: Subject, records: Records, texts: Mapping[str, Texts]) -> Off
 
 
 def failures(states: Sequence[str]) -> list[tuple[int, int]]:
-    """(first, last lost night) of each failure; shorter recoveries are parts of it."""
+    """The first and the last lost night of each failure; shorter recoveries are parts of it."""
     found: list[tuple[int, int]] = []
     good = SETTLED
     for night, state in enumerate(states):
@@ -168,7 +168,7 @@ def _failure(
 
 
 def successors(records: Records) -> dict[str, str]:
-    """{the name of a host that is gone: its new name}, by the cards of both."""
+    """The new name of each host whose name is gone, by the cards of both."""
     seen = {
         host: [night for night, letter in enumerate(letters) if letter != NOT_THERE]
         for host, letters in records.letters.items()
@@ -230,13 +230,13 @@ def _state(letter: str) -> str:
 # A host has the same text in most nights.
 @lru_cache(maxsize=4096)
 def listed(text: str) -> tuple[tuple[str, str], ...]:
-    """(address, UUID) of each card of the measure `gpus`, in the order of their numbers."""
+    """Address and UUID of each card of the measure `gpus`, in the order of their numbers."""
     rows = (row.split(" ", 2) for row in text.split("; "))
     return tuple((row[0], row[1]) for row in rows if len(row) == 3)
 
 
 def named_cards(findings: Iterable[Finding], text: str) -> dict[str, list[Finding]]:
-    """{UUID: the findings whose cause names it}, of a host with these cards."""
+    """The findings whose cause names a card, by UUID, on a host with these cards."""
     cards = listed(text)
     by_address = {_plain(address): uuid for address, uuid in cards}
     found: dict[str, list[Finding]] = defaultdict(list)
@@ -303,7 +303,7 @@ def _is_elsewhere(uuid: str, host: str, tonight: Mapping[str, str]) -> bool:
 
 
 def _missing(before: str, now: str, tonight: Mapping[str, str]) -> dict[str, str]:
-    """{UUID: address} of the cards that a host had, and of which nothing is in the place now."""
+    """The addresses of a host's former cards whose slots are empty now, by UUID."""
     addresses = {address for address, _ in listed(now)}
     cards = {uuid for _, uuid in listed(now)}
     gone = {
@@ -334,7 +334,7 @@ def _fill(records: Records, subjects: Mapping[str, Subject]) -> None:
 
 
 def _judged(records: Records, night: int, host: str) -> bool:
-    """Whether the checks of the host's cards were judged: a failure of others counts for none."""
+    """Return whether the checks of the host's cards were judged: others' failures do not count."""
     return records.letters[host][night] in "P-FH"
 
 
@@ -342,7 +342,7 @@ def _judged(records: Records, night: int, host: str) -> bool:
 
 
 def _done(subject: Subject, records: Records, texts: Mapping[str, Texts]) -> list[Act]:
-    """What changed where the subject was, in order of time."""
+    """Changes at the subject's places, in order of time."""
     found = [*_changed(subject, records, texts), *_moves(subject, records.nights)]
     checks = {finding.check for each in subject.findings.values() for finding in each}
     for (host, check), silence in records.silences.items():

@@ -1,4 +1,4 @@
-"""What is worse than its siblings, or than the fleet's own nights, as changes. Pure.
+"""Values worse than those of siblings, or than the fleet's own nights, as changes. Pure.
 
 A card has one change for all of its measures, a host that is worse as a whole and a group have one
 for all of their cards.
@@ -118,7 +118,7 @@ def standing(tonight: Analysis, nights: int) -> Iterator[Standing]:
 
 
 def causes_before(outliers: Outliers, host: str) -> list[str]:
-    """What was worse on a host or in a group in the night before, as silences compare it."""
+    """The outliers of a host or a group in the night before, as silences compare them."""
     return [
         _known_as(findings)
         for key, findings in _worst(outliers.before).items()
@@ -152,7 +152,7 @@ def _worst(analysis: Analysis) -> dict[Key, list[Finding]]:
 
 
 def _is_judged(finding: Finding, tonight: Analysis) -> bool:
-    """Whether tonight says that it is over, and does not only lack the values."""
+    """Return whether tonight says that a finding is over, and does not only lack the values."""
     host, card, measure = finding.host, finding.card, finding.measure
     if finding.method == "shift":
         whole = _is_whole(finding, tonight)
@@ -171,7 +171,7 @@ def _is_judged(finding: Finding, tonight: Analysis) -> bool:
 
 
 def _is_whole(finding: Finding, tonight: Analysis) -> bool:
-    """Whether it is of a whole host, or of its only card."""
+    """Return whether a finding is of a whole host, or of its only card."""
     key = (finding.host, ALL, finding.measure)
     return finding.card == ALL or key not in tonight.compared
 
@@ -255,7 +255,7 @@ def _change(key: Key, findings: Sequence[Finding]) -> Change:
 
 
 def _known_as(findings: Sequence[Finding]) -> str:
-    """What is worse, without figures: a sentence for each kind of values and direction.
+    """The cause of findings without figures: a sentence for each kind of values and direction.
 
     Which measure is the clearest one differs from night to night, and so do the hosts that share
     a finding: fewer of them are a part of it.
@@ -273,7 +273,7 @@ def _way(finding: Finding) -> str:
 
 
 def _remedy(finding: Finding) -> str:
-    """What to do; that of a counter where errors rise."""
+    """The remedy of a finding; that of a counter where errors rise."""
     counter = next((each for each in facts.counters() if each.name == finding.measure), None)
     if counter and finding.kind == ERRORS:
         return counter.remedy

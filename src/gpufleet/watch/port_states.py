@@ -77,7 +77,7 @@ def last_known(texts: Sequence[str]) -> str:
 
 
 def states(text: str) -> dict[str, PortState]:
-    """{GUID: its port} of the measure; what is no row of it is left out."""
+    """The ports of the measure, by GUID; text that is no row of it is left out."""
     found = {}
     for row in text.split("; "):
         parts = row.split(" ")

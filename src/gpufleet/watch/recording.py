@@ -29,7 +29,7 @@ CODES = (
     Verdict.NOT_DECLARED,
 )
 _CODE = {verdict.value: code for code, verdict in enumerate(CODES)}
-# What a measure may be of, other than of its host.
+# The owners of measures, other than their host.
 _OWNERS = {"gpu", "nvlink", "port"}
 
 

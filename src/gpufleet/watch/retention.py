@@ -52,7 +52,7 @@ class RecordedTime:
         return (min(gap, MOST_GAP) if number else gap) + self._ages[number]
 
     def jump(self) -> str:
-        """What to say of the newest run's time, if it is far from the one before; or nothing."""
+        """A sentence on the newest run's time, if it is far from the one before; or nothing."""
         if len(self._nights) < 2 or self._nights[-1] - self._nights[-2] <= MOST_GAP:
             return ""
         earlier, latest = (f"{night:{FORM}}" for night in self._nights[-2:])
@@ -64,7 +64,7 @@ class RecordedTime:
 
 
 def future_note(starts: Sequence[str]) -> str:
-    """What to say of runs that are dated in the future."""
+    """A sentence on runs that are dated in the future."""
     listed = ", ".join(starts[:3]) + (", ..." if starts[3:] else "")
     return (
         f"Not counted, as dated in the future: {len(starts)} of the recorded runs ({listed})."

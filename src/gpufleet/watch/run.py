@@ -358,11 +358,11 @@ class NightlyRun:
                 log(line)
 
     def _late(self) -> notifications.Surroundings:
-        """What is known of an earlier run."""
+        """The surroundings of a notification about an earlier run."""
         return notifications.Surroundings(as_called=self.session.as_called if self.session else str)
 
     def _around(self) -> notifications.Surroundings:
-        """What is known of this run beside its changes."""
+        """The surroundings of this run's notification."""
         return replace(
             self._late(),
             done=self.done,

@@ -53,7 +53,7 @@ def block_of(host: int) -> int:
 
 
 def packed(values: Mapping[int, float]) -> list[tuple[int, bytes]]:
-    """(block, value) of the numbers by card; what is not finite is left out."""
+    """Blocks of the numbers by card, each with its value; infinite numbers and NaN are left out."""
     blocks: dict[int, list[tuple[int, float]]] = defaultdict(list)
     for key in sorted(values):
         if math.isfinite(values[key]):

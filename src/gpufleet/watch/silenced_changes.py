@@ -1,4 +1,4 @@
-"""What silences do to a night's changes: mark what one covers, report what sounds again. Pure.
+"""The effect of silences on a night's changes: marks, and reports of what sounds again. Pure.
 
 A change that is marked is in the document and in no notification. What a silence no longer covers
 is reported once: when it is over, and when another cause is found where nothing else reports it.
@@ -115,7 +115,7 @@ def _sounding_again(window: Window, silence: Silence, rows: list[Standing]) -> I
             continue
         elif row["verdict"] == OUTLIER and (new := _new_parts(window, silence, row)):
             kind, what, text = "other-cause", "has another cause than the silenced one", new
-        # What flaps is not reported for another cause, but its silence is for one cause only.
+        # A flapping check is not reported for another cause, but its silence is for one cause only.
         elif row["verdict"] != OUTLIER and silences.parts(row["cause"]) not in known:
             kind, what = "other-cause", "fails for another cause than the silenced one"
         else:
@@ -135,7 +135,7 @@ def _sounding_again(window: Window, silence: Silence, rows: list[Standing]) -> I
 
 
 def _is_over(window: Window, silence: Silence, row: Standing) -> bool:
-    """Whether the silence covered what was bad when it was last bad, and is over tonight."""
+    """Return whether the silence covered a fault when it was last bad, and is over tonight."""
     if silences.in_force(silence, window.nights[-1]):
         return False
     line = window.checks.get((row["host"], row["check"]))
@@ -175,7 +175,7 @@ def _last_measured(window: Window, row: Standing) -> str:
 
 
 def _new_parts(window: Window, silence: Silence, row: Standing) -> str:
-    """What an outlier's silence does not cover, and what was not there in the night before."""
+    """The parts of an outlier that no silence covers, and that the night before did not have."""
     causes = [known["cause"] for known in silence["causes"]]
     causes += outliers.causes_before(window.outliers, silence["host"])
     known = _parts_of(causes)

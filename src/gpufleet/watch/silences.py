@@ -99,7 +99,7 @@ def end(history: FlagStore, silence: Silence, now: str) -> None:
 
 
 def ended(silence: Silence) -> bool:
-    """Whether it was ended before its last day: its end is a time, and no day."""
+    """Return whether a silence was ended before its last day: its end is a time, and no day."""
     return len(silence["until"]) > _DAY
 
 
@@ -123,7 +123,7 @@ def end_expired(history: FlagStore, expired: Callable[[str], bool]) -> None:
 
 
 def in_force(silence: Silence, night: str) -> bool:
-    """Whether it has not expired in a run that started at this time."""
+    """Return whether a silence has not expired in a run that started at this time."""
     return night[: len(silence["until"])] <= silence["until"]
 
 
@@ -134,7 +134,7 @@ def end_of(silenced: Silenced) -> int:
 
 
 def matches(silence: Silence, verdict: str, cause: str) -> bool:
-    """Whether this is what was found when it was set, or a part of it."""
+    """Return whether a cause was found when the silence was set, or is a part of such a cause."""
     return verdict in RANKS and any(
         known["verdict"] in RANKS
         and RANKS.index(verdict) >= RANKS.index(known["verdict"])
@@ -258,7 +258,7 @@ def exit_status(verdicts: Verdicts) -> int:
 def found_causes(
     changes: Changes, rows: Mapping[str, Row], host: str, check: str
 ) -> list[SilencedCause]:
-    """What is found of a check in a run: its verdict, and what the history finds of it."""
+    """The causes of a check in a run: its verdict, and the findings of the history."""
     verdict, cause, _ = rows.get(check, ("", "", ""))
     found: list[SilencedCause] = [{"verdict": verdict, "cause": cause}] if verdict in RANKS else []
     found += [

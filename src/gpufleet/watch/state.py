@@ -85,7 +85,7 @@ def _rename_formerly_delivered(state_dir: Path) -> None:
 
 
 def read(path: Path) -> tuple[dict[str, Any], str]:
-    """(a state file, what is wrong with it): empty if it is missing, and if it is damaged."""
+    """A state file and its fault: empty if it is missing, and if it is damaged."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -13,7 +13,7 @@ from gpufleet.documents.nightly import Strip, StripOutlier
 from gpufleet.yardstick.values import Analysis, Finding, Spread
 
 COLUMNS = 60
-# What is listed of one strip.
+# The most outliers that are listed of one strip.
 MOST_OUTLIERS = 20
 
 
@@ -59,7 +59,7 @@ def _strip(spread: Spread, findings: Sequence[Finding]) -> Strip:
 
 
 def _outlier(spread: Spread, finding: Finding) -> StripOutlier:
-    """Where the card is tonight: its usual offset, and what has changed since."""
+    """The card's place tonight: its usual offset, and the change since."""
     offset = spread.offsets.get((finding.host, finding.card), 0.0)
     if finding.method == "shift":
         relative = facts.is_relative(finding.kind)

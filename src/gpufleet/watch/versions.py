@@ -62,7 +62,7 @@ def version_changes(
 
 
 def cards(text: str) -> dict[str, tuple[str, str]]:
-    """{UUID: (address, model)} of the measure `gpus`."""
+    """Address and model of each card of the measure `gpus`, by UUID."""
     rows = (row.split(" ", 2) for row in text.split("; "))
     # A model's name may contain a semicolon: the text after it is not a row.
     return {row[1]: (row[0], row[2]) for row in rows if len(row) == 3 and row[1] != "-"}
@@ -135,13 +135,13 @@ def card_changes(
 
 
 def links(text: str) -> dict[str, int]:
-    """{address of a GPU: its active NVLinks} of the measure `nvlinks`."""
+    """The number of active NVLinks of each GPU of the measure `nvlinks`, by address."""
     rows = (row.split(" ") for row in text.split("; "))
     return {row[0]: int(row[1]) for row in rows if len(row) == 2 and is_number(row[1])}
 
 
 def last_known(name: str, texts: Sequence[str]) -> str | None:
-    """What the nights before know of a measure: its last text; of ports and links, each one's."""
+    """The last text of a measure in the nights before; of ports and links, each one's last."""
     if name == PORTS and texts:
         return port_states.last_known(texts)
     if name == "nvlinks":

@@ -144,7 +144,7 @@ def measure(side, ranks, what, buffers):
 
 
 def plan(ranks, operation, size):
-    """(numbers that each rank gives, the function, {rank: the blocks that it has to get})."""
+    """The count of numbers that a rank gives, the function, and the blocks that a rank must get."""
     if operation == "all_reduce":
         total = block(range(ranks.ranks))
         return size // 4, ranks.all_reduce, lambda _rank: [total]

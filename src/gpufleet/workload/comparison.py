@@ -66,7 +66,7 @@ class Comparison:
             raise Refused("cublasSasum_v2 does not tell a wrong product from a right one")
 
     def seconds(self, product, times=20):
-        """What one comparison takes, at best."""
+        """The time of one comparison in seconds, at best."""
         took = []
         for _ in range(3):
             begin = now()

@@ -151,7 +151,7 @@ NAMES = tuple(dict.fromkeys(row.name for row in FORMATS))
 
 
 def chosen(name, capability, nvrtc):
-    """(row of FORMATS, None) for a GPU, or (None, why it or this NVRTC has no such products)."""
+    """The row of FORMATS for a GPU, or the reason why it or this NVRTC has no such products."""
     rows = [row for row in FORMATS if row.name == name]
     reached = [row for row in rows if capability >= row.least]
     # 6.2 has no dp4a.
@@ -236,7 +236,7 @@ class Sums:
 
 
 def sums_of(kernel, seconds):
-    """(the sums after 1, 2, 4 ... rounds, whether the last one came out again).
+    """The sums after 1, 2, 4 ... rounds, and whether the last one came out again.
 
     They take about so many seconds, the repetition included.
     """

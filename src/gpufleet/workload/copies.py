@@ -17,7 +17,7 @@ PART, SHIFT = 16 * MIB, 64
 # So many copies between two GPUs are queued at once: one of NVLink takes little longer than the
 # processor takes to start it and to notice its end.
 PAIR_LENGTH, SERIES = 16 * MIB, 8
-# What cudaDeviceEnablePeerAccess returns where it is on already, and where a GPU has no room for
+# Statuses of cudaDeviceEnablePeerAccess where it is on already, and where a GPU has no room for
 # another peer.
 ALREADY_ON, TOO_MANY_PEERS = 704, 711
 

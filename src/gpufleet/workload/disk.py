@@ -61,7 +61,7 @@ class DiskLoad(threading.Thread):
                 return
         os.fsync(stream.fileno())
         written = now()
-        # What is read next comes from the disk, and not from memory.
+        # The next reading comes from the disk, and not from memory.
         os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         stream.seek(0)
         for number in range(blocks):

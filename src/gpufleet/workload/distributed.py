@@ -17,7 +17,7 @@ PROGRAMS = {
 
 
 def variables(gpus):
-    """What the frameworks read when they start."""
+    """The environment variables that the frameworks read when they start."""
     found = {
         # Keras would write its settings into a home.
         "HOME": os.devnull,

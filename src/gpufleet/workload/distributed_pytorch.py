@@ -112,7 +112,7 @@ def own_product(torch, numpy, one, device):
 
 
 def in_processes(numpy, tasks):
-    """[(device, array, NCCL's lines)] of tasks, each in a process of its own, which end with this.
+    """The device, array and NCCL's lines of each task, in own processes that end with this one.
 
     All are read side by side: when one fails the others wait for it, some for half an hour.
     """
@@ -133,7 +133,7 @@ def in_processes(numpy, tasks):
 
 
 def started(task):
-    """(process, the end of a pipe), where it writes a line of JSON and the task's array."""
+    """A task's process, and the end of a pipe for a line of JSON and the task's array."""
     read, write = os.pipe()
     process = os.fork()
     if process:
@@ -168,7 +168,7 @@ def unreported_end(number, process):
 
 
 def result(numpy, number, process, written):
-    """What a task's process wrote, or the error that it wrote."""
+    """The output of a task's process; an error that it wrote is raised."""
     head, _, rest = written.partition(b"\n")
     if not head:
         raise unreported_end(number, process)

@@ -57,7 +57,7 @@ class Card:
         return self.runtime.poisoned(self.block)
 
     def differs(self, place, number):
-        """Whether a block is not that of this sender. The memory is of no sender afterwards."""
+        """Return whether a block is not this sender's. The memory is of no sender afterwards."""
         self.runtime("cudaSetDevice", self.gpu)
         minus, found = ctypes.c_float(-1), ctypes.c_float(float("nan"))
         count = self.block // FLOAT
@@ -293,8 +293,10 @@ def ends_of(found):
 
 
 def differ(one, other, length):
-    """Whether two places of the host's memory differ. Other threads go on queueing products
-    meanwhile, as they could not while Python compares bytes."""
+    """Return whether two places of the host's memory differ.
+
+    Other threads go on queueing products meanwhile, as they could not while Python compares bytes.
+    """
     return ctypes.CDLL(None).memcmp(one, other, ctypes.c_size_t(length)) != 0
 
 

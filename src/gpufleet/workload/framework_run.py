@@ -17,9 +17,9 @@ from .loaded import foreign_libraries, mapped_files
 from .output import emit, plain
 from .timing import SIZE_CPU, SIZE_FORMATS, SIZE_GPU, entry, now
 
-# What a framework says where it has no product of a precision on a device.
+# Errors of a framework that has no product of a precision on a device.
 LACKING = re.compile(r"not implemented|not supported|unsupported", re.IGNORECASE)
-# What a driver says of its own in the same words: a fault.
+# Errors of a driver in the same words: a fault.
 DRIVER_SAYS = re.compile(r"CUDA error|CUDA_ERROR|\bPTX\b")
 
 
@@ -115,9 +115,12 @@ def missing_gpu(found, engine):
 
 
 def products(numpy, engine, options):
-    """{"matmul", "tower_sum"} of an engine: `title`, the numbers of its `gpus`, why there is none
-    (`no_gpu`) or not one of them (`refused`, by number), `multiply` and `tower_sum`;
-    `precisions(device)` beyond float32."""
+    """The entries "matmul" and "tower_sum" of an engine's run.
+
+    An engine has a `title`, the numbers of its `gpus`, the reason why there is none (`no_gpu`) or
+    not one of them (`refused`, by number), `multiply` and `tower_sum`; `precisions(device)` beyond
+    float32.
+    """
     entries, good, operands = [], [], []
     for index, requested in enumerate(wanted_by(engine, options)):
         n = options.size or (SIZE_GPU if "GPU" in requested else SIZE_CPU)
@@ -176,7 +179,7 @@ def summed(numpy, engine, devices, operands):
 
 
 def convolutions(numpy, engine, options):
-    """{"convolution"}: one on each device that is wanted, each number compared."""
+    """The entry "convolution": one on each device that is wanted, each number compared."""
     images, kernels = small_images(numpy)
     expected, entries = convolved(numpy, images, kernels), []
     for requested in wanted_by(engine, options):
@@ -223,8 +226,10 @@ def convolved(numpy, images, kernels):
 
 
 def tried(routines):
-    """{"routines": {name: None, or why it has no right result}} of functions that say whether
-    their result is right."""
+    """The entry "routines": None, or the reason for a wrong result, by name.
+
+    A routine is a function that returns whether its result is right.
+    """
     found = {}
     for name, routine in routines:
         try:

@@ -18,7 +18,7 @@ from .timing import timed
 
 PRECISIONS = ("float16", "bfloat16")
 CUDA_PLATFORMS = ("gpu", "cuda")
-# What XLA writes of a GPU that it leaves out: one that another process uses exclusively, or whose
+# A line of XLA on a GPU that it leaves out: one that another process uses exclusively, or whose
 # memory is full.
 REFUSED = re.compile(r"(unable to create StreamExecutor for CUDA:(\d+): .*)")
 # And of the driver.
@@ -26,7 +26,7 @@ REFUSED_ALL = re.compile(r"(failed call to cuInit: .*)")
 
 
 class Lines(logging.Handler):
-    """What JAX logs as a warning or worse: only there it reports a failing plugin."""
+    """Lines that JAX logs as a warning or worse: only there it reports a failing plugin."""
 
     def __init__(self):
         logging.Handler.__init__(self, logging.WARNING)
@@ -76,7 +76,7 @@ class Jax:
         return {"version": jax.__version__, "build": self.build()}
 
     def build(self):
-        """What the CUDA plugin was built with; of a build for the CPU there is none."""
+        """The versions that the CUDA plugin was built with; a build for the CPU has none."""
         cuda, cudnn = [
             readable(name, answer(self.libraries, name + "_build_version"))
             for name in ("cuda_runtime", "cudnn")
@@ -140,7 +140,7 @@ class Jax:
         )
 
     def versions(self):
-        """What the loaded libraries answer for themselves, and the platform of the devices."""
+        """The loaded libraries' own versions, and the platform of the devices."""
         found = {}
         for name in ("cuda_runtime", "cudnn", "cublas", "cufft", "cusolver", "cusparse", "cupti"):
             if self.crash and name == "cupti":
@@ -257,7 +257,7 @@ def bridge():
 
 
 def without_node():
-    """That JAX sees no device file of a GPU, if so: it then does not try its CUDA plugin."""
+    """The reason why JAX does not try its CUDA plugin: it sees no device file of a GPU; or None."""
     try:
         from jax._src import hardware_utils
 
@@ -279,7 +279,7 @@ def cuda_answers():
 
 
 def has_plugin():
-    """Whether a CUDA plugin is installed, or the CUDA kernels of a jaxlib before 0.4.30."""
+    """Return whether a CUDA plugin is installed, or CUDA kernels of a jaxlib before 0.4.30."""
     try:
         import pkgutil
 
@@ -296,7 +296,7 @@ def has_plugin():
 
 
 def crash_of_cupti():
-    """What ends a process that loads the CUDA plugin; None where nothing does."""
+    """The signal that ends a process with the CUDA plugin, as a sentence; None if none does."""
     for name, path in own_libraries().items():
         if name.startswith("libcupti."):
             signal = dies(path, "cuptiGetVersion")

@@ -15,12 +15,12 @@ class Absent(Refused):
 
 
 def has_wheels(toolkit):
-    """Whether it is a stack's virtual environment, with CUDA in its wheels."""
+    """Return whether a path is a stack's virtual environment, with CUDA in its wheels."""
     return os.path.isfile(toolkit + "/pyvenv.cfg")
 
 
 def library_directories(toolkit):
-    """Where a toolkit has its libraries, or a stack those of its wheels."""
+    """The library directories of a toolkit, or of a stack's wheels."""
     if has_wheels(toolkit):
         return sorted(glob.glob(glob.escape(toolkit) + "/lib/python3*/site-packages/nvidia/*/lib"))
     directories = [
@@ -32,7 +32,7 @@ def library_directories(toolkit):
 
 
 def library_names(toolkit, stem):
-    """[(directory, name), ...] of that library in the first directory that has it."""
+    """Pairs of a directory and a file name of that library, in the first directory that has it."""
     for directory in library_directories(toolkit):
         found = [name for name in os.listdir(directory) if re.match(r"lib%s\.so\.\d" % stem, name)]
         if found:

@@ -21,9 +21,9 @@ FLOAT = 4
 LEFT_MIB, LEFT_BESIDE_DISPLAY_MIB = 1024, 2304
 # Programs that draw and have more than this are no mere desktop: they may need all the rest.
 DRAWN_MIB = 2048
-# What this process has on a GPU where NVML does not say it: 527 MiB on an H100, less on others.
+# This process's memory on a GPU where NVML does not report it: 527 MiB on an H100, less on others.
 OWN_MIB = 640
-# What drivers take beside that, and with what they show on displays. Whoever has more needs the
+# The memory of drivers beside that, without and with displays. A program that has more needs the
 # rest at any moment.
 BESIDE_MIB, BESIDE_DISPLAY_MIB = 256, 512
 
@@ -73,7 +73,7 @@ def fill(runtime, blas, found, most_mib, made):
 
 
 def reason_not_to(use, free_mib, held_mib):
-    """Who else needs the memory of this GPU; None where nobody does.
+    """The name of others that need the memory of this GPU; None where nobody does.
 
     Others would fail for want of memory that they ask for while it is filled. The driver of a
     virtual GPU holds memory that no process has, and does not say how much this process has: where

@@ -169,7 +169,7 @@ class Communicators:
                 time.sleep(min(waited / 100, PAUSE_S))
 
     def done(self, gpu):
-        """Whether the default stream of this GPU is empty."""
+        """Return whether the default stream of this GPU is empty."""
         self.runtime("cudaSetDevice", gpu)
         status = self.runtime.library.cudaStreamQuery(None)
         if status in NOT_READY:

@@ -41,7 +41,7 @@ class Compiler(Library):
         return code.raw
 
     def code_for(self, capability):
-        """(target, code) for a GPU: its own machine code, else PTX for the driver to finish.
+        """Target and code for a GPU: its own machine code, else PTX for the driver to finish.
 
         A driver older than the toolkit, though it may run the toolkit's machine code, refuses
         its PTX: hence the order.
@@ -67,7 +67,7 @@ extern "C" __global__ void gpufleet_mix(const unsigned *in, unsigned *out, unsig
 
 
 def expected_numbers(numbers):
-    """What the kernel makes of them."""
+    """The numbers that the kernel makes of these."""
     return array.array(
         "I",
         [

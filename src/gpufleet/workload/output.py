@@ -21,7 +21,7 @@ def plain(error):
 
 
 def captured(function):
-    """(result, text) of a call, with what C++ writes in it, descriptors and all."""
+    """The result of a call and its text, with the output of C++, descriptors and all."""
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     saved = [os.dup(number) for number in (1, 2)]

@@ -34,7 +34,7 @@ CUDNN_CHECKS = (
     "cudnnCnnTrainVersionCheck",
     "cudnnAdvTrainVersionCheck",
 )
-# What a library of the stack says on a host without a driver, or with an older one: no fault of it.
+# Errors of a stack's library on a host without a driver, or with an older one: no fault of it.
 WITHOUT_DRIVER = re.compile(
     r"libcuda\.so\.1: cannot open shared object file"
     r"|undefined symbol: cu[A-Z]"
@@ -63,7 +63,7 @@ def bound_libraries():
 
 
 def own_libraries():
-    """{soname: path} of the CUDA libraries of the binding and of the wheels."""
+    """The paths of the CUDA libraries of the binding and of the wheels, by soname."""
     paths = bound_libraries()
     for site in site_directories():
         for place in ("nvidia/*/lib", *each_of("libraries")):
@@ -77,8 +77,11 @@ def own_libraries():
 
 
 def open_own_libraries():
-    """{"ran", "opened", "failed"}: each of them opened by its name, as a framework does, where the
-    binding has loaded it or the framework has; the others by their path."""
+    """Open each of the stack's own libraries, and return "ran", "opened" and "failed".
+
+    A library that the binding or the framework has loaded is opened by its name, as a framework
+    does; the others by their path.
+    """
     bound = {os.path.basename(path) for path in bound_libraries()}
     opened, failed, driver = [], [], try_open(DRIVER)
     check_cudnn(bound, failed, driver is None)

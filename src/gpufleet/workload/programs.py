@@ -14,14 +14,14 @@ VERSIONS = tuple("nvmlDeviceGet%sRunningProcesses" + end for end in ("_v3", "_v2
 # The bytes that drivers write for one program, and the room for so many programs. The number is a
 # prime, so that the bytes of a few programs are never as many as those of a whole cleared room.
 SIZES, MOST = (16, 24, 32), 257
-# What stands in the memory that NVML has not written.
+# A byte of memory that NVML has not written.
 UNTOUCHED = b"\xa5"
 # NVML's status where there are more programs than room, and its number for a size it does not know.
 MORE, UNKNOWN = 7, (1 << 64) - 1
 
 # NVML's mode of a GPU that is a guest's share of one.
 VGPU = 2
-# What shows a desktop may compute as well, and is no job. The kernel keeps 15 characters of a name.
+# Programs of a desktop may compute as well, and are no job. The kernel keeps 15 letters of a name.
 DESKTOPS = {
     "Xorg",
     "Xwayland",
@@ -37,10 +37,10 @@ DESKTOPS = {
     "xfwm4",
 }
 
-# Who uses a GPU. `others`: whether other programs compute on it, and `own_mib`: what this process
-# has there; each is None where NVML does not say it. `drawn_mib`: what programs that draw have
-# there; None where NVML lists none. `alone`: whether NVML lists this process, and no other that
-# computes. `virtual`: whether it is a guest's share of a GPU.
+# The users of a GPU. `others`: True if other programs compute on it; `own_mib`: this process's
+# memory there; each is None where NVML does not say it. `drawn_mib`: the memory of programs that
+# draw; None where NVML lists none. `alone`: True if NVML lists this process, and no other that
+# computes. `virtual`: True if it is a guest's share of a GPU.
 Use = collections.namedtuple("Use", "others own_mib drawn_mib alone virtual")
 
 
@@ -68,7 +68,7 @@ def on_gpu(pci_address):
 
 
 def listed(nvml, kind="Compute"):
-    """(pid, bytes, instance of MIG or None) of each program; None where there are too many."""
+    """The pid, bytes and MIG instance (or None) of each program; None where there are too many."""
     room = ctypes.create_string_buffer(UNTOUCHED * (MOST * SIZES[-1]))
     for function in (version % kind for version in VERSIONS):
         count = ctypes.c_uint(MOST)
@@ -131,7 +131,7 @@ def drawn(found, pid):
 
 
 def shares(found, pid):
-    """(others, own_mib) of `Use`. Another instance of MIG has its own memory."""
+    """The values `others` and `own_mib` of `Use`. Another instance of MIG has its own memory."""
     if found is None:
         return True, None
     own = [each for each in found if each[0] == pid]
@@ -144,5 +144,5 @@ def shares(found, pid):
 
 
 def runs_here(pid):
-    """Whether this container, or this host, has a process of that number."""
+    """Return whether this container, or this host, has a process of that number."""
     return os.path.exists("/proc/%d" % pid)

@@ -1,4 +1,4 @@
-"""What PyTorch starts other programs for: worker processes that load data, a compiler."""
+"""Other programs that PyTorch starts: worker processes that load data, a compiler."""
 
 import os
 import re
@@ -14,7 +14,7 @@ ROWS = 64
 ITEM, ITEMS, BATCH = 65536, 16, 4
 WORKERS = 2
 ANSWER_S = 60
-# What a release says of a Python, and Triton of a GPU, that it does not compile for.
+# Errors of a release for a Python, and of Triton for a GPU, that it does not compile for.
 UNSUPPORTED = re.compile(r"not (?:yet )?supported (?:on|for)|too old to be supported")
 
 
@@ -51,7 +51,7 @@ def workers(torch):
 
 
 def takes_context(loader):
-    """Whether this release has that parameter: from 1.2 on."""
+    """Return whether this release has that parameter: from 1.2 on."""
     return "multiprocessing_context" in loader.__init__.__code__.co_varnames
 
 
@@ -114,8 +114,10 @@ def function(numbers):
 
 
 def lacking(device):
-    """What `torch.compile` needs and this host does not have; None where it has all: Triton
-    compiles a small C program, which includes Python's headers."""
+    """The need of `torch.compile` that this host lacks; None where it has all.
+
+    Triton compiles a small C program, which includes Python's headers.
+    """
     if device is None:
         return "a GPU"
     if not any(shutil.which(name) for name in ("gcc", "clang")):

@@ -74,14 +74,14 @@ class PyTorch:
         }
 
     def architectures(self):
-        """Those that the build has code for, such as sm_90 and compute_90; without a driver too."""
+        """The targets of the build's code, such as sm_90 and compute_90; without a driver too."""
         try:
             return (self.torch._C._cuda_getArchFlags() or "").split()
         except (AttributeError, RuntimeError):  # before 1.8, or without CUDA
             return []
 
     def versions(self):
-        """What libraries answer for themselves; {name: version, or why there is none}."""
+        """The versions that libraries report, or the reason why there is none, by name."""
         torch, found = self.torch, {}
         for name, ask in (
             ("cudnn", lambda: dotted(torch.backends.cudnn.version())),

@@ -1,4 +1,4 @@
-"""What the all-reduces by NCCL and gloo have in common, whichever framework runs them.
+"""The common part of all-reduces by NCCL and gloo, whichever framework runs them.
 
 As with TensorFlow each replica multiplies, and gets the sum of all; the hosts' operands differ
 by 1. Left alone, gloo takes the address of the host's own name, which Debian gives to the host

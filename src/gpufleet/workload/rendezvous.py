@@ -37,7 +37,7 @@ REACH_S = 5
 # For who is connected and says nothing: the other host has sent its word before it is waited for.
 SILENCE_S = 1
 ROWS = 256
-# What the frameworks raise when the other side is gone: the types of TensorFlow's and PyTorch's
+# Errors of the frameworks when the other side is gone: the types of TensorFlow's and PyTorch's
 # errors, and the texts of gloo, NCCL and gRPC, whose errors are plain RuntimeErrors.
 LOST = re.compile(
     r"^(UnavailableError|AbortedError|CancelledError|DistNetworkError|PeerLostError):"
@@ -56,7 +56,7 @@ class KilledError(RuntimeError):
 
 
 def lost(error):
-    """Whether an error says that the other side is gone."""
+    """Return whether an error says that the other side is gone."""
     return bool(LOST.search("%s: %s" % (type(error).__name__, error)))
 
 
@@ -174,7 +174,7 @@ def listener(chosen=None):
 
 
 def declared(port):
-    """Whether a port is of the range of PORTS."""
+    """Return whether a port is of the range of PORTS."""
     return PORTS[0] <= port < PORTS[1]
 
 

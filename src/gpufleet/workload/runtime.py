@@ -41,7 +41,7 @@ class Runtime(Library):
         return self.memory_mib()[0]
 
     def memory_mib(self):
-        """(free, total) of the GPU that was entered.
+        """Free and total memory of the GPU that was entered, in MiB.
 
         Where its memory is the host's, CUDA counts the kernel's page cache as used.
         """
@@ -52,7 +52,7 @@ class Runtime(Library):
         return (free.value // MIB if available is None else available), total.value // MIB
 
     def integrated(self, gpu):
-        """Whether the memory of this GPU is the host's."""
+        """Return whether the memory of this GPU is the host's."""
         value = ctypes.c_int()
         self("cudaDeviceGetAttribute", ctypes.byref(value), INTEGRATED, gpu)
         return bool(value.value)

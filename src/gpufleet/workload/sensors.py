@@ -17,7 +17,7 @@ HOLDS_BACK = {
 # Bits that other drivers know, or have no name for. A GPU that is idle is not held back.
 OTHER = ~(sum(HOLDS_BACK) | 0x1)
 
-# What a link runs at now, and the most that card and slot allow together.
+# The present generation and width of a link, and the most that card and slot allow together.
 LINK = {
     "generation": ("Curr", "Generation"),
     "width": ("Curr", "Width"),
@@ -64,7 +64,7 @@ class Sensors(Library):
 
 
 def link_reader(pci_address):
-    """What reads the link of the GPU with this address; without NVML each reading is of nothing."""
+    """A function that reads the link of the GPU at this address; without NVML it reads nothing."""
     try:
         return Sensors(pci_address).link
     except (Refused, OSError):
@@ -72,7 +72,7 @@ def link_reader(pci_address):
 
 
 def sensors(pci_address):
-    """What reads a GPU's sensors; without NVML each reading is of nothing."""
+    """A function that reads a GPU's sensors; without NVML it reads nothing."""
     try:
         return Sensors(pci_address).sample
     except (Refused, OSError):

@@ -87,7 +87,7 @@ class Load:
         return round(2.0 * self.n**3 * self.products / multiplied_s / 1e12, 6)
 
     def settled(self):
-        """Whether it is about as cool as before; None where its temperature cannot be read."""
+        """True if it is about as cool as before; None where its temperature cannot be read."""
         is_c = self.sense()["temperature_c"]
         known = is_c is not None and self.cool_c is not None
         return is_c <= self.cool_c + SETTLED_C if known else None

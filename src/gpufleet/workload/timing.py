@@ -4,7 +4,7 @@ import time
 
 SIZE_CPU, SIZE_FORMATS, SIZE_GPU, SIZE_DEEP = 512, 1024, 2048, 4096
 REPEATS = 5
-# What a run may take of a GPU's memory: less than that is free, and somebody else computes there.
+# The memory that a run may take of a GPU: where less is free, somebody else computes there.
 BUDGET_MIB = 1024
 
 

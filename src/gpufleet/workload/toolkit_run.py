@@ -27,7 +27,7 @@ PROCESS_MIB = 1024
 
 
 def batches_of(gpus):
-    """(how many GPUs have a process at once in a stage that lasts, in how many batches)."""
+    """The number of GPUs with a process at once in a stage that lasts, and of batches."""
     room = (available_mib() or 0) // PROCESS_MIB
     at_once = max(1, min(gpus, max(AT_ONCE, room)))
     return at_once, -(-gpus // at_once) or 1
@@ -38,7 +38,7 @@ class Run:
 
     def __init__(self, options):
         self.options, self.begin, self.ended, self.mapped = options, now(), "ok", set()
-        # What the stages before the load leave to it, and the first ones to what is planned.
+        # The seconds that earlier stages leave to the load, and the first ones to the planned work.
         self.load_s = 0
         self.document = {
             "toolkit": options.toolkit,
@@ -106,7 +106,7 @@ class Run:
 
 
 def cudnn_libraries(toolkit):
-    """{soname: file} of the cuDNNs in a toolkit; that of wheels is tried by their framework."""
+    """The files of the cuDNNs in a toolkit, by soname; a framework tries those of wheels."""
     if has_wheels(toolkit):
         return {}
     return {
@@ -121,7 +121,7 @@ def cudnn_libraries(toolkit):
 FORMAT_SHARE = 1 / 24
 # How long it computes sums in each, otherwise.
 CONSENSUS_S = 0.2
-# What a load takes beside its own seconds and those to cool down: operands and their product on the
+# The seconds of a load beside its own and those to cool down: operands and their product on the
 # processor, and for each GPU its context, its copy of them and its proof of the comparison.
 PREPARE_S, PREPARE_GPU_S = 20, 5
 # The load leaves this part of the time to the other stages, where there is too little for all.

@@ -74,7 +74,7 @@ def own_command():
 
 
 def in_process(options, stage, deadline_s, more):
-    """(a stage's output, why it ended early or None, whether it hung) of a process of its own."""
+    """A stage's output, why it ended early (or None), and whether it hung, by an own process."""
     args = [
         *own_command(),
         "--toolkit",

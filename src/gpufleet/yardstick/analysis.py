@@ -167,11 +167,11 @@ def _judged(
             for position, offset in offsets.items()
         }
         for level in compared:
-            # What was not measured in the night before was as in its last night.
+            # A line that was not measured in the night before was as in its last night.
             known = replace(level, measured=range(len(level.lines))) if dropped else level
             chance = budget.chance("level") / len(compared)
             for one in levels.findings(kind, known, chance):
-                # What has changed is said once, and what cards have in common of their host alone.
+                # A change is reported once, and one that cards have in common only of their host.
                 common = abs(one.change) <= abs(usual_of_hosts.get(one.host, 0.0))
                 if not any(_includes(other, one, common) for other in found.findings):
                     found.findings.append(one)
@@ -185,7 +185,7 @@ def _judged(
 
 
 def _includes(known: Finding, one: Finding, common: bool) -> bool:
-    """Whether a finding says what a permanent one would say.
+    """Return whether a finding says the same as a permanent one would say.
 
     `common`: the cards of the host have the permanent loss in common.
     """

@@ -64,7 +64,7 @@ def counted(rows: Rows) -> Positions:
 
 
 def packed(rows: Rows) -> tuple[Rows, Positions]:
-    """What is known in each row, then NaN; and where it was."""
+    """The known values of each row, then NaN; and their former positions."""
     order = np.argsort(np.isnan(rows), axis=1, kind="stable")
     return np.take_along_axis(rows, order, axis=1), order
 

@@ -102,13 +102,13 @@ def _divided(kind: Kind, residuals: Rows, shifts: Rows, nights: Parts) -> tuple[
     spread = DIFFERENCE_TO_SIGMA * medians(differences).reshape(common.shape[:2])
     clear = np.maximum(kind.least_loss, CLEAR * spread)[..., None]
     shared = common < -clear
-    # What neighbours gained, when they were repaired, is no loss of the card.
+    # A gain of neighbours that were repaired is no loss of the card.
     little = (_known_cards(shifts) >= MANY)[:, None] & (common <= clear)
     # A card that did not lose as much in a night of the past gained nothing by that.
     lost = np.maximum(common, np.minimum(shifts, 0.0))
     lost[..., nights.tested.start :] = common[..., nights.tested.start :]
     own = residuals - np.where(shared, lost, np.where(little, common, 0.0))
-    # What neighbours lost hides a smaller loss of the card: that is no sign that it recovered. Nor
+    # A loss of neighbours hides a smaller loss of the card: that is no sign that it recovered. Nor
     # has a host recovered some of whose cards are as slow as it was.
     hidden = shared & (shifts - common > common)
     slow = (shifts < -2 * clear).any(axis=1) & (hosts > -clear.min(axis=1))
@@ -123,7 +123,7 @@ def _known_cards(rows: Rows) -> Positions:
 
 
 def _common(shifts: Rows) -> tuple[Rows, Rows]:
-    """What the neighbours of each card lost, and what its host lost, by night.
+    """The losses of each card's neighbours, and of its host, by night.
 
     More than half of the cards of a host lost as much as the host. More than half of all cards, the
     card included, lost as much as its neighbours if it did: so a loss is either that of the host or

@@ -46,7 +46,7 @@ class Offset(NamedTuple):
 
     @property
     def over(self) -> bool:
-        """Whether its last nights do not show the loss of the others."""
+        """True if its last nights do not show the loss of the others."""
         return self.usual < 0 and self.lately > self.usual / 2
 
 

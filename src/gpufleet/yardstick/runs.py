@@ -84,7 +84,7 @@ class Runs:
         return found
 
     def probability(self, limit: float, length: int) -> float:
-        """That `length` nights in a row are all below the limit: an upper limit of it."""
+        """An upper limit of the probability that `length` nights in a row are below the limit."""
         depths, possible = self._depths[length - 1], self._possible[length - 1]
         if not possible:
             return 1.0

@@ -1,4 +1,4 @@
-"""What is worse on a card or host by itself, and what many hosts share, such as a hot room."""
+"""Losses of a card or host by itself, and losses that many hosts share, such as by a hot room."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .values import ALL, Finding, Kind
 # They lost about as much, since about the same night.
 LEAST_SHARING, SHARING = 4, 0.01
 ALIKE_LOSS, ALIKE_NIGHTS = 2.0, 3
-# What a host shared in one of so many nights before is not its own tonight: a job slows it when its
+# A loss that a host shared in one of so many nights before is not its own: a job slows it when its
 # room has just recovered, and the run of nights would go on.
 SHARED_NIGHTS = 3
 # A run of so many nights near a limit is no chance where enough hosts have it.
@@ -122,7 +122,7 @@ def judged(kind: Kind, nights: Sequence[Night]) -> list[Finding]:
 
 
 def _explained(one: Finding, nights: Sequence[Night]) -> tuple[int, _Together | None]:
-    """Who shared what explains a loss of tonight, and how many nights ago; None: nobody lately."""
+    """The group that shared tonight's loss, and how many nights ago; None: none did lately."""
     for ago, night in enumerate(nights[: 1 + SHARED_NIGHTS]):
         if room := night.explains(one, ago, nights[0]):
             return ago, room
@@ -132,7 +132,7 @@ def _explained(one: Finding, nights: Sequence[Night]) -> tuple[int, _Together | 
 def standing(
     kind: Kind, nights: Sequence[Night], measured: Container[tuple[str, str]] | None
 ) -> list[Finding]:
-    """What was found in the last night, and what its neighbours hide of a card that was found.
+    """Findings of the last night, and earlier ones of a card that its neighbours hide now.
 
     `measured`: the hosts and cards that were measured in the last night; None: what is known of the
     others counts as well. What was found `HIDDEN_NIGHTS` before holds on while no night tells of
@@ -157,7 +157,7 @@ def standing(
 
 
 def _is_known(finding: Finding, known: Collection[_Key]) -> bool:
-    """Whether later nights tell of most of the hosts that shared a finding."""
+    """Return whether later nights tell of most of the hosts that shared a finding."""
     judged = {host for host, _, _ in known} & set(finding.hosts)
     return 2 * len(judged) > len(finding.hosts) if finding.hosts else False
 
@@ -175,13 +175,13 @@ class _Together:
 
 
 class Night:
-    """What is worse in a night, and what of it is shared."""
+    """The losses of a night, and those among them that are shared."""
 
     def __init__(self, kind: Kind, shifts: Iterable[Shift], sizes: Sizes, lines: Losses) -> None:
         """`sizes`: by group and measure, the cards of each host."""
         self.sizes = sizes
         self.members: dict[tuple[str, str], list[tuple[Finding, str]]] = defaultdict(list)
-        # What fails, or does so where enough others lost as much.
+        # Losses that fail by themselves, or where enough others lost as much.
         self.clear: set[_Key] = set()
         self._kind, self._lines = kind, lines
         self._losses: dict[_Key, list[tuple[float, float]]] = {}
@@ -242,7 +242,7 @@ class Night:
         return self._lines.judged()
 
     def explains(self, one: Finding, ago: int, tonight: Night) -> _Together | None:
-        """Who shares in this night what explains a loss that is found so many nights later.
+        """The hosts that share in this night the cause of a loss found so many nights later.
 
         What is beyond it is no fault by itself, it began about then, and most of the others lost
         about as much in this measure too, even if there is too much noise in it for enough of them
@@ -260,7 +260,7 @@ class Night:
         return next(explaining, None)
 
     def _more_than(self, one: Finding, loss: float) -> bool:
-        """Whether a line lost far more than others, and what is beyond their loss is a fault.
+        """Return whether a line lost far more than others, and the rest of its loss is a fault.
 
         A job may slow a host in some nights of a hot room.
         """
@@ -269,7 +269,7 @@ class Night:
         )
 
     def _lost_too(self, one: Finding, cards: Collection[tuple[str, str]]) -> bool:
-        """Whether most of the others lost half as much or more in this measure."""
+        """Return whether most of the others lost half as much or more in this measure."""
         known = self._lines.shifts(one.measure)
         others = [card for card in cards if card in known and card != (one.host, one.card)]
         if not others:
@@ -299,7 +299,7 @@ def _shared(
     clear: Collection[Finding],
     more_than: Callable[[Finding, float], bool],
 ) -> list[Finding]:
-    """Those that share a loss: enough hosts lost about as much since about the same night.
+    """The losses that hosts share: enough hosts lost about as much since about the same night.
 
     A card that lost less, or whose run is shorter, is among them: a single better night ends a run.
     `hosts`: how many cards each has. `clear`: what is no mere bad night, of which one is among them

@@ -229,7 +229,7 @@ def shifts(kind: Kind, known: Sequence[Noises], limits: Limits, dropped: int = 0
     )
     # Most lines are not as deep tonight as the smallest of these limits.
     nearest = min(part * min(each.values()) for _, each, part in grades)
-    # Who shares a loss may have it some nights less: a job slows one of them before or after.
+    # A host that shares a loss may have it some nights less: a job slows it before or after.
     shorter = {length: LENGTHS[max(0, at - 1)] for at, length in enumerate(LENGTHS)}
     found = []
     for each in known:

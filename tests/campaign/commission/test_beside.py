@@ -1,4 +1,4 @@
-"""What a burn-in has loaded beside the GPUs: a disk and all links, and whose fault a change is."""
+"""The loads of a burn-in beside the GPUs: a disk and all links, and the fault behind a change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What verdicts mean for a stage, and which part of a host is at fault."""
+"""The meaning of verdicts for a stage, and the part of a host that is at fault."""
 
 from __future__ import annotations
 

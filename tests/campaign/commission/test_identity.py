@@ -1,4 +1,4 @@
-"""What makes a host the one that was proven: what voids its stages, and what does not."""
+"""The identity of a host that was proven: changes that void its stages, and changes that do not."""
 
 from __future__ import annotations
 

@@ -188,7 +188,7 @@ def test_a_certificate_of_another_machine_is_withdrawn_in_production(
 
 
 def uncomputed(found: Any) -> None:
-    """What a reading without work has: only the log, and what nvidia-smi says."""
+    """Leave the results of a reading without work: only the log and nvidia-smi's report."""
     data(found, "compute")["runs"] = []
 
 

@@ -1,4 +1,4 @@
-"""What the collectives need is known before any GPU is loaded."""
+"""The needs of the collectives are known before any GPU is loaded."""
 
 from __future__ import annotations
 

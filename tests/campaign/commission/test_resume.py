@@ -1,4 +1,4 @@
-"""What a commissioning repeats, and what it leaves as it is: states of persons, hosts away, kills."""
+"""A commissioning repeats some stages and leaves others: persons' states, hosts away, kills."""
 
 from __future__ import annotations
 

@@ -148,7 +148,7 @@ def test_killed_in_its_collectives_it_repeats_these_and_nothing_before(
 
 
 def blamed(culprits: Sequence[Any], excluded: Sequence[Any] = ()) -> dict[str, tuple[str, str]]:
-    """{host: (its verdict, why)} by these findings of a group's test."""
+    """The verdict and the reason of each host, by these findings of a group's test."""
     found = blamed_hosts(
         fabric_test(
             1,

@@ -1,4 +1,4 @@
-"""What Ansible says where it fails, in plain words: what is wrong, where, and what to do."""
+"""Ansible's failures in plain words: the fault, its place, and the remedy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who disagrees about the sums of random products."""
+"""GPUs that disagree about the sums of random products."""
 
 from __future__ import annotations
 

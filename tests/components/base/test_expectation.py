@@ -1,4 +1,4 @@
-"""What is declared of cards: read into the plan, or refused with the place and what to write."""
+"""Declarations of cards are read into the plan, or refused with the place and the remedy."""
 
 from __future__ import annotations
 

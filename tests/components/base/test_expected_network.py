@@ -1,4 +1,4 @@
-"""What is declared of network ports: read into the plan, or refused with the place."""
+"""Declarations of network ports are read into the plan, or refused with the place."""
 
 from __future__ import annotations
 

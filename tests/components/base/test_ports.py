@@ -13,7 +13,7 @@ ETHERNET = {"type": "MT41692", "board": "MT_0000000884", "device": "0xa2dc"}
 def found(
     devices: list[Document], rows: Sequence[Document] = (), gpus: int = 2, **more: object
 ) -> dict[str, str | None]:
-    """{port: its role}."""
+    """The role of each port."""
     section = network(devices, gpus, **more)
     return {each.name: each.role for each in roles.ports(section, list(rows), 0)}
 

@@ -1,4 +1,4 @@
-"""What two sides said of each other: every way in which it can be wrong, and who is blamed."""
+"""The reports of two sides on each other: every way to be wrong, and the side that is blamed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What copies between two GPUs reach at least, by the links that connect them."""
+"""The least rates of copies between two GPUs, by the links that connect them."""
 
 from __future__ import annotations
 

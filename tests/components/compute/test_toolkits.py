@@ -1,4 +1,4 @@
-"""What toolkits and stacks compute: busy GPUs, speed floors, GPUs in parts."""
+"""The computations of toolkits and stacks: busy GPUs, speed floors, GPUs in parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is asked for in containers, and what a host lacks of it."""
+"""The requirements of containers, and those that a host lacks."""
 
 from __future__ import annotations
 

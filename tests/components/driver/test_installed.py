@@ -50,7 +50,7 @@ MANAGED = {"driver.files", "driver.packages", "driver.held", "driver.modules", "
 
 
 def excused(plan: Document, snapshot: Document) -> dict[str, str]:
-    """{check: the declaration} of the driver's checks that do not apply, but of some sites'."""
+    """The declarations that excuse driver's checks, by check, without those of some sites."""
     return {
         check["id"]: check["cause"]
         for check in judge.judge(plan, snapshot)["checks"]

@@ -1,4 +1,4 @@
-"""What a toolkit computes on two GPUs, and how fast."""
+"""Faults of a toolkit's computations on two GPUs, and of their speed."""
 
 from __future__ import annotations
 

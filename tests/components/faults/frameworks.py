@@ -1,4 +1,4 @@
-"""What PyTorch and JAX compute on two GPUs, beside TensorFlow."""
+"""Faults of PyTorch's and JAX's computations on two GPUs, beside TensorFlow's."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ SLOW: dict[str, str | None] = {LINK + "pcie_gen/current_link_gen": "1"}
 
 
 def under_load(snapshot: Document, at: int = 0, **link: int) -> None:
-    """What NVML reports of a GPU's link while it computes."""
+    """Set the values that NVML reports of a GPU's link while it computes."""
     compute_run(snapshot)["devices"][at]["link"] = {
         "generation": 5,
         "generation_max": 5,

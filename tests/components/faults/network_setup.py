@@ -1,4 +1,4 @@
-"""What gpu_network declares: driver, modules at boot, PCI settings, and the unit that applies them."""
+"""Faults of gpu_network: driver, modules at boot, PCI settings, and the unit that applies them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ fault, harmless = faults_on(with_setup)
 
 
 def setup(snapshot: Document) -> Document:
-    """What the probe read of the role's work."""
+    """The probe's reading of the role's work."""
     found: Document = data(snapshot, "network")["setup"]
     return found
 

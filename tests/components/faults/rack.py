@@ -18,7 +18,7 @@ ZERO = "00000000-0000-0000-0000-000000000000"
 
 
 def place(domain: str | None = RACK, clique: str | None = "32766") -> dict[str, str | None]:
-    """What nvidia-smi prints of a card in a domain."""
+    """The elements that nvidia-smi prints of a card in a domain."""
     return {"fabric/clusterUuid": domain, "fabric/cliqueId": clique}
 
 

@@ -1,4 +1,4 @@
-"""What TensorFlow computes on two GPUs."""
+"""Faults of TensorFlow's computations on two GPUs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is new in the second readings."""
+"""Faults that are new in the second readings."""
 
 from __future__ import annotations
 

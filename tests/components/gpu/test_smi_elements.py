@@ -126,7 +126,7 @@ def test_the_documents_are_of_the_snapshot_s_type(host: Any) -> None:
 
 
 def cases() -> Iterator[tuple[str, smi.Rule, str]]:
-    """(sample, rule, path) of each element that is judged and has a value there."""
+    """Sample, rule and path of each element that is judged and has a value there."""
     for sample in SAMPLES:
         have = smi_corpus.card(sample)
         for rule in smi.all_rules():
@@ -207,7 +207,7 @@ def test_a_whole_block_that_is_absent_or_an_error_was_not_read(host: Any) -> Non
 
 
 def bad(rule: smi.Rule) -> Iterator[tuple[str, str, Verdict]]:
-    """(text, words of the finding, verdict) of values that say that the card is broken."""
+    """Text, words of the finding and verdict of values that say that the card is broken."""
     row = rule.row
     for word, found in row.get("bad", {}).items():
         yield word, found["says"], Verdict(found.get("verdict", "FAIL"))
@@ -248,7 +248,7 @@ def test_a_count_below_zero_was_not_read(host: Any) -> None:
 
 
 def is_desktop(sample: str) -> bool:
-    """Whether it is of a GeForce or TITAN."""
+    """Return whether a sample is of a GeForce or TITAN."""
     return model_names.is_desktop(smi_corpus.card(sample)["product_name"])
 
 

@@ -1,4 +1,4 @@
-"""What the next run does about the network adapters of a host."""
+"""The next run's work on the network adapters of a host."""
 
 from __future__ import annotations
 

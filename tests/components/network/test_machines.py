@@ -21,7 +21,7 @@ NETWORK = ("network.errors", "network.gpudirect", "network.ports", "network.sett
 def judged(
     tree: Tree, *, hypervisor: bool | None = False, arch: str = "x86_64"
 ) -> dict[str, Document]:
-    """{check: what it says} of a machine whose ports are not declared."""
+    """The checks of a machine whose ports are not declared, by check."""
     plan, snapshot = document("plan.json"), document("snapshot.json")
     with_cards(plan, snapshot)
     del plan["expect"]["network"]

@@ -27,7 +27,7 @@ def tree(tmp_path: Path) -> Tree:
 
 
 def unhealthy(tree: Tree) -> dict[str, Document]:
-    """{check of the network: what it says} of those that are neither PASS nor NOT-DECLARED."""
+    """The network checks that are neither PASS nor NOT-DECLARED, by check."""
     plan, snapshot = document("plan.json"), document("snapshot.json")
     with_cards(plan, snapshot)
     row = declared(ports=["rxe0"], link_layer="Ethernet", gid_index=1, gid_type="v2")

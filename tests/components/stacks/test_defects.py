@@ -16,7 +16,7 @@ INDEX = "https://download.pytorch.org/whl"
 
 
 def noted(entry: dict[str, Any], text: str, **others: Any) -> bool:
-    """Whether the plan of one stack, which is not refused, has a note with a text."""
+    """Return whether the accepted plan of one stack has a note with a text."""
     plan = resolve(declaration(entry, **others))
     assert codes(plan) == []
     return any(text in note for note in plan["notes"])

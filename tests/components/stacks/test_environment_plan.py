@@ -29,7 +29,7 @@ KERNEL = "/usr/local/share/jupyter/kernels/tensorflow-2.13.1/kernel.json"
 
 
 def texts(*stacks: Any, **others: Any) -> dict[str, str]:
-    """{path: text} that the declaration results in."""
+    """The texts of the files that the declaration results in, by path."""
     plan = resolve(declaration(*stacks, **others))
     assert plan["problems"] == []
     return {row["path"]: row["text"] for row in plan["environment"]}

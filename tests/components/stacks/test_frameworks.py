@@ -90,7 +90,7 @@ def test_stacks_without_tensorflow_have_none_of_its_tests(
 def judged_on_two_gpus(
     plan: Document, snapshot: Document, framework: str, name: str
 ) -> dict[str, Document]:
-    """{check: what it says} of a host with two GPUs, on which a framework ran as it did here."""
+    """The checks of a host with two GPUs, on which a framework ran as it did here."""
     ran = run(snapshot, framework)
     ran.clear()
     ran.update(run_of(name))

@@ -21,7 +21,7 @@ DRIVER = {"cuda": "libcuda.so.1", "nvml": "libnvidia-ml.so.1"}
 
 
 def build(home: Path) -> tuple[Path, Path]:
-    """(toolkit, directory of the driver's libraries), both below `home`."""
+    """The toolkit and the directory of the driver's libraries, both below `home`."""
     toolkit, driver = home / "cuda-12.2", home / "driver"
     compiled(toolkit / "lib64", TOOLKIT)
     compiled(driver, DRIVER)

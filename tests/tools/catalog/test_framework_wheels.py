@@ -1,4 +1,4 @@
-"""What the wheels of PyTorch and of JAX's plugins say."""
+"""The contents of the wheels of PyTorch and of JAX's plugins."""
 
 from __future__ import annotations
 

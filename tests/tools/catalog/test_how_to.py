@@ -29,7 +29,7 @@ OFFLINE = {
 
 
 def copy_of_checkout(folder: Path) -> Path:
-    """What a fresh clone has."""
+    """A copy of the checkout with the files of a fresh clone."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,

@@ -1,4 +1,4 @@
-"""What TensorFlow's wheel says: linked and opened libraries, versions, GPUs, requirements."""
+"""The contents of TensorFlow's wheel: linked and opened libraries, versions, GPUs, requirements."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from .stages import COOL_DOWN, PROVISION, RESUMED
 MOST_DAYS = 30
 # The last verification of a host, and the issue of its certificate, are at most so far apart.
 MOST_DAYS_TO_ISSUE = 1
-# What was installed is read each time, and so is what the preflight judges.
+# The stages that age: each run reads the installed software and the preflight's facts anew.
 AGING = {stage.name for stage in RESUMED if stage is not PROVISION}
 
 

@@ -106,7 +106,7 @@ def session_of(
 
 
 def attempt_of(stage: Stage, run: HostRun) -> Attempt:
-    """What a verification decides of a stage, with its documents."""
+    """The decision of a verification about a stage, with its documents."""
     return Attempt(decided(stage, run.result), run, documents_of(run))
 
 
@@ -255,7 +255,7 @@ def add_burn_in(run: HostRun, decision: Decision, gpus: int, load_s: float) -> N
         decision.reasons += burned(run.snapshot, gpus, load_s)
     notes, wrong = beside(run.snapshot, gpus)
     decision.notes += notes
-    # What failed is reported alone: the load of a GPU that failed may have ended the others.
+    # A failure is reported alone: the load of a GPU that failed may have ended the others.
     decided_before = bool(decision.reasons)
     decision.reasons += [
         why for why in wrong if not decided_before or why["verdict"] == Verdict.FAIL
@@ -348,7 +348,7 @@ def add_siblings(decision: Decision, requested: Sequence[str], out: Mapping[str,
 
 
 def left_out(error: ConfigurationError, members: Collection[str]) -> dict[str, Reason]:
-    """{host: why} of those that an error keeps from the collectives; the others go on."""
+    """The reasons of hosts that an error keeps from the collectives; the others go on."""
     if isinstance(error, InUseError):
         remedy = "once it is reached and no process uses its GPUs, commission the host again"
         causes = {name: (why, remedy) for name, why in error.hosts.items()}
@@ -368,7 +368,7 @@ def fabric_options(count: int) -> FabricOptions:
 
 
 def blamed_hosts(test: FabricTest) -> dict[str, Reason]:
-    """{host: why it has not passed} of a fabric test: its culprits, and who took no part.
+    """The reasons why hosts have not passed a fabric test: culprits, and hosts that took no part.
 
     Only a culprit of its own is at fault. Who takes no part may have lost its connection, and of a
     link between two hosts nobody knows which end is bad.

@@ -1,4 +1,4 @@
-"""What a burn-in loads beside the GPUs, and what that means: a disk, and all links. Pure."""
+"""The loads of a burn-in beside the GPUs, and their judgement: a disk, and all links. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOST_NAMED = 8
 
 
 def beside(snapshot: Snapshot | None, gpus: int) -> Found:
-    """What was loaded beside so many GPUs."""
+    """Notes and reasons on the loads beside so many GPUs."""
     notes, reasons = [], []
     for found in (disk_load(snapshot), links_load(snapshot, gpus)):
         notes += found[0]
@@ -31,7 +31,7 @@ def beside(snapshot: Snapshot | None, gpus: int) -> Found:
 
 
 def runs(snapshot: Snapshot | None) -> Sequence[ComputeRun]:
-    """What was computed with each toolkit, the newest first."""
+    """The compute runs with each toolkit, the newest first."""
     data = section_data(snapshot) if snapshot else {}
     return data["compute"]["runs"][::-1] if "compute" in data else []
 

@@ -39,7 +39,7 @@ Log = Callable[..., None]
 
 @dataclass(frozen=True)
 class Request:
-    """What the command line asks for.
+    """The request of the command line.
 
     `key` signs; None: nothing is signed. `signer`: the fingerprint of the key.
     """
@@ -104,12 +104,12 @@ class Candidate:
 
     @property
     def complete(self) -> bool:
-        """Whether no stage is left to run, but the preflight of each run."""
+        """True if no stage is left to run, but the preflight of each run."""
         return all(stage.name in self.valid for stage in RESUMED)
 
     @property
     def begins(self) -> bool:
-        """Whether stages after the preflight are left to run, and nothing speaks against them."""
+        """True if stages after the preflight are left to run, and nothing speaks against them."""
         return not self.stopped and not self.complete
 
     @property
@@ -119,7 +119,7 @@ class Candidate:
 
     @property
     def is_installed(self) -> bool:
-        """Whether all that the host declares was installed and proven, so that all of it is read.
+        """True if all that the host declares was installed and proven, so that all is read.
 
         A certificate is in force where neither the declaration nor a person has changed the host.
         """
@@ -137,7 +137,7 @@ class Candidate:
         self.stopped, self.ended, self.reasons = stage.name, outcome, reasons
 
     def needs(self, stage: Stage) -> bool:
-        """Whether a stage is due."""
+        """Return whether a stage is due."""
         return not self.stopped and stage.name not in self.valid
 
     @property

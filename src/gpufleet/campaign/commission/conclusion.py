@@ -1,4 +1,4 @@
-"""What follows from the stages of a host: its certificate or refusal, its state, its service."""
+"""The consequences of a host's stages: its certificate or refusal, its state, its service."""
 
 from __future__ import annotations
 
@@ -71,13 +71,13 @@ def certify(each: Candidate, request: Request, store: Store, log: Log) -> None:
 
 
 def is_whole(known: IssuedCertificate, store: Store) -> bool:
-    """Whether a certificate, its page and their signatures are what was issued."""
+    """Return whether a certificate, its page and their signatures are as they were issued."""
     files = known.get("files") or []
     return bool(files) and store.intact(files)
 
 
 def is_signed(known: IssuedCertificate, request: Request, store: Store) -> bool:
-    """Whether the requested key has signed a certificate and its page; any, where none is.
+    """Return whether the requested key has signed a certificate and its page; any, where none is.
 
     The same file may hold another key than the one that signed.
     """
@@ -163,7 +163,7 @@ def last_seen(each: Candidate, store: Store) -> Seen:
 
 
 def other_than_certified(each: Candidate, store: Store) -> list[str]:
-    """What to say of the parts that are not those of the host's certificate, if it has one."""
+    """Sentences on the parts that differ from the host's certificate, if it has one."""
     if "certificate" not in each.record or each.seen is None:
         return []
     certified = parts_of(each.name, last_seen(each, store).snapshot)

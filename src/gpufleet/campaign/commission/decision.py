@@ -1,4 +1,4 @@
-"""What the verdicts of a stage mean: passed, failed or not judged; which part is at fault. Pure.
+"""The meaning of a stage's verdicts: passed, failed or not judged; the part at fault. Pure.
 
 A host has passed only what was run on it: a check that a declaration excuses, and that the stage
 requires, is not judged.
@@ -57,7 +57,7 @@ class Decision:
 
 
 def refuses(found: Reason) -> bool:
-    """Whether a finding refuses the host.
+    """Return whether a finding refuses the host.
 
     Full file systems and pending restarts are no fault of a part: whoever uses the host frees the
     space or restarts it, and commissions it again.
@@ -72,7 +72,7 @@ def refuses(found: Reason) -> bool:
 
 
 def decided(stage: Stage, result: HostResult) -> Decision:
-    """What the checks of a host decide of a stage."""
+    """The decision of a host's checks about a stage."""
     checks = {check["id"]: check for check in result["checks"]}
     # A host that was not reached has one check, which decides every stage.
     alone = len(checks) == 1
@@ -95,7 +95,7 @@ def decided(stage: Stage, result: HostResult) -> Decision:
 
 
 def _is_consequence(check: CheckResult, checks: Mapping[str, CheckResult], stage: Stage) -> bool:
-    """Whether the finding of another check of this stage explains it."""
+    """Return whether the finding of another check of this stage explains a check."""
     cause = checks.get(check.get("explained_by", ""))
     return cause is not None and stage.decides(cause["id"])
 
@@ -143,7 +143,7 @@ def loads(snapshot: Snapshot | None) -> list[SustainedResult]:
 
 
 def burned(snapshot: Snapshot | None, gpus: int, seconds: float) -> list[Reason]:
-    """What is missing of a burn-in of so many GPUs and seconds; wrong products are for checks."""
+    """The missing parts of a burn-in of so many GPUs and seconds; checks judge wrong products."""
     found = {entry["gpu"]: entry for entry in loads(snapshot)}
     short = [
         number

@@ -32,7 +32,7 @@ UNCHANGED: Bound = (0, "the last block of each round is compared with what was s
 
 
 def figures_of(plan: Plan, snapshot: Snapshot | None) -> list[Figure]:
-    """What the newest toolkit, or a stack's own CUDA, has measured in a snapshot."""
+    """The measurements of the newest toolkit, or of a stack's own CUDA, in a snapshot."""
     if snapshot is None:
         return []
     observed = Sections(snapshot, ())

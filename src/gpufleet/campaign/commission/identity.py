@@ -1,4 +1,4 @@
-"""What makes a host the one that was proven: its plan, its parts by serial number, its software.
+"""The identity of a host that was proven: its plan, its parts by serial number, its software.
 
 Pure. Each part of the identity is a digest: a record is compared with the host of today.
 """
@@ -87,7 +87,7 @@ def identity_of(
 
 
 def _installed(declared: Plan, receipts: Sequence[ReceiptFields]) -> list[list[str | None]]:
-    """What is installed, with the locks; then what waits for its installation from another lock.
+    """The installed components with their locks, then those that wait for another lock.
 
     A lock is compared with its receipt alone. So the lock that provisioning resolves voids nothing,
     and one that somebody changes has its stack installed again.
@@ -132,7 +132,7 @@ def _read(data: SectionData) -> Iterator[tuple[str, object]]:
 
 
 def _proven(part: Part) -> list[str]:
-    """What makes a part the one that was proven: its number, its slot and its firmware."""
+    """The identity of a proven part: its number, its slot and its firmware."""
     return [
         part["serial"] or part["id"] or part["name"],
         part["slot"] or "",
@@ -141,7 +141,7 @@ def _proven(part: Part) -> list[str]:
 
 
 def _hardware(data: SectionData) -> Hardware | None:
-    """What identifies the machine; None where the probe is of an earlier release."""
+    """The identification of the machine; None where the probe is of an earlier release."""
     return data["os"].get("hardware") if "os" in data else None
 
 
@@ -162,7 +162,7 @@ def parts_of(name: str, snapshot: Snapshot | None) -> list[Part]:
 
 
 def other_parts(certified: Sequence[Part], now: Sequence[Part]) -> list[str]:
-    """What to say of each part that is not one of the certified ones, and of those that are gone.
+    """Sentences on parts that are not certified ones, and on certified parts that are gone.
 
     Slots and firmware may change. A kind of which nothing was read now says nothing.
     """
@@ -185,7 +185,7 @@ def other_parts(certified: Sequence[Part], now: Sequence[Part]) -> list[str]:
 
 
 def _same(one: Part, other: Part) -> bool:
-    """Whether two parts are one by all of their numbers that both have."""
+    """Return whether two parts are one by all of their numbers that both have."""
     both = [(one[key], other[key]) for key in ("serial", "id") if one[key] and other[key]]
     return bool(both) and all(mine == its for mine, its in both)
 

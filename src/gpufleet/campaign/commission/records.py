@@ -110,7 +110,7 @@ class Store:
         """
         name = host_file_name(host)
         path = self.directory / kind / f"{name}.json"
-        # What a killed run has left there is none of this one's.
+        # A file that a killed run has left there is none of this run's.
         new = path.with_name(f".{name}.new")
         shutil.rmtree(new, ignore_errors=True)
         try:
@@ -163,7 +163,7 @@ class Store:
         return str(path.relative_to(self.directory))
 
     def intact(self, files: Sequence[EvidenceFile]) -> bool:
-        """Whether these files are still what they were."""
+        """Return whether these files are unchanged."""
         return all(
             (self.directory / each["file"]).is_file()
             and sha256_of(self.directory / each["file"]) == each["sha256"]

@@ -1,4 +1,4 @@
-"""What the collectives need, by declarations and a first reading: before any GPU is loaded. Pure.
+"""The needs of the collectives, by declarations and a first reading, before any load. Pure.
 
 A declaration that comes after hours of load makes all stages invalid. So what is certainly missing
 is named first; what only shows once drivers are installed is left to the stage itself.
@@ -34,7 +34,7 @@ def unmet(
     seen: Mapping[str, HostRun],
     measure: Measure,
 ) -> dict[str, Reason]:
-    """{host: what its collectives certainly lack}. `siblings`: those that are requested."""
+    """The needs of collectives that hosts certainly lack. `siblings`: those that are requested."""
     missing = {host.name: without_nccl(host) for host in (*hosts, *siblings)}
     found = {
         host.name: why
@@ -102,7 +102,7 @@ def without_figure(
 
 
 def ports_are_set_up(run: HostRun) -> bool:
-    """Whether provisioning installs no driver for the ports of a host: they show as they are."""
+    """Return whether provisioning installs no driver for a host's ports: they show as they are."""
     checks = {check["id"]: check["verdict"] for check in run.result["checks"]}
     return checks.get("network.setup") in {Verdict.PASS, Verdict.NOT_DECLARED, None}
 

@@ -138,7 +138,7 @@ class Commission:
             }
 
     def identity(self, each: Candidate, seen: HostRun) -> dict[str, str]:
-        """What a host is; a defect of gpufleet makes no stage of it valid, and costs no other."""
+        """The identity of a host; a defect of gpufleet makes its stages invalid, and no other's."""
         return bounded(
             "identified this host",
             lambda: identity_of(each.declared, seen.snapshot, each.set_by_person),
@@ -359,7 +359,7 @@ class Commission:
         each.record["stages"] = {name: known[name] for name in each.valid if name in known}
 
     def tells(self, each: Candidate, outcome: str) -> bool:
-        """Whether a preflight's outcome is recorded: one that passed before stays as it was.
+        """Return whether to record a preflight's outcome: an earlier pass stays as it was.
 
         The certificate names its evidence; and what was not judged now was judged then.
         """
@@ -388,7 +388,7 @@ class Commission:
         self.store.write(each.record)
 
     def inputs(self, each: Candidate, stage: Stage) -> dict[str, str]:
-        """What a stage depends on, by the host as it was seen last."""
+        """The inputs of a stage, by the host as it was seen last."""
         found = {name: each.identity[name] for name in stage.inputs if name in each.identity}
         if BURN_IN in stage.inputs:
             found[BURN_IN] = f"{self.settings.burn_in_s:g}"
@@ -462,7 +462,7 @@ def named(inputs: Sequence[str]) -> str:
 
 
 def preflight(each: Candidate) -> Attempt:
-    """What the first reading of a host decides: nothing was computed yet.
+    """The decision of the first reading of a host, before anything was computed.
 
     Where nothing is left to be installed it is judged by all checks that need no computing.
     """

@@ -34,7 +34,7 @@ from .identity import (
 
 # The input of the collectives that no identity has: the siblings that were requested.
 SIBLINGS = "siblings"
-# What can be judged before anything is installed. The ports are judged where their own software
+# Checks that can be judged before an installation. The ports are judged where their own software
 # needs no provisioning.
 BEFORE_PROVISIONING = (
     "host.probe",
@@ -50,7 +50,7 @@ BEFORE_PROVISIONING = (
 # BIOS settings, PCIe topology, memory, disks; and those of the ports.
 OF_HARDWARE = ("system", "board", "bios", "bmc", "cpu.", "memory.", "numa.", "pci.", "nvme.")
 OF_PORTS = ("network.adapters", "network.ports")
-# What has to have computed: a host that declares none of it would pass with nothing proven.
+# Checks that must have computed: a host that declares none would pass with nothing proven.
 COMPUTED = ("gpu.visible", "gpu.formats", "gpu.throughput")
 LOADED = ("gpu.sustained", "gpu.bandwidth", "gpu.after-load", "kernel.after-load")
 # The parts of a host that show before anything is installed; its ports may need their drivers.
@@ -88,7 +88,7 @@ class Stage:
         return f"{load}{about}{duration(self.estimate(burn_in_s))}"
 
     def decides(self, check: str) -> bool:
-        """Whether a check decides this stage."""
+        """Return whether a check decides this stage."""
         return not self.judges or check in self.judges
 
 
@@ -229,7 +229,7 @@ def burn_in_s(inputs: Mapping[str, str]) -> float:
 
 
 def is_short(stage: Stage, inputs: Mapping[str, str], least_s: float) -> bool:
-    """Whether a stage is a burn-in that was shorter than requested."""
+    """Return whether a stage is a burn-in that was shorter than requested."""
     return BURN_IN in stage.inputs and burn_in_s(inputs) < least_s
 
 

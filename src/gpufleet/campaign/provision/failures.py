@@ -116,7 +116,7 @@ def in_plain_words(row: dict[str, Any]) -> Failure:
             f"The connection broke in '{row['task']}': {cut(text, MOST_CHARACTERS)}",
             f"see whether the host or its ssh service restarted, or its network failed; {AGAIN}",
         )
-    # What to do is never a host's own word.
+    # A remedy is never a host's own word.
     message, remedy = _split(text) if row.get("own") else (text, "")
     known = next((each for each in _KNOWN if re.search(each.seen, message)), None)
     if known in _FETCHING and not FETCH.search(f"{message} {row.get('address') or ''}"):

@@ -21,7 +21,7 @@ from gpufleet.fleet.inventory import HostSelector, inventory_hosts
 from gpufleet.fleet.inventory.image import CONNECTION, launcher
 
 WHERE = "--chroot"
-# What a directory has that is the root of a system, and that commands in it need.
+# Files of a system's root directory that commands in it need.
 NEEDED = ("etc", "dev", "proc", "run", "bin/sh", "usr/bin/python3")
 
 

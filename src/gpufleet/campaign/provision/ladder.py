@@ -23,7 +23,7 @@ RUNGS = (METADATA, *STEPS)
 # apart from what the role does in any case.
 ROLE_ONLY = (METADATA, "contents")
 ROLE_KINDS = ("driver", "default_link", "containers")
-# What is done to the other components of a check while the first one is at a rung.
+# The rung of a check's other components, by the rung of the first one.
 BESIDE = {"contents": "contents", "recreate": "reinstall"}
 WORDS = {
     METADATA: "repair {}",
@@ -50,7 +50,7 @@ class Ladder:
     def next(
         self, plan: Plan, result: HostResult, differing: Mapping[str, str]
     ) -> dict[str, tuple[str, str]]:
-        """{component: (rung, why)} of the next round; empty where nothing is left to try.
+        """The next rung of each component, and why; empty where nothing is left to try.
 
         `differing`: {component: why} of what the plan's changes repair. A check that also names
         one of these waits for that repair, unless it is the only one that demands a step.
@@ -66,7 +66,7 @@ class Ladder:
         found: dict[str, tuple[str, str]] = {}
         for check in checks:
             first, *others = [name for name in components(check) if name in known] or [""]
-            # What differs only in content is nothing that metadata could show.
+            # A comparison of metadata shows no difference in content.
             differs = first in differing and not needs_contents(check)
             rung = self._rung(first, differs) if first else None
             if rung is None:
@@ -88,7 +88,7 @@ class Ladder:
         left = [
             rung for rung in rungs if RUNGS.index(rung) > last and (differs or rung != METADATA)
         ]
-        # What a repair left unfinished is not compared: it is recreated.
+        # A component that a repair left unfinished is not compared: it is recreated.
         if differs and taken and "recreate" in left:
             return "recreate"
         return left[0] if left else None
@@ -114,13 +114,13 @@ def demanding(result: HostResult) -> list[CheckResult]:
 
 
 def waits(check: CheckResult, differing: Mapping[str, str]) -> bool:
-    """Whether a check may pass once another component that it names is repaired."""
+    """Return whether a check may pass once another component that it names is repaired."""
     first, *others = components(check) or [""]
     return first not in differing and any(name in differing for name in others)
 
 
 def needs_contents(check: CheckResult) -> bool:
-    """Whether only a comparison of contents shows what the check has found."""
+    """Return whether only a comparison of contents shows the finding of the check."""
     return any("--contents" in part.get("command", "") for part in check.get("repairs", []))
 
 

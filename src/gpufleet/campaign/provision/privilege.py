@@ -1,4 +1,4 @@
-"""Whether Ansible can become root on a host: known from the probe, before anything is run."""
+"""The faults that keep Ansible from root on a host, known from the probe before a run."""
 
 from __future__ import annotations
 

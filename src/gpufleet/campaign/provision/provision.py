@@ -136,7 +136,7 @@ def converge_hosts(
         statuses |= played.statuses
         failures |= played.failures
         changed = with_new_locks([host for host in hosts if host.name in names])
-        # What stacks compile now is kept for the verifications of later days.
+        # Code that stacks compile now is kept for later verifications.
         again = probe_hosts("Verifying", changed, replace(options.probe_options, warm=True))
         session = merged(session, again) if session else again
         work = Work(ladders=work.ladders)
@@ -162,7 +162,7 @@ def converge_hosts(
     if status and verified == HEALTHY:
         notify(f"ansible-playbook returned status {status}: not every host was provisioned.")
     if status and verified in {HEALTHY, NOT_JUDGED}:
-        # What was not provisioned has failed, also where a part could not be judged.
+        # A host that was not provisioned has failed, also where a part could not be judged.
         verified = FAILED
     return Converged(
         session,
@@ -271,7 +271,7 @@ def show_steps(work: Work, notify: Notify) -> None:
 
 
 def left_to_a_person(ladder: Ladder | None, failed: bool, host: HostRun) -> list[str]:
-    """What provisioning cannot repair; the report says it, too, so that no remedy is a circle.
+    """Faults beyond provisioning's repairs; the report names them, so no remedy is a circle.
 
     `failed`: ansible-playbook failed on the host.
     """
@@ -321,7 +321,7 @@ def probe_hosts(what: str, hosts: list[InventoryHost], probe_options: ProbeOptio
 
 
 def reasons_of(hosts: Sequence[InventoryHost], runs: Iterable[HostRun]) -> Reasons:
-    """{host: why Ansible runs there}, without the hosts that need nothing."""
+    """The reasons why Ansible runs on each host, without the hosts that need nothing."""
     keeps = {host.name: host.keeps_artifacts for host in hosts}
     found = {
         run.name: _compared(
@@ -334,7 +334,7 @@ def reasons_of(hosts: Sequence[InventoryHost], runs: Iterable[HostRun]) -> Reaso
 
 
 def _compared(run: HostRun, compare: Callable[[HostRun], list[str]]) -> list[str]:
-    """What a comparison finds on a host; a defect costs the host its verdict, and is no reason."""
+    """The reasons by a comparison; a defect costs the host its verdict, and is no reason."""
 
     def failed(defect: Defect) -> list[str]:
         run.result = judge.defective(defect, run.name, run.result)

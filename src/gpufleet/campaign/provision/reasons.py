@@ -48,7 +48,7 @@ def left_alone(host: HostRun) -> str:
 
 
 def differences(plan: Plan, snapshot: Snapshot) -> list[str]:
-    """What the roles would do, a sentence each."""
+    """The work of the roles, a sentence for each change."""
     return [
         f"{row['action']} {row['what']} {row['id']}: {row['because']}"
         for row in changes(plan, snapshot)
@@ -57,7 +57,7 @@ def differences(plan: Plan, snapshot: Snapshot) -> list[str]:
 
 
 def differing(plan: Plan, snapshot: Snapshot | None) -> dict[str, str]:
-    """{component: why} of what the plan's changes repair."""
+    """The reasons of the plan's changes that repair components, by component."""
     if plan["problems"] or snapshot is None:
         return {}
     return {
@@ -68,7 +68,7 @@ def differing(plan: Plan, snapshot: Snapshot | None) -> dict[str, str]:
 
 
 def left(plan: Plan, snapshot: Snapshot) -> list[str]:
-    """What the playbook would remove: planned artifacts, and the installers' caches."""
+    """The removals by the playbook: planned artifacts, and the installers' caches."""
     planned = {row["file"] for row in plan["artifacts"]}
     found = map(PurePosixPath, Host(snapshot).caches)
     return [

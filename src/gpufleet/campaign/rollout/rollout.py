@@ -27,7 +27,7 @@ CHANGEABLE = ("drain_wait", "rollback", "fanout", "deadline")
 
 @dataclass(frozen=True)
 class Request:
-    """What the command line asks for; `settings` has one value for each of `SETTINGS`."""
+    """The request of the command line; `settings` has one value for each of `SETTINGS`."""
 
     selector: HostSelector
     canary: str

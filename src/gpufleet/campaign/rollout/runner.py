@@ -348,7 +348,7 @@ class Rollout:
 
 
 def unhealthy(session: Session) -> dict[str, str]:
-    """{host: verdict and checks} of each host that is not healthy; only PASS is."""
+    """The verdict and the checks of each host that is not healthy; only PASS is healthy."""
     found = {}
     for host in session.hosts:
         if host.result["verdict"] != Verdict.PASS:

@@ -28,7 +28,7 @@ _LEFT_OUT = (
 
 
 def accepted(context: ResolveContext, spec: StackSpec, code: Code, **changes: str | None) -> bool:
-    """Whether a stack with these changes is without the problem of this code, and any new one."""
+    """Return whether a stack with these changes loses this problem and gains no other one."""
     return context.accepts(replace(spec, **changes), code)  # type: ignore[arg-type]
 
 

@@ -13,7 +13,7 @@ from .host import Host
 
 
 def held_by_another(cards: Sequence[Mapping[str, object]]) -> dict[str, list[str]]:
-    """{driver: addresses} of the GPUs that another driver of this host holds (nouveau, nvidiafb).
+    """The addresses of the GPUs that another driver holds (nouveau, nvidiafb), by driver.
 
     NVIDIA's cannot have such a card: it is there, and is neither missing nor broken.
     """
@@ -35,7 +35,7 @@ def release(driver: str) -> str:
 
 
 def unsupported(cards: Sequence[Mapping[str, object]], version: str | None) -> dict[str, str]:
-    """{PCI address: why} of the cards that are too old for the driver, and that no driver holds.
+    """The reasons why cards that no driver holds are too old for the driver, by PCI address.
 
     Servers have such cards for their display. Where a host has no other GPU, none is meant for
     the display, and the driver is of the wrong branch.

@@ -21,7 +21,7 @@ def change(
 
 
 def unobserved(host: Host, what: Component, identity: str, *sections: str) -> PlanChange | None:
-    """What cannot be known of a component, when a section that matters is not `ok`."""
+    """A row "unread" for a component, when a section that it depends on is not `ok`."""
     names = host.unobserved(sections)
     if not names:
         return None

@@ -16,7 +16,7 @@ from gpufleet.documents.sections.compute import Compute, ComputeRun, ConsensusRe
 
 
 class Group(NamedTuple):
-    """What GPUs that must agree have in common."""
+    """The format, the capability and the seed of GPUs whose sums must agree."""
 
     format: str
     capability: str
@@ -82,7 +82,7 @@ def differences(members: Iterable[Sequence[str]]) -> list[Difference]:
 
 
 def sums_by_group(compute: Compute) -> dict[Group, list[tuple[str, ...]]]:
-    """{group: the sums of each GPU} of a host; a GPU that contradicts itself is left out."""
+    """The sums of each GPU of a host, by group; a GPU that contradicts itself is left out."""
     found: dict[Group, list[tuple[str, ...]]] = {}
     for run in compute["runs"]:
         for entry, group in groups_of(run):

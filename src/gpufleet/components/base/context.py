@@ -1,4 +1,4 @@
-"""What the resolver works on: the spec, the host, and the problems and notes found so far."""
+"""The resolver's context: the spec, the host, and the problems and notes found so far."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ResolveContext:
     notes: list[str] = field(default_factory=list)
     locks: Collection[str] | None = None  # the names of the user's locks; None: not known
     trial: bool = False  # only whether there are problems counts
-    # Whether a changed stack is without a problem that it has as declared, and has no new one.
+    # A function: True if a changed stack loses this problem and gains no other one.
     accepts: Callable[[StackSpec, Code], bool] = lambda *_: True
 
     @property

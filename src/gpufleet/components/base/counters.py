@@ -85,7 +85,7 @@ def rates(before: Reading, now: Reading, seconds: float) -> list[Growth]:
 
 
 def readings(ports: Iterable[Port], boot_id: str | None) -> Iterator[tuple[str, Reading]]:
-    """(port GUID, its reading) of each port of an RDMA device."""
+    """Pairs of a port's GUID and its reading, for each port of an RDMA device."""
     for each in ports:
         port, guid = each.port, port_guid(each)
         if port is None or guid is None or boot_id is None:
@@ -108,7 +108,7 @@ def readings(ports: Iterable[Port], boot_id: str | None) -> Iterator[tuple[str, 
 
 
 def link_readings(smi: Smi, boot_id: str | None) -> Iterator[tuple[str, Reading]]:
-    """(UUID, reading of the NVLinks' counters) of each GPU whose links NVML reports.
+    """Pairs of a GPU's UUID and the reading of its NVLinks' counters, where NVML reports links.
 
     A driver that was loaded again starts its counters at 0: a smaller value says so.
     """

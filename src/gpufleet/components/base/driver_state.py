@@ -49,7 +49,7 @@ def managed(plan: Plan) -> Row | None:
 
 
 def without_card(plan: Plan, host: Host) -> bool:
-    """Whether no driver has to run: no GPU is declared, or none declared and none on the bus."""
+    """Return whether no driver has to run: no GPU is declared, or none is found where it may be."""
     count = mapping(plan.get("expect")).get("count")
     return count == 0 or (count is None and not host.gpus)
 
@@ -73,7 +73,7 @@ def package_rows(host: Host) -> dict[str, Row]:
 
 
 def core(host: Host) -> dict[str, str]:
-    """{package: the driver's version} of the packages that must be of one version."""
+    """The driver's version in each package that must be of one version, by package."""
     return {
         name: version
         for name, row in package_rows(host).items()

@@ -44,9 +44,9 @@ COMPUTE_MODES = ("default", "exclusive_process")
 GOVERNORS = ("performance", "powersave", "schedutil", "ondemand", "conservative")
 # Kernel modules of GPUDirect, which a host may do without: DMA-BUF copies without a module.
 GPUDIRECT_MODULES = ("nvidia_peermem", "gdrdrv")
-# What manages the memory of a GPU that shares it with its CPU: the driver (CDMM), or the kernel.
+# The manager of memory that a GPU shares with its CPU: the driver (CDMM), or the kernel.
 MEMORY_MODES = ("driver", "numa")
-# What takes one of a few values; the inventory's schema lists them.
+# Keys that take one of a few values; the inventory's schema lists them.
 CHOICES = {
     "compute_mode": COMPUTE_MODES,
     "governor": GOVERNORS,

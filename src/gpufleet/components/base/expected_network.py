@@ -26,7 +26,7 @@ KEYS = (
 ROLES = ("compute", "storage", "management", "unused")
 LINK_LAYERS = ("InfiniBand", "Ethernet")
 GID_TYPES = ("v1", "v2")
-# What takes one of a few values; the inventory's schema lists them.
+# Keys that take one of a few values; the inventory's schema lists them.
 CHOICES = {"role": ROLES, "link_layer": LINK_LAYERS, "gid_type": GID_TYPES}
 # More than a host has. The kernel's table of GIDs has no more entries.
 MOST_PORTS, MOST_GIDS = 256, 255

@@ -13,7 +13,7 @@ from . import subjects
 from .registry import Finding, shortened
 from .sections import Sections
 
-# What libraries report when no memory is left; the vague ones have other causes as well.
+# Errors of libraries when no memory is left; the vague ones have other causes as well.
 NO_ROOM = re.compile(
     r"out of memory|OUT_OF_MEMORY|cudaErrorMemoryAllocation|ALLOC_FAILED"
     r"|Blas (?:x?GEMM|SGEMM) launch failed|OOM when allocating|Resource[ _]?exhausted"
@@ -76,7 +76,7 @@ IN_USE, IN_USE_THOUGH_IDLE = 10, 50
 
 
 def used_by_others(card: SmiDevice, observed: Sections) -> str | None:
-    """What used a GPU beside the probe: its speed then proves nothing. None if nothing is known."""
+    """The processes or load of others on a GPU, which excuse its speed; None if none is known."""
     data = observed.read_elsewhere()
     # A job may have started during the test: by then the processes of the test itself have ended.
     again = [
@@ -98,7 +98,7 @@ def used_by_others(card: SmiDevice, observed: Sections) -> str | None:
     if percent >= (IN_USE_THOUGH_IDLE if "idle" in (card["throttle"] or []) else IN_USE):
         return f"a utilization of {percent} % before the test"
     listed = data["driver"].get("holders") or [] if "driver" in data else []
-    # What only monitors a GPU does not open the second one.
+    # A program that only monitors a GPU does not open the second file.
     files = {f"/dev/nvidia{card['index']}", "/dev/nvidia-uvm"}
     held = [
         f"pid {row['pid']} ({row['user']}, {row['command']})"
@@ -109,7 +109,7 @@ def used_by_others(card: SmiDevice, observed: Sections) -> str | None:
 
 
 def _cards(observed: Sections, device: str | int | None) -> tuple[list[SmiDevice], list[SmiDevice]]:
-    """What nvidia-smi reports of all GPUs, and of the one that was tried (of all, if unknown)."""
+    """The reports of nvidia-smi on all GPUs, and on the one that was tried (on all, if unknown)."""
     data, own = observed.read_elsewhere(), addresses(observed, device)
     cards = data["smi"].get("devices") or [] if "smi" in data else []
     return cards, [card for card in cards if card.get("address") in own] or cards

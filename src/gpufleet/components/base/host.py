@@ -113,7 +113,7 @@ class Host:
 
     @property
     def pythons(self) -> dict[str, str] | None:
-        """{interpreter's path: its version as X.Y}; None when they were not probed.
+        """The versions (X.Y) of the interpreters, by path; None when they were not probed.
 
         In the order of the snapshot: the system's own before those of other prefixes.
         """
@@ -148,7 +148,7 @@ class Host:
 
     @property
     def is_image(self) -> bool:
-        """Whether this is a system that is being built: no kernel runs in it, and no service."""
+        """True if this is a system that is being built: no kernel runs in it, and no service."""
         return bool(self._value("kernel", "container") == IMAGE)
 
     @property
@@ -170,7 +170,7 @@ class Host:
 
     @property
     def containers(self) -> Row:
-        """What the probe found of the container engine; empty where it was not probed."""
+        """The probed state of the container engine; empty where it was not probed."""
         return self.section("containers") or {}
 
     def receipt(self, kind: str, identity: str) -> Row | None:
@@ -203,13 +203,13 @@ class Host:
         return self._row("receipts", key, kind=kind, id=identity)
 
     def foreign_text(self, path: str, sha256: str) -> bool:
-        """Whether a foreign file with another content is at the path of an environment file."""
+        """Return whether a foreign file with another content is at an environment file's path."""
         known = [*self.entries("receipts"), *self.entries("journal")]
         ours = any(path in mapping(row.get("texts")) for row in known)
         return not ours and mapping(self._value("receipts", "texts")).get(path, sha256) != sha256
 
     def occupied(self, path: str) -> bool:
-        """Whether anything exists at the path of a toolkit or a stack."""
+        """Return whether anything exists at the path of a toolkit or a stack."""
         return any(path in (self._value(each, "occupied") or []) for each in ("toolkits", "stacks"))
 
     def tree(self, path: str) -> Row | None:
@@ -281,7 +281,7 @@ class Host:
         return Room(path, str(system if system is not None else path), int(free[path]))
 
     def noexec(self, directory: str) -> bool:
-        """Whether a directory is known to be on a noexec file system."""
+        """Return whether a directory is known to be on a noexec file system."""
         forbidden = self._value("disks", "noexec")
         if not isinstance(forbidden, list):
             return False

@@ -26,7 +26,7 @@ NOT_READ = "not read"
 
 @dataclass
 class Manifest:
-    """{name: value} of a host, and {name: why} of what could not be read of it.
+    """The values of a host by name, and the reasons why names could not be read.
 
     `unread` also has the beginning of names, such as `mount `.
     """
@@ -47,7 +47,7 @@ class Manifest:
 
 
 def same(one: str, other: str) -> bool:
-    """Whether two values are the same: sizes of memory may differ by 2 %."""
+    """Return whether two values are the same: sizes of memory may differ by 2 %."""
     if one == other:
         return True
     sizes = [[int(number) for number in _SIZE.findall(text)] for text in (one, other)]
@@ -168,7 +168,7 @@ def _size(mib: int) -> str:
     return f"{mib // 1024}GiB" if mib % 1024 == 0 else f"{mib}MiB"
 
 
-# What a class of the PCI bus is called; its first digits decide.
+# The names of classes of the PCI bus, by their first digits.
 CLASSES = {"0x0108": "NVMe", "0x02": "network", "0x0680": "bridge"}
 
 
@@ -323,7 +323,7 @@ def _synchronised(machine: Machine) -> bool:
 
 
 def split(manifests: Mapping[str, Manifest], name: str) -> dict[str | None, list[str]]:
-    """{value: the hosts that have it}, the most frequent first; None: it was not read."""
+    """The hosts that have each value, the most frequent value first; None: it was not read."""
     groups: dict[str | None, list[str]] = {}
     for host, manifest in manifests.items():
         value = manifest.value(name)

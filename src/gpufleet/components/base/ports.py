@@ -41,7 +41,7 @@ class Port:
 
     @property
     def active(self) -> bool | None:
-        """Whether it carries data; None where its state was not read."""
+        """True if the port carries data; None where its state was not read."""
         if self.port is not None:
             number = facts.state_number(self.port["state"])
             return None if number is None else number == facts.state("active")
@@ -53,7 +53,7 @@ class Port:
 
     @property
     def signal(self) -> bool:
-        """Whether the other end of its cable answers, though no subnet manager has set it up."""
+        """True if the cable's other end answers, though no subnet manager has set the port up."""
         return self.port is not None and (
             facts.state_number(self.port["state"])
             in (facts.state("initialized"), facts.state("armed"))
@@ -61,7 +61,7 @@ class Port:
 
     @property
     def disabled(self) -> bool:
-        """Whether somebody has switched it off, or nobody has ever set it up.
+        """True if somebody has switched the port off, or nobody has ever set it up.
 
         Drivers call each RoCE port that is down disabled, also one without a cable: its interface
         tells, which has a carrier or has none once it is set up.
@@ -73,7 +73,7 @@ class Port:
 
     @property
     def was_up(self) -> bool:
-        """Whether it has had a link since the driver was loaded."""
+        """True if the port has had a link since the driver was loaded."""
         counted = [self.port["counters"], self.port["hw_counters"]] if self.port else []
         carriers = self.interface["carrier_up_count"] if self.interface else None
         return any((counters or {}).get("link_downed") for counters in counted) or bool(
@@ -119,7 +119,7 @@ class Port:
 
     @property
     def siblings(self) -> tuple[object, ...]:
-        """What the ports have in common that are compared with each other."""
+        """The key that a port shares with the ports it is compared with."""
         if self.row is not None:
             return ("declared", self.row)
         if self.role == COMPUTE:
@@ -251,7 +251,7 @@ def _other_role(port: Port, gpus: int) -> tuple[str, str]:
 
 
 def _compute(found: list[Port], near: set[str], gpus: int) -> Mapping[str, tuple[str, str]]:
-    """{port: its role and the reason} of the ports that serve the GPUs."""
+    """The role, and the reason for it, of each port that serves the GPUs, by port."""
     able = [
         port
         for port in found

@@ -1,4 +1,4 @@
-"""What a check is, the registry of all checks, and what several of them share.
+"""The definition of a check, the registry of all checks, and helpers that several checks share.
 
 A check is a pure generator over a plan and the sections of a snapshot that it declares to read.
 It yields a `Finding` for each difference from the plan, and may yield `Evidence` of what it
@@ -30,7 +30,7 @@ from .subjects import Subjects
 
 T = TypeVar("T")
 
-# What repairs it, in short, for the table of checks.
+# The remedy of a check, in short, for the table of checks.
 PROVISION = "provision again"
 REBOOT = "reboot, or provision the driver"
 INVENTORY = "correct the inventory"
@@ -44,13 +44,13 @@ AS_ROOT = (
 # How release 1.0 writes that a part gave no answer; `torch.compile` has the class before it.
 _SILENT = re.compile(r"(TimeoutError: )?no answer\b")
 
-# What a check does to a host, for the same table. Nothing is left of it when the check has ended,
+# The effect of a check on a host, for the same table. None is left when the check has ended,
 # and nothing that others use is changed: docs/explanation/architecture.md.
 READS = "reads"
 COMPUTES = "computes on each GPU"
 LOADS = "loads each GPU for minutes"
 COMPUTES_ON_PAIR = "computes on the GPUs of both hosts"
-# What the probe does for a section of the snapshot, where it does more than read.
+# The probe's work for a section of the snapshot, where it does more than read.
 WORK = {
     "compute": COMPUTES,
     "stacks": "computes with each stack on each GPU",
@@ -77,7 +77,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a check compared; it is shown also where the check passes."""
+    """A value that a check compared; it is shown also where the check passes."""
 
     evidence: str
 
@@ -99,7 +99,7 @@ class Check:
     function: Function
     # It judges more when the probe was deep: load of minutes, contents of files.
     deep: bool = False
-    # What the probe does to the host for it.
+    # The effect of the probe on the host for this check.
     effect: str = READS
 
 
@@ -204,7 +204,7 @@ def visible_gpus(plan: Plan) -> int | None:
 
 
 def wrong_gpu_count(plan: Plan, number: int, wanted: int) -> bool:
-    """Whether CUDA shows a wrong number of GPUs.
+    """Return whether CUDA shows a wrong number of GPUs.
 
     More than one, where MIG is declared, is left to gpu.mig.
     """
@@ -274,7 +274,7 @@ def _planned(plan: Plan, kind: str, receipt_id: str) -> str | None:
 
 
 def is_hung(part: Mapping[str, Any], of: str = "") -> bool:
-    """Whether the error of a part of a section is a missing answer; `of`: how its keys begin.
+    """Return whether a part's error is a missing answer; `of`: the beginning of its keys.
 
     Snapshots of release 1.0 say so in the words of the error alone.
     """
@@ -397,7 +397,7 @@ def files_unchanged(
             )
             if missing
             else (),
-            # What loads them may end, and so has a reason why it does.
+            # A program that loads these libraries may end, and this is the reason then.
             entails=(subjects.stopped(receipt_id),)
             if kind == "stack" and any(".so" in entry["path"] for entry in found[0]["changed"])
             else (),

@@ -1,4 +1,4 @@
-"""What repairs a finding, as data: a command, what it repairs, or what a person has to do.
+"""The repair of a finding, as data: a command, the component it repairs, or a person's act.
 
 Checks build remedies by these functions only, so that `provision` knows what to repair, and what
 is printed is what it does. Pure.
@@ -21,7 +21,7 @@ COMMAND = re.compile(r"\./gpufleet [a-z][\w ./=-]*", re.ASCII)
 
 
 class Component(NamedTuple):
-    """What `provision` can repair: `toolkit` 11.8, `cudnn` 11.8-8, `stack` NAME, ..."""
+    """A component that `provision` can repair: `toolkit` 11.8, `cudnn` 11.8-8, `stack` NAME, ..."""
 
     kind: Kind
     name: str
@@ -68,7 +68,7 @@ def command(*words: str, note: str = "") -> Remedy:
 
 
 def person(act: str) -> Remedy:
-    """What only a person can do, or must decide."""
+    """A remedy that only a person can carry out, or must decide."""
     if not act.strip():
         raise ValueError("a remedy for a person says what to do")
     return Remedy(act, ({"by": "person", "act": act},))
@@ -137,5 +137,5 @@ def stack(plan: Plan, row: PlannedStack) -> tuple[Component, ...]:
 
 
 def locally_found(plan: Plan) -> bool:
-    """Whether `--local` planned what it found: nothing is declared that could be provisioned."""
+    """Return whether `--local` planned what it found: no declaration exists to be provisioned."""
     return any(row.get("found") for row in plan["toolkits"])

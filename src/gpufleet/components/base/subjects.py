@@ -1,4 +1,4 @@
-"""What a finding is about, in a form that two checks share, so that one can explain the other.
+"""The subject of a finding, in a form that two checks share, so that one can explain the other.
 
 A subject is a word, a word with parts, or a path. It covers everything below it, `@` adds by whom
 it was observed:
@@ -66,13 +66,13 @@ BRANCH, CLOCK = "branch", "clock"
 MODULE, PCI = "module", "pci"
 ACCESS_CONTROL, READ_REQUEST = f"{PCI}/acs", f"{PCI}/read-request"
 CONTAINER_TOOLKIT = "container-toolkit"
-# What libraries report where another process uses a GPU exclusively, or none may.
+# Errors of libraries where another process uses a GPU exclusively, or none may use it.
 TAKEN = re.compile(
     r"cudaErrorDevicesUnavailable|CUDA_ERROR_DEVICE_UNAVAILABLE|\breturned 46\b"
     r"|CUDA-capable device\S* (?:is/)?are busy",
     re.IGNORECASE,
 )
-# What says that a program, or a library of it, does not fit or broke: a matter of its installation.
+# Errors of a program or its library that does not fit or broke: faults of its installation.
 OF_A_PROGRAM = re.compile(
     r"cannot open shared object|undefined symbol|killed by SIG|no ?kernel ?image"
     r"|NO_BINARY_FOR_GPU|ARCH_MISMATCH|InsufficientDriver",
@@ -111,7 +111,7 @@ def card(address: str | None, value: str = "") -> Subjects:
 
 
 def nvlinks(address: str | None) -> Subjects:
-    """That a card's NVLinks were not read, if its address is known."""
+    """The subject of a card's NVLinks that were not read, if its address is known."""
     return (f"nvlinks/{address}",) if address else ()
 
 
@@ -191,7 +191,7 @@ def library(tree: str, path: str) -> str:
 
 
 def covered(about: Collection[str], by: Iterable[str]) -> bool:
-    """Whether the one is about something, and the other about all of it."""
+    """Return whether a finding has subjects, and another finding's subjects cover all of them."""
     # A set is not copied: a check may have a thousand findings.
     causes = by if isinstance(by, set) else set(by)
     return bool(about) and all(not causes.isdisjoint(_coverers(subject)) for subject in about)

@@ -17,9 +17,9 @@ from gpufleet.documents.verdict import Verdict
 from .toolkits import ToolkitRun, about_runs, gpu_results, no_gpus, not_reported, runs, runs_with
 from .work_done import Applicable, too_few
 
-# What every probe must report, be it that a GPU or its cuBLAS does not have it.
+# Formats that every probe must report, even as absent from a GPU or its cuBLAS.
 FORMATS = ("fp64", "fp16", "int8", "tf32", "bf16", "fp8-e4m3", "fp8-e5m2")
-# What cuBLAS returns where it has no algorithm for a GPU: no fault of the GPU, and no proof either.
+# Errors of cuBLAS without an algorithm for a GPU: no fault of the GPU, and no proof either.
 UNSUPPORTED = re.compile(r"CUBLAS_STATUS_(NOT_SUPPORTED|ARCH_MISMATCH|INVALID_VALUE)|no algorithm")
 
 

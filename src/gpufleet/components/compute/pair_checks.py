@@ -169,7 +169,7 @@ def connection_failures(meeting: Meeting) -> Iterator[Finding]:
 
 
 def other_ports_matter(meeting: Meeting) -> bool:
-    """Whether a closed port outside PORTS is a fault: NCCL may use another network than this one.
+    """Return whether a closed port outside PORTS is a fault: NCCL may use another network.
 
     Then its run goes on, and only where that broke or hung is the port the explanation.
     """

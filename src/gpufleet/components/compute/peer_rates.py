@@ -18,7 +18,7 @@ MOST_WITHOUT_SWITCH = 4
 def least_peer(
     observed: Sections, devices: Mapping[int, ComputeDevice], entry: PeerResult
 ) -> tuple[float, str]:
-    """What copies between two GPUs reach at least in GiB/s, and where that comes from."""
+    """The least rate of copies between two GPUs in GiB/s, and the source of that number."""
     if is_confidential(observed) and not entry["access"]:
         return 0.0, f"through the host, encrypted: {BECAUSE}"
     ends = [devices.get(gpu) for gpu in (entry["from"], entry["to"])]

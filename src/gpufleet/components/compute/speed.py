@@ -230,7 +230,7 @@ def kept_tflops(entry: SustainedResult) -> float:
 
 
 def _fall_explained(samples: Sequence[Sample], speeds: Sequence[float]) -> bool:
-    """Whether the limits that the slow samples report explain why they are slower than the best."""
+    """Return whether the limits that slow samples report explain why they are slower."""
     least = USUALLY_KEPT * max(speeds)
     slow = [each for each, speed in zip(samples, speeds, strict=True) if speed < least]
     fast = [each for each, speed in zip(samples, speeds, strict=True) if speed >= least]

@@ -419,7 +419,7 @@ def nvrtc(plan: Plan, observed: Sections, tested: ToolkitRun) -> Iterator[Findin
 
 
 def _error_reported(run: ComputeRun) -> bool:
-    """Whether a part of a run that did not finish has an error, which its own check reports."""
+    """Return whether a part of an unfinished run has an error, which its own check reports."""
     nvrtc, driver = required(run["nvrtc"], "a run's nvrtc"), required(run["driver"], "its driver")
     errors = [nvrtc["error"], driver["error"], *(entry["error"] for entry in nvrtc["ran"])]
     results = (run["cublas"], run["cudnn"], run["bandwidth"], run["peer"], run["sustained"])

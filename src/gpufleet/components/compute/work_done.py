@@ -51,7 +51,7 @@ def too_few(where: str, entry: CublasResult | FormatResult) -> Iterator[Finding]
 
 
 class Applicable:
-    """What the libraries of a run computed, by number format and compute capability.
+    """The results that a run's libraries computed, by number format and compute capability.
 
     What a library computes on one GPU, it computes on each of that capability.
     """
@@ -145,5 +145,5 @@ def speeds_of(entry: SustainedResult) -> list[float]:
 
 
 def mostly(reasons: set[str], samples: Sequence[Sample]) -> bool:
-    """Whether most of the samples report one of these reasons."""
+    """Return whether most of the samples report one of these reasons."""
     return sum(bool(reasons & {*(s["throttle"] or [])}) for s in samples) > MOSTLY * len(samples)

@@ -1,4 +1,4 @@
-"""What a host lacks of its planned container engine and NVIDIA's container toolkit."""
+"""The changes that bring a host to its planned container engine and container toolkit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gpufleet.documents.plan import Plan, PlanChange
 
 
 def containers_change(plan: Plan, host: Host) -> PlanChange | None:
-    """What the next run does about container engine and toolkit, and the first reason for it."""
+    """The next run's change of container engine and toolkit, with the first reason for it."""
     kind, identity = containers.RECEIPT
     wanted, entry = plan.get("containers"), host.journal(kind, identity)
 
@@ -28,7 +28,7 @@ def containers_change(plan: Plan, host: Host) -> PlanChange | None:
         because = f"{written.get('path')} cannot be read: {written['error']}"
         return change(kind, identity, "refuse", because)
     running = containers.running_with_gpus(host)
-    # Who plans sees whom packages and a restart of the engine could touch.
+    # The plan names the containers that packages and a restart of the engine could touch.
     beside = f"; these containers with GPUs run: {', '.join(running)}" if running else ""
     if entry:
         return change(kind, identity, "finish", unfinished + beside)

@@ -137,7 +137,7 @@ def cdi(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
 
 
 def container_run(observed: Sections) -> ContainerRun | Finding:
-    """What a container observed, or why there is nothing to judge."""
+    """The run of a container, or a finding that says why there is no run to judge."""
     run = observed.data["containers"]["run"]
     if run is None and observed.snapshot["mode"] != "full":
         return Finding(
@@ -207,7 +207,7 @@ def _failed_run(
 
 
 def _security(section: Containers) -> list[str]:
-    """What the engine confines containers with."""
+    """The mechanisms by which the engine confines containers."""
     engine = section["engine"]
     return engine.get("security", []) if engine else []
 
@@ -225,7 +225,7 @@ def _mode_remedy(section: Containers) -> Remedy | None:
 
 
 def _denied_remedy(plan: Plan, section: Containers, gpus: list[ContainerNode]) -> Remedy:
-    """What gives a container access to the GPUs that it has and may not open."""
+    """The remedy that lets a container open the GPUs that it has and may not open."""
     configuration = section.get("configuration")
     if configuration and configuration["no_cgroups"]:
         return then(
@@ -310,7 +310,7 @@ def _starts(plan: Plan, section: Containers, run: ContainerRun) -> Iterator[Find
             yield Evidence(f"Started by {start['by']}, a container opens the same GPUs")
         else:
             others.append(start)
-    # What several ways have in common has one cause.
+    # A fault that several ways have in common has one cause.
     while others:
         gpus = others[0]["gpus"]
         names = [start["by"] for start in others if start["gpus"] == gpus]
@@ -366,7 +366,7 @@ def needed(nodes: list[str]) -> list[str]:
 def _own_unit(
     plan: Plan, unit: ContainerUnit, majors: dict[str, int]
 ) -> Iterator[Finding | Evidence]:
-    """What systemd would leave to the container that the probe started."""
+    """Findings about the devices that systemd would take from the probe's container."""
     lost = wanted.lost_at_reload(unit, majors)
     if needed(lost):
         yield Finding(
@@ -380,7 +380,7 @@ def _own_unit(
 
 
 def _others(section: Containers) -> Iterator[Evidence]:
-    """What a reload would do to the containers of other people; how they start is their choice."""
+    """The effect of a reload on the containers of others, who choose how these start."""
     running = section.get("running")
     if running is None:
         yield Evidence("Running containers: not read")
@@ -396,7 +396,7 @@ def _others(section: Containers) -> Iterator[Evidence]:
 
 
 def _reloaded(plan: Plan, section: Containers, tried: Reload) -> Iterator[Finding | Evidence]:
-    """What probes of earlier releases saw, which did reload."""
+    """Findings about a real reload, which probes of earlier releases did."""
     if tried["error"]:
         yield Finding(
             f"systemctl daemon-reload failed: {tried['error']}",

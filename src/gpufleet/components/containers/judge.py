@@ -21,14 +21,14 @@ RECEIPT: tuple[Literal["containers"], str] = ("containers", "engine")
 RUNTIME, RUNTIME_PROGRAM = "nvidia", "nvidia-container-runtime"
 # The first Docker Engine that reads CDI specifications, if its feature is on.
 CDI_SINCE = "25.0"
-# What nvidia-ctk names a GPU, or a MIG instance of it, by number: 0 and 0:1, or gpu0 and mig0:1.
+# Names by number of a GPU or MIG instance in nvidia-ctk: 0 and 0:1, or gpu0 and mig0:1.
 INDEX = re.compile(r"(?:gpu|mig)?(\d+)(:\d+)?")
 # The capability of a MIG instance that programs compute in, and the node by which they have it.
 COMPUTE_INSTANCE = re.compile(r"gpu\d+/mig/gi\d+/ci\d+/access")
 CAPABILITY_NODE = "/dev/nvidia-caps/nvidia-cap"
-# What a container may lose and still compute: profilers and displays use these.
+# Nodes that a container may lose and still compute: profilers and displays use these.
 UNNEEDED_NODES = ("/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
-# What a missing link of /dev/char means: systemd from 240 on, with a runc of its time, needs none.
+# The cause of a missing /dev/char link: systemd from 240 on, with a runc of its time, needs none.
 WITHOUT_LINK = (
     "with systemd before 240, or an older runc, a container that was given this device loses it at"
     " a systemctl daemon-reload"
@@ -64,7 +64,7 @@ def lacking(wanted: Mapping[str, Any], host: Host) -> Iterator[str]:
 
 
 def toolkit_differs(wanted: Mapping[str, Any], toolkit: Mapping[str, Any] | None) -> bool:
-    """Whether no container toolkit is installed, or another release than the planned one."""
+    """Return whether the container toolkit is missing, or another release than planned."""
     if not toolkit:
         return True
     release = str(toolkit.get("version")).partition("-")[0]
@@ -72,7 +72,7 @@ def toolkit_differs(wanted: Mapping[str, Any], toolkit: Mapping[str, Any] | None
 
 
 def _daemon(wanted: Mapping[str, Any], observed: Row, engine: Row) -> Iterator[str]:
-    """What Docker's configuration file and the running daemon lack."""
+    """The settings that Docker's configuration file and the running daemon lack."""
     written = mapping(observed.get("daemon"))
     path = written.get("path")
     registered = mapping(written.get("runtimes"))
@@ -93,7 +93,7 @@ def _daemon(wanted: Mapping[str, Any], observed: Row, engine: Row) -> Iterator[s
 
 
 def knows_cdi(version: Any) -> bool:
-    """Whether a Docker Engine of this version reads CDI specifications."""
+    """Return whether a Docker Engine of this version reads CDI specifications."""
     number = str(version or "").partition("+")[0]
     return versions.is_dotted(number) and versions.key(number) >= versions.key(CDI_SINCE)
 
@@ -194,7 +194,7 @@ def lost_at_reload(unit: Mapping[str, Any], majors: Mapping[str, Any]) -> list[s
 
 
 def _allowed(node: Row, allowed: list[str], groups: Mapping[str, str]) -> bool:
-    """Whether a node is in DeviceAllow: by number, by path, or with all of its driver's."""
+    """Return whether DeviceAllow has a node: by number, by path, or by its driver's name."""
     numbers = str(node.get("numbers"))
     names = [f"/dev/char/{numbers}", str(node.get("node"))]
     if group := groups.get(numbers.partition(":")[0]):

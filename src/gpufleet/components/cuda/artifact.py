@@ -38,7 +38,7 @@ def describe(context: ResolveContext, row: Row) -> Artifact:
 
 
 def usable(context: ResolveContext, row: Row) -> bool:
-    """Whether the artifact has a checksum that the spec allows."""
+    """Return whether the artifact has a checksum that the spec allows."""
     checksum = describe(context, row)["checksum"]
     if not checksum:
         return False

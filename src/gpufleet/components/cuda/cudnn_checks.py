@@ -154,7 +154,7 @@ def links(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
 
 
 def _bad_links(wanted: list[PlannedCudnn], tree: CudnnTree) -> Iterator[tuple[str, str | None]]:
-    """What is wrong with the symlinks, and the library that cannot be found for it."""
+    """The fault of each wrong symlink, and the library that cannot be found because of it."""
     targets = {link["path"]: link["target"] for link in tree["links"]}
     files = {library["path"]: library for library in tree["libraries"]}
     for link in tree["links"]:

@@ -51,7 +51,7 @@ class Picked:
 
 
 def at_least(version: str, built: str) -> bool:
-    """Whether a cuDNN is the one that a build was compiled with, or newer."""
+    """Return whether a cuDNN is the one that a build was compiled with, or newer."""
     return versions.has_prefix(version, built) or versions.key(version) >= versions.key(built)
 
 
@@ -162,7 +162,7 @@ def _other_cuda(context: ResolveContext, want: Want) -> str:
 
 
 def needs(version: str, cuda: str) -> list[Row]:
-    """What a cuDNN requires of driver and GPU, beyond its toolkit."""
+    """The rules by which a cuDNN requires a driver and a GPU, beyond those of its toolkit."""
     return [
         rule
         for rule in facts.rules("cudnn_needs")

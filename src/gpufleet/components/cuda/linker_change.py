@@ -1,4 +1,4 @@
-"""What the linker's file and cache lack of the planned directories."""
+"""The planned directories that the linker's file and cache lack."""
 
 from __future__ import annotations
 

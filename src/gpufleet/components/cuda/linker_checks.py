@@ -61,7 +61,7 @@ def registered(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
 
 
 def expected(plan: Plan, observed: Sections) -> dict[str, str]:
-    """{SONAME: path of the toolkit} of each library that a registered toolkit must provide."""
+    """The path of the toolkit that must provide a library, by SONAME; registered toolkits only."""
     paths = {toolkit["path"] for toolkit in plan["toolkits"] if toolkit["registered"]}
     wanted = {
         soname: stack["toolkit_path"]

@@ -15,7 +15,7 @@ from . import adoption
 
 
 def foreign(host: Host, kind: str, identity: str, exists: bool) -> bool:
-    """Whether something exists there that gpufleet did not install."""
+    """Return whether a component exists that gpufleet did not install."""
     ours = (
         host.receipt(kind, identity)
         or host.journal(kind, identity)
@@ -25,7 +25,7 @@ def foreign(host: Host, kind: str, identity: str, exists: bool) -> bool:
 
 
 def registered(host: Host, path: str) -> bool:
-    """Whether gpufleet's file for the linker lists a toolkit's libraries."""
+    """Return whether gpufleet's file for the linker lists a toolkit's libraries."""
     rows = [row for row in host.linker_files if "gpufleet" in str(row.get("path"))]
     return any(
         str(each).startswith(f"{path}/") for row in rows for each in row.get("directories") or []
@@ -33,7 +33,7 @@ def registered(host: Host, path: str) -> bool:
 
 
 def bound(host: Host, row: PlannedStack) -> bool:
-    """Whether an environment at a planned stack's path has gpufleet's binding."""
+    """Return whether an environment at a planned stack's path has gpufleet's binding."""
     found = host.stack(row["name"]) or {}
     return found.get("venv") == row["venv"] and bool(found.get("bound_to"))
 
@@ -44,7 +44,7 @@ def foreign_toolkit(host: Host, row: PlannedToolkit) -> bool:
 
 
 def foreign_cudnn(host: Host, row: PlannedCudnn, adopting: bool = False) -> bool:
-    """Whether a toolkit of gpufleet has libraries of that cuDNN that gpufleet did not install.
+    """Return whether gpufleet's toolkit has libraries of that cuDNN that others installed.
 
     `adopting`: a foreign toolkit counts as well, since it is adopted. In gpufleet's own toolkit the
     planned release is gpufleet's, its receipt lost: whoever put it there loses nothing by it.
@@ -69,6 +69,6 @@ def elsewhere(host: Host, kind: str, identity: str, path: str) -> str | None:
 
 
 def foreign_default(host: Host) -> bool:
-    """Whether a directory or file is at the path of the default link."""
+    """Return whether a directory or file is at the path of the default link."""
     link = host.default_link
     return link is not None and str(link.get("state")) in {"directory", "file"}

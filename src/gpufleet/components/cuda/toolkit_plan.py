@@ -249,7 +249,7 @@ def _compiling(context: ResolveContext, glibc: str) -> str:
 
 
 def _too_new_glibc(toolkit: Toolkit, glibc: str) -> bool:
-    """Whether the C library is newer than the toolkit's headers can be compiled with."""
+    """Return whether the C library is too new to be compiled with the toolkit's headers."""
     high = (toolkit.row.get("glibc_max") or {}).get("value")
     return bool(high) and versions.key(glibc) > versions.key(high)
 

@@ -1,4 +1,4 @@
-"""What a managed driver lacks, and whether it needs a restart."""
+"""The changes that a managed driver needs, and the reason why it needs a restart."""
 
 from __future__ import annotations
 

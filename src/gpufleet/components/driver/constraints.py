@@ -89,7 +89,7 @@ def _of_gpu(card: gpus.Gpu, branch: Branch) -> Iterator[Violation]:
 
 
 def _reaches(requested: str, offer: Offer, need: DriverMinimum) -> bool:
-    """Whether a branch (or the exact version) can be as new as needed."""
+    """Return whether a branch (or the exact version) can be as new as needed."""
     if "." in requested:
         return versions.key(requested) >= versions.key(need.version)
     newest = offer.version or offer.branch.latest
@@ -106,7 +106,7 @@ def fabric(context: ResolveContext) -> str:
 
 
 def subnet_manager(context: ResolveContext, spec: DriverSpec | None) -> PlannedSubnetManager | None:
-    """What the subnet manager of the host's NVSwitches needs; None where they need none."""
+    """The packages and modules that the NVSwitches' subnet manager needs; None: none needed."""
     if spec is None or context.spec.without_gpu or not _behind_hidden_nvswitch(context):
         return None
     needed = facts.document("driver_offers.yml")["subnet_manager"]
@@ -127,7 +127,7 @@ def _behind_hidden_nvswitch(context: ResolveContext) -> list[str]:
 
 
 def _managed_below(host: Host) -> bool:
-    """Whether a guest's NVSwitches are managed by the machine below, or serve no other GPU of it.
+    """Return whether the machine below manages a guest's NVSwitches, or they serve no other GPU.
 
     A fabric manager exits there with nothing to do. A guest that has a whole board has also the
     bridges by which the fabric manager reaches the NVSwitches. Its fabric manager may have failed

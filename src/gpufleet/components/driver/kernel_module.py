@@ -14,13 +14,13 @@ OPEN, PROPRIETARY = "open", "proprietary"
 
 
 def needs_open(card: gpus.Gpu) -> bool:
-    """Whether a GPU has no proprietary modules: Blackwell, and Grace Hopper."""
+    """Return whether a GPU has no proprietary modules: Blackwell, and Grace Hopper."""
     grace = pci.is_grace_hopper(card.device) if card.device else "gh200" in card.label.lower()
     return grace or versions.key(card.capability) >= versions.key(gpus.OPEN_MODULE_ONLY)
 
 
 def needs_proprietary(card: gpus.Gpu) -> bool:
-    """Whether the open modules do not support a GPU: everything before Turing."""
+    """Return whether the open modules do not support a GPU: everything before Turing."""
     return versions.key(card.capability) < versions.key(gpus.OPEN_MODULE_MIN)
 
 

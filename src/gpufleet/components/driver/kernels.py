@@ -32,7 +32,7 @@ def modules(plan: Plan, host: Host) -> Iterator[Fault]:
         remedy = f"{provision(plan)} (on the host: {_repair(host, version, lacks_headers)})"
         if not module:
             why = f", and no headers ({headers(host, version)}) to build it with" * lacks_headers
-            # What DKMS takes for installed, dkms autoinstall leaves as it is.
+            # dkms autoinstall leaves modules that DKMS lists as installed as they are.
             if not lacks_headers and _is_marked(host, version, have):
                 remedy = f"{provision(plan)} (on the host: {_rebuild(host, version)})"
             yield Fault(
@@ -62,7 +62,7 @@ def modules(plan: Plan, host: Host) -> Iterator[Fault]:
 
 
 def _blocked(host: Host) -> Iterator[Fault]:
-    """What keeps every kernel from loading the driver; in a container that is not its business."""
+    """Faults that keep every kernel from loading the driver; none in a container."""
     if part(host, "kernel").get("container") and not host.is_image:
         return
     for row in mappings(part(host, "driver").get("blocked")):
@@ -134,7 +134,7 @@ def _rebuild(host: Host, kernel: str) -> str:
 
 
 def _is_marked(host: Host, kernel: str, driver: str | None) -> bool:
-    """Whether DKMS takes the modules of this driver for installed."""
+    """Return whether DKMS lists the modules of this driver as installed."""
     return any(
         row.get("kernel") == kernel
         and row.get("version") == driver

@@ -172,7 +172,7 @@ def repository_conflicts(host: Host) -> dict[str, list[Row]]:
 
 
 def removed_by_run(plan: Plan, rows: list[Row]) -> bool:
-    """Whether the driver's role removes what others wrote of a repository, before it calls apt."""
+    """Return whether the driver's role removes others' entries of a repository, before apt."""
     driver = mapping(plan["driver"])
     theirs = [row for row in rows if not _OWN.search(str(row.get("path")))]
     return (

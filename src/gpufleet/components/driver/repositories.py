@@ -21,7 +21,7 @@ SHOWN = 400  # characters of what apt or dnf says
 
 
 def stopping(plan: Plan, host: Host) -> Iterator[Fault]:
-    """What stops the package manager, unless a run removes it before it calls apt or dnf."""
+    """Faults that stop the package manager, unless a run removes them before apt or dnf."""
     packages = part(host, "packages")
     tool = "dnf" if packages.get("manager") == "rpm" else "apt-get"
     again = f"then {tool} {'makecache' if tool == 'dnf' else 'update'} shows whether it works"
@@ -57,13 +57,13 @@ def stopping(plan: Plan, host: Host) -> Iterator[Fault]:
 
 
 def unknown(host: Host) -> bool:
-    """Whether the probe asked apt, and had no answer."""
+    """Return whether the probe asked apt, and had no answer."""
     packages = part(host, "packages")
     return "stopped" in packages and packages["stopped"] is None
 
 
 def _of_ours(text: str) -> bool:
-    """Whether files of gpufleet alone are named: the roles write these before they call apt."""
+    """Return whether a text names files of gpufleet alone, which the roles write before apt."""
     named = _FILES.findall(text)
     return bool(named) and all(name.startswith("gpufleet-") for name in named)
 

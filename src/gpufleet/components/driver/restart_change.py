@@ -83,7 +83,7 @@ def decide(
 
 
 def runs_as_installed(plan: Plan, host: Host) -> bool:
-    """Whether the installed driver is the loaded one: its daemons fail beside another."""
+    """Return whether the loaded driver is the installed one: daemons fail beside another."""
     return (
         not host.unobserved(("kernel", "gpus", "driver")) and _State(plan, host).driver_off is None
     )
@@ -150,7 +150,7 @@ class _State:
 
     @cached_property
     def others(self) -> dict[str, list[str]]:
-        """{driver: addresses} of the GPUs that another driver holds."""
+        """The addresses of the GPUs that another driver holds, by driver."""
         return held_by_another(self.cards)
 
     @property
@@ -162,7 +162,7 @@ class _State:
 
     @property
     def off(self) -> str | None:
-        """What does not run as it is installed or declared; None where all does."""
+        """The reason why the driver does not run as installed or declared; None where it does."""
         return None if self.idle else self.driver_off or self.mig_off
 
     @cached_property
@@ -192,7 +192,7 @@ class _State:
 
     @property
     def only_mig(self) -> bool:
-        """Whether the driver runs as it is installed, and only a MIG mode is pending."""
+        """True if the driver runs as it is installed, and only a MIG mode is pending."""
         return self.driver_off is None and bool(self.mig_waits)
 
     @cached_property
@@ -210,7 +210,7 @@ class _State:
 
     @property
     def mig_by_hand(self) -> str:
-        """What a person does where a reboot did not apply the MIG mode; empty for other reasons."""
+        """The act of a person where no reboot applied the MIG mode; empty for other reasons."""
         if not self.only_mig:
             return ""
         name = self.plan["host"]
@@ -259,19 +259,19 @@ class _State:
 
     @property
     def rebooted(self) -> bool:
-        """Whether the host was rebooted for this before."""
+        """True if the host was rebooted for this before."""
         return bool(self.marker.get("tried")) and self.marker.get("boot_id") != self.boot_id
 
     @property
     def interrupted(self) -> bool:
-        """Whether a reload was killed in this boot after it had loaded the installed module."""
+        """True if a reload of this boot was killed after it had loaded the installed module."""
         reload = mapping(self.marker.get("reload"))
         loaded = self.loaded is not None and self.driver.get("on_disk") == self.loaded
         return loaded and bool(reload) and reload.get("boot_id") == self.boot_id
 
     @property
     def load_error(self) -> str | None:
-        """What loading the modules reported, if it was tried in this boot and failed."""
+        """The error of loading the modules, if it was tried in this boot and failed."""
         failed = mapping(self.marker.get("failed"))
         return str(failed.get("said")) if failed.get("boot_id") == self.boot_id else None
 

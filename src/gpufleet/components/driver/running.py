@@ -86,7 +86,7 @@ def persistence(plan: Plan, host: Host) -> Iterator[Fault]:
 
 
 def given_away(host: Host) -> bool:
-    """Whether the host passes all its GPUs to virtual machines."""
+    """Return whether the host passes all its GPUs to virtual machines."""
     return bool(host.gpus) and all(pci_drivers.given_away(card.get("driver")) for card in host.gpus)
 
 
@@ -117,12 +117,12 @@ def fabric(plan: Plan, host: Host) -> Iterator[Fault]:
 
 
 def needs_fabric_manager(plan: Plan, host: Host) -> bool:
-    """Whether it is this host that manages its NVSwitches."""
+    """Return whether this host has NVSwitches, and manages them itself."""
     return _has_nvswitch(plan, host) and not _managed_below(plan, host)
 
 
 def _managed_below(plan: Plan, host: Host) -> bool:
-    """Whether a guest's NVSwitches are managed by the machine below, or serve no other GPU of it.
+    """Return whether the machine below manages a guest's NVSwitches, or they serve no other GPU.
 
     In a guest that has all GPUs of a board the fabric manager may have failed after CUDA started,
     so there a unit that is enabled has to run.
@@ -137,7 +137,7 @@ def _managed_below(plan: Plan, host: Host) -> bool:
 
 
 def may_lack_fabric(host: Host) -> bool:
-    """Whether this is a guest with GPUs behind hidden NVSwitches, and no fabric manager runs."""
+    """Return whether this is a guest with hidden NVSwitches and no running fabric manager."""
     return (
         bool(part(host, "gpus").get("hypervisor"))
         and behind_hidden_nvswitch(host)
@@ -173,12 +173,12 @@ def subnet_manager(plan: Plan, host: Host) -> Iterator[Fault]:
 
 
 def behind_hidden_nvswitch(host: Host) -> bool:
-    """Whether a GPU is always behind NVSwitches that no PCI bus shows (HGX B200 and B300)."""
+    """Return whether a GPU's model is always behind hidden NVSwitches (HGX B200 and B300)."""
     return any(pci.behind_nvswitch(pci.digits(str(card.get("device")))) for card in host.gpus)
 
 
 def _in_rack(host: Host) -> bool:
-    """Whether the GPUs belong to a rack (GB200, GB300), whose switches are separate hosts."""
+    """Return whether the GPUs are of a rack (GB200, GB300), whose switches are separate hosts."""
     return any(pci.in_rack(pci.digits(str(card.get("device")))) for card in host.gpus)
 
 

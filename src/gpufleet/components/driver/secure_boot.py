@@ -14,7 +14,7 @@ _MADE = {
 
 
 def refuses_modules(host: Host) -> bool:
-    """Whether the kernel refuses modules that DKMS builds and signs."""
+    """Return whether the kernel refuses modules that DKMS builds and signs."""
     state = host.secure_boot
     refuses = state.get("refuses")
     # Snapshots of earlier releases, and kernels that do not tell: Secure Boot locks most down.

@@ -62,7 +62,7 @@ class System:
         ]
 
     def is_read(self, source: str, arch: str) -> bool:
-        """Whether what a source has for an architecture was read; False: nobody knows."""
+        """Return whether the catalog has a source's offers for an architecture; False: unknown."""
         if arch == facts.X86_64 or source == "runfile":
             return True
         found = self.row[arch][source]

@@ -46,7 +46,7 @@ REMEDIES = {
     804: "remove cuda-compat, which supports data center GPUs only",
     999: "see driver.nodes: nvidia-modprobe -u -c 0 makes /dev/nvidia-uvm; else reboot {host}",
 }
-# What another check may have found that gives this status.
+# Findings of other checks that explain a status.
 ABOUT: dict[int, subjects.Subjects] = {
     **dict.fromkeys((3, 100, 803, 999), (subjects.GPUS,)),
     802: ("fabric",),
@@ -101,7 +101,7 @@ def cuda(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
 
 
 def _older(plan: Plan) -> str:
-    """What would need an older driver: the declared frameworks."""
+    """The titles of the declared frameworks, which may need an older driver."""
     declared = [FRAMEWORKS[framework_id(stack)].title for stack in plan["stacks"]]
     return " or ".join(dict.fromkeys(declared or [DEFAULT.title]))
 

@@ -1,4 +1,4 @@
-"""What appeared while the verification itself used the GPUs: the second readings against the first.
+"""Faults that appeared while the verification used the GPUs: second readings against the first.
 
 The checks of the first reading judge the second one as well; what they find only there was caused,
 or brought to light, by the load.
@@ -36,7 +36,7 @@ from .kernel_log import judged
 # The lookbehind begins once in a row of digits, which may be long.
 TEMPERATURE = re.compile(r"(?<!\d)-?\d+ °C")
 DURING = "new during the verification's own load"
-# What they judge is no matter of load: settings are of whoever sets them, and a link that has just
+# Checks of values that no load changes: a person sets settings, and a link that has just
 # become idle slows down. Its lanes and its errors are compared by themselves.
 UNRELATED = ("gpu.settings", "gpu.pcie")
 
@@ -72,7 +72,7 @@ def _with(snapshot: Snapshot, name: str, section: Section[object]) -> Snapshot:
 
 
 def _findings(each: Check, plan: Plan, snapshot: Snapshot) -> list[Finding]:
-    """What a check finds in a snapshot; nothing where it cannot read it: it reports that itself."""
+    """The findings of a check in a snapshot; none where a section that it reads is unreadable."""
     if any(unreadable_section(snapshot, name) for name in each.reads):
         return []
     results = each.function(plan, Sections(snapshot, each.reads))
@@ -85,7 +85,7 @@ def _comparable(finding: Finding) -> tuple[Verdict, str]:
 
 
 def _clocks_fall(each: Check, finding: Finding) -> bool:
-    """Whether it is only what a GPU reports when its clocks fall after the load."""
+    """Return whether a finding only reports that a GPU's clocks fell after the load."""
     return each.id == "gpu.throttle" and finding.verdict is Verdict.INCONCLUSIVE
 
 
@@ -162,7 +162,7 @@ def _new_events(before: KernelLog, after: KernelLog) -> Iterator[Event]:
 
 
 def _was_ended(observed: Sections) -> bool:
-    """Whether something of the probe hung and was ended, of which the driver keeps a record."""
+    """Return whether a program of the probe hung and was ended, which the driver records."""
     data = observed.read_elsewhere()
     runs = data["compute"]["runs"] if "compute" in data else []
     stacks = data["stacks"]["stacks"] if "stacks" in data else []

@@ -1,4 +1,4 @@
-"""What a card's driver and this probe's own work say of it now, against messages of the past.
+"""The present state of a card, by its driver and the probe's work, against messages of the past.
 
 NVIDIA's driver logs no reset: a message of the kernel log stays true until the card was reset, and
 nobody writes that down. Where the driver prints the recovery action that a card needs, `None` is
@@ -31,31 +31,31 @@ ACTION, OLDER_ACTIONS = (
 
 @dataclass(frozen=True)
 class CardState:
-    """What is known of a card now; None: unknown."""
+    """The present state of a card; None: unknown."""
 
-    # Whether the driver asks for nothing; None where it does not print what it asks for.
+    # True if the driver asks for no action; None where it does not print the action.
     needs_nothing: bool | None = None
-    # Whether its counters of memory errors and repairs are clean; False where it failed to answer.
+    # True if its counters of memory errors and repairs are clean; False where it failed to answer.
     clean: bool | None = None
-    # Whether this probe computed on it without an error.
+    # True if this probe computed on it without an error.
     computes: bool | None = None
     # False where nvidia-smi hung: one card that does not answer is enough for that.
     answers: bool | None = None
 
     @property
     def healthy(self) -> bool:
-        """Whether nothing speaks against it, and something for it."""
+        """True if nothing speaks against the card, and something for it."""
         known = (self.needs_nothing, self.clean, self.computes)
         return not self.faulty and True in known
 
     @property
     def faulty(self) -> bool:
-        """Whether something speaks against it."""
+        """True if something speaks against the card."""
         return False in (self.needs_nothing, self.clean, self.computes, self.answers)
 
 
 def card_states(observed: Sections) -> dict[str, CardState]:
-    """{PCI address: state} of the cards that the driver can run, from the last sections read."""
+    """The state of each card that the driver can run, by PCI address, from the last sections."""
     data = observed.read_elsewhere()
     smi, compute = data.get("smi_after") or data.get("smi"), data.get("compute")
     reported = {card["address"]: card for card in (smi["devices"] if smi else ())}
@@ -79,7 +79,7 @@ def card_states(observed: Sections) -> dict[str, CardState]:
 
 
 def _hung(observed: Sections) -> bool:
-    """Whether nvidia-smi gave no answer, before the work or after it."""
+    """Return whether nvidia-smi gave no answer, before the work or after it."""
     sections = by_name(observed.snapshot)
     return any(
         name in sections and sections[name]["state"] == "hung" for name in ("smi", "smi_after")
@@ -87,7 +87,7 @@ def _hung(observed: Sections) -> bool:
 
 
 def unsupported_cards(observed: Sections) -> dict[str, str]:
-    """{PCI address: why} of the display cards that are too old for the driver.
+    """The reasons why display cards are too old for the driver, by PCI address.
 
     Without its version each card on the bus counts.
     """
@@ -107,7 +107,7 @@ def driver_branch(data: SectionData) -> int | None:
 def standing(
     code: int, found: Meaning, state: CardState, *, during_probe: bool = False
 ) -> Standing:
-    """Whether what an Xid asks for is still due.
+    """Decide whether the action that an Xid asks for is still due.
 
     A card is cleared only by its driver's own word, on a driver that would ask for more after this
     Xid, and by a probe that computed on it. What happened while the probe ran is always due, and
@@ -153,7 +153,7 @@ def _clean(card: SmiDevice) -> bool | None:
 
 
 def _computed(runs: Sequence[ComputeRun]) -> dict[str, bool]:
-    """{address: whether every product on it was right}, of the cards that were tried."""
+    """The result of all products on each card that was tried, by address: True if all are right."""
     found: dict[str, bool] = {}
     for run in runs:
         addresses = {device["index"]: device["address"] for device in run["devices"]}

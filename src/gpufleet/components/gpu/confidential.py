@@ -14,13 +14,13 @@ BECAUSE = "confidential computing is on"
 
 
 def is_confidential(observed: Sections) -> bool:
-    """Whether NVML reports that the GPUs of this host compute confidentially."""
+    """Return whether NVML reports that the GPUs of this host compute confidentially."""
     nvml = _nvml(observed)
     return bool(nvml and nvml.get("confidential"))
 
 
 def is_without_peers(observed: Sections) -> bool:
-    """Whether each GPU computes confidentially by itself, and has no access to a peer."""
+    """Return whether each GPU computes confidentially alone, without access to a peer."""
     nvml = _nvml(observed)
     return bool(nvml and nvml.get("confidential") and not nvml.get("multi_gpu_mode"))
 

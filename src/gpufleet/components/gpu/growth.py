@@ -1,4 +1,4 @@
-"""What the two readings of a verification say together of a GPU: what grew, shrank, or stayed.
+"""Values of a GPU that grew, shrank or stayed between the two readings of a verification.
 
 What was counted before the verification may be of any time. What its own load adds is judged by its
 rate, and only on GPUs of data centres: others slow down and retrain their links by design.
@@ -27,14 +27,14 @@ NVLINKS = (
 # A minimum is low on purpose: an H100 and an H200 reach 1.9 times theirs. One that reports a
 # slowdown whenever it is read, and reaches less than this many times its own, is slowed down.
 SLOWED = 1.5
-# What a counter that was not read is printed as: all bits of 16, or of 32.
+# Printed values of a counter that was not read: all bits of 16, or of 32.
 NO_COUNT = (0xFFFF, SENTINEL_32)
 # No probe takes longer: what a snapshot without its times is judged by.
 LONGEST_S = 3600.0
 
 
 def between(observed: Sections) -> Iterator[Finding]:
-    """What the second reading says of the time since the first one."""
+    """Findings about the time between the first reading and the second one."""
     data, seconds = observed.read_elsewhere(), _seconds(observed)
     for earlier, card in _pairs(observed):
         yield from _counters(earlier, card, seconds)

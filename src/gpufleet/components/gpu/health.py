@@ -89,7 +89,7 @@ def _unregistered(observed: Sections) -> Iterator[Finding]:
 
 
 def _alone_in_guest(observed: Sections) -> bool:
-    """Whether a virtual machine has one GPU of a board, whose NVLinks the machine below disabled.
+    """Return whether a virtual machine has one GPU of a board, with NVLinks disabled below.
 
     Such a GPU has no fabric to register with. One that reports a state has.
     """

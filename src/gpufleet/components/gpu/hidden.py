@@ -1,4 +1,4 @@
-"""What the driver shows to root and not to the probe's account: GPUs, MIG instances and values.
+"""GPUs, MIG instances and values that the driver shows to root and not to the probe's account.
 
 NVML counts a GPU whose device file it may not open, and nvidia-smi does not list it. With MIG on,
 values of the whole GPU are for root (NVIDIA/nvidia-container-toolkit issues 842 and 1740).
@@ -22,7 +22,7 @@ SHOW = (
     f"{AS_ROOT}; in a container: give it NVIDIA_MIG_MONITOR_DEVICES=all and the capability"
     " SYS_ADMIN, or run the probe outside"
 )
-# What the mode of a device file gives to every account.
+# The bits of a device file's mode that let every account read and write.
 _EVERYONE = 0o006
 
 

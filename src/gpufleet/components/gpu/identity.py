@@ -197,12 +197,12 @@ def mig(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
 
 # -- as nvidia-smi reports it ---------------------------------------------------------------------
 
-# What every working GPU reports.
+# Values that every working GPU reports.
 IDENTITY = ("name", "uuid", "memory_total_mib", "memory_used_mib", "temperature_c")
 
 
 def cards(observed: Sections) -> list[SmiDevice]:
-    """What nvidia-smi reports of each GPU."""
+    """The reports of nvidia-smi on all GPUs."""
     return observed.data["smi"]["devices"]
 
 
@@ -218,7 +218,7 @@ def unknown_without_cards(observed: Sections, what: str) -> Iterator[Finding]:
 
 
 def broken_off(report: Smi) -> bool:
-    """Whether the document of nvidia-smi has no end, or an error in the place of GPUs."""
+    """Return whether nvidia-smi's document has no end, or an error in the place of GPUs."""
     return not report.get("complete", True) or bool(report.get("error_string"))
 
 
@@ -366,7 +366,7 @@ def smi(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
 
 
 def _remarks(report: Smi) -> Iterator[Finding]:
-    """What nvidia-smi says beside its document, such as that an InfoROM is corrupted."""
+    """Findings about nvidia-smi's remarks outside its document, such as on a corrupted InfoROM."""
     text = report.get("remarks")
     if not text or broken_off(report):
         return
@@ -470,7 +470,7 @@ KINDS = {"ti", "super", "d", "laptop", "mobile", "max"}
 
 
 def _same_model(wanted: str, name: str) -> bool:
-    """Whether a name contains the declared one; older drivers omit NVIDIA."""
+    """Return whether a name contains the declared one; older drivers omit NVIDIA."""
     need, have = (
         " ".join(word for word in re.findall(r"[a-z0-9]+", text.lower()) if word != "nvidia")
         for text in (wanted, name)

@@ -99,7 +99,7 @@ def log(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
 def judged(
     observed: Sections, events: Sequence[Event], *, during_probe: bool = False
 ) -> Iterator[Finding | Evidence]:
-    """What messages of the kernel mean for the host, `during_probe` if its own load came first."""
+    """The results for messages of the kernel; `during_probe`: the probe's own load came first."""
     states = card_states(observed)
     cards = {card["address"]: card["driver"] for card in observed.data["gpus"]["pci"]}
     branch = driver_branch(observed.read_elsewhere())
@@ -137,7 +137,7 @@ def _unexplained(events: Sequence[Event], cards: Mapping[str, str | None]) -> It
 
 
 def _of_unsupported(event: Event, without: Mapping[str, str]) -> bool:
-    """Whether the driver only refused the display cards that are too old for it."""
+    """Return whether the driver only refused the display cards that are too old for it."""
     if event["kind"] == "needs-older-branch":
         return bool(without)
     if event["address"]:

@@ -58,18 +58,18 @@ class Link:
         }
 
     def under_load(self, key: Field) -> bool:
-        """Whether this value was read under load."""
+        """Return whether this value was read under load."""
         return self.loaded is not None and self.loaded[key] is not None
 
     def excuses(self, key: Field) -> bool:
-        """Whether the reading excuses a slow or narrow link."""
+        """Return whether the reading excuses a slow or narrow link."""
         if self.under_load(key):
             return False
         idle = "idle" in (self.card["throttle"] or [])
         return idle or (self.card["utilization_percent"] or 0) < LOADED
 
     def least_copies(self) -> tuple[float | None, str]:
-        """What copies with the host reach at least in GiB/s, and where that comes from."""
+        """The least rate of copies with the host in GiB/s, and the source of that number."""
         generation, width = self.read["generation"], self.read["width"]
         carried = fabric.pcie_gib_s(generation, width)
         if self.confidential:
@@ -89,7 +89,7 @@ class Link:
 
     @property
     def on_board(self) -> bool:
-        """Whether it is a module of a board, which has no slot: all its lanes are wired."""
+        """True if the GPU is a module of a board, which has no slot: all its lanes are wired."""
         found = fabric.nvlinks(self.card["name"] or "")
         return found is not None and found.wired
 
@@ -99,12 +99,12 @@ class Link:
         return fabric.pcie_generation(self._port("max_link_speed"))
 
     def _port(self, key: Literal["max_link_width", "max_link_speed"]) -> str | None:
-        """What the port above says; that of a virtual machine says nothing of the real one."""
+        """The value of the port above; that of a virtual machine says nothing of the real one."""
         port = self.device.get("port") if self.device and not self.virtual else None
         return port[key] if port else None
 
     def remedy(self, what: str) -> str:
-        """Who can repair it: an instance of a cloud has no card to reseat."""
+        """The remedy of a link's fault: an instance of a cloud has no card to reseat."""
         if self.virtual:
             return (
                 "stop the instance and start it on another machine, and report this one to its"
@@ -149,19 +149,19 @@ def pcie_links(observed: Sections) -> Iterator[Link]:
 
 
 def _guest(card: SmiDevice) -> bool:
-    """Whether the driver says that it runs in a virtual machine."""
+    """Return whether the driver says that it runs in a virtual machine."""
     elements = card.get("elements") or {}
     mode = elements.get("gpu_virtualization_mode/virtualization_mode", "")
     return mode.lower() in {"pass-through", "vgpu"}
 
 
 def _compared(card: SmiDevice) -> bool:
-    """Whether a GPU is one of its model: no share of one, and read as a whole."""
+    """Return whether a GPU is compared with its model: no share of one, and read as a whole."""
     return bool(card["name"]) and not virtual(card) and not card.get("broken")
 
 
 def _limits(links: Sequence[Link], *, lanes: bool, speed: bool) -> Iterator[Trait[Link]]:
-    """What the links of GPUs of one model can be; one that its slot limits may be able to more."""
+    """The possible widths and speeds of links of one model; a slot may limit a link below them."""
     widest = max((link.read["width_max"] or 0 for link in links), default=0)
     fastest = max((link.read["generation_max"] or 0 for link in links), default=0)
 
@@ -188,7 +188,7 @@ def pcie(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     wanted = declared.get("generation") if declared else None
     needed = {"width": wanted_width, "generation": wanted, "generation_max": wanted}
     links = list(pcie_links(observed))
-    # What was read under load does not have to be in nvidia-smi's document as well.
+    # A value that was read under load may be absent from nvidia-smi's document.
     loaded: dict[str | None, str] = {
         link.card["address"]: "pcie."
         for link in links

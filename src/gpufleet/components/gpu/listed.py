@@ -1,4 +1,4 @@
-"""Whether the driver lists each GPU on the bus, and why it does not list one."""
+"""GPUs on the bus that the driver does not list, and the reasons."""
 
 from __future__ import annotations
 

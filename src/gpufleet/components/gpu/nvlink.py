@@ -85,7 +85,7 @@ _ENDS: tuple[Trait[tuple[SmiDevice, GpuNvlinks]], ...] = (
 def _other_ends(
     listed: Sequence[SmiDevice], by_address: Mapping[str | None, GpuNvlinks]
 ) -> Iterator[Finding]:
-    """What the NVLinks of GPUs of one model lead to, where as many are active."""
+    """Findings about the other ends of NVLinks, on GPUs of one model with as many active links."""
     models: dict[Hashable, list[tuple[SmiDevice, GpuNvlinks]]] = defaultdict(list)
     for card in listed:
         row = by_address.get(card["address"])
@@ -106,7 +106,7 @@ def _other_ends(
 
 
 def by_card(observed: Sections) -> dict[str | None, GpuNvlinks]:
-    """{PCI address: what NVML reports of the NVLinks of the GPU there}."""
+    """NVML's report on the NVLinks of each GPU, by PCI address."""
     rows, listed = observed.data["smi"].get("nvlink") or [], cards(observed)
     found: dict[str | None, GpuNvlinks] = {row["address"]: row for row in rows if row["address"]}
     if not found and len(rows) == len(listed):  # an NVML that reports no addresses
@@ -153,7 +153,7 @@ def _wrong_bits(card: SmiDevice, row: GpuNvlinks) -> Iterator[Finding]:
 
 
 def _model(card: SmiDevice, ids: Mapping[str, str]) -> tuple[str, str | None]:
-    """What tells a GPU's model: its name and its PCI device id."""
+    """The key of a GPU's model: its name and its PCI device id."""
     return card["name"] or "", ids.get(str(card["address"]))
 
 
@@ -183,7 +183,7 @@ class _Nvlinks:
 
     @property
     def by_design(self) -> str:
-        """What to declare in a virtual machine, whose host may turn off all of its NVLinks."""
+        """The declaration for a virtual machine, whose host may turn off all of its NVLinks."""
         return f"; {self.declare}" if self.hypervisor and not _active(self.row) else ""
 
     @property
@@ -247,7 +247,7 @@ def _on_a_board(found: _Nvlinks, model: fabric.Nvlinks) -> Iterator[Finding]:
 
 
 def _by_bridges(found: _Nvlinks, model: fabric.Nvlinks) -> Iterator[Finding]:
-    """Whether somebody plugged in a bridge, only the declaration says."""
+    """Findings about NVLink bridges; only the declaration says if somebody plugged one in."""
     active, bridge = _active(found.row), model.bridge or 1
     if active == model.bridged or not found.row["links"]:
         return

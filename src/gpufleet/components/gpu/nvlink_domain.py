@@ -1,4 +1,4 @@
-"""Where a GPU is in an NVLink fabric: its domain and the clique in it. Pure.
+"""The place of a GPU in an NVLink fabric: its domain and the clique in it. Pure.
 
 A clique's number repeats in other racks, so it means something only beside its domain's UUID. A
 domain whose UUID is all zero is that of one host. A UUID alone makes no rack: the GPUs of a host
@@ -22,7 +22,7 @@ class Place:
 
     @property
     def in_rack(self) -> bool:
-        """Whether the domain is more than one host's own."""
+        """True if the domain is more than one host's own."""
         return bool(self.domain.strip("0-"))
 
 

@@ -149,7 +149,7 @@ class _Linked:
         active = [link for link in row["links"] or [] if link["active"]]
         self.by_switch = any(link["remote"] == "switch" for link in active)
         self.ends = {link["remote_address"] for link in active} - {None}
-        # An active link of whose other end neither the kind is known, nor which GPU it is.
+        # True if NVML reports neither the kind nor the GPU at the other end of an active link.
         self.by_unknown = any(
             link["remote"] is None and link["remote_address"] not in gpus for link in active
         )
@@ -158,11 +158,11 @@ class _Linked:
         }
 
     def reaches(self, other: _Linked) -> bool:
-        """Whether active links lead to the other GPU, directly or by switches."""
+        """Return whether active links lead to the other GPU, directly or by switches."""
         return (self.by_switch and other.by_switch) or other.address in self.ends
 
     def may_reach(self, other: _Linked) -> bool:
-        """Whether links of both may lead to the other GPU: NVML did not report all other ends."""
+        """Return whether links of both may lead to each other: NVML did not report all ends."""
         known = self.reaches(other) or not (self.by_unknown or other.by_unknown)
         return not known and all(each.by_unknown or each.by_switch for each in (self, other))
 

@@ -105,7 +105,7 @@ def _declared(declared: ExpectedFabric) -> str:
 
 
 def _place(place: Place, own: list[SmiDevice], declared: ExpectedFabric) -> Iterator[Finding]:
-    """What is wrong with a place by the declaration alone."""
+    """Findings about a place that contradicts the declaration by itself."""
     if not place.in_rack:
         yield Finding(
             f"{_named(own)} {_is(own)} in an NVLink domain of this host alone (its UUID is zero),"
@@ -173,7 +173,7 @@ def _cliques(
 
 
 def _most(counts: dict[str, int]) -> str | None:
-    """What more than half have; None if nothing has."""
+    """The value that more than half have; None if no value has a majority."""
     common = max(counts, key=lambda each: counts[each])
     return common if 2 * counts[common] > sum(counts.values()) else None
 
@@ -181,7 +181,7 @@ def _most(counts: dict[str, int]) -> str | None:
 def _undecided(
     name: str | None, what: str, counts: dict[str, int], own: set[str], more: str = ""
 ) -> Finding | Evidence:
-    """What no majority decides; a note where no two others agree against a host of one place."""
+    """The result where no majority decides: a note if no two others agree against this host."""
     listed = [f"{value} ({number} hosts)" for value, number in sorted(counts.items())]
     cause = (
         f"The hosts of rack {name} are in different {what}, and no one has most of them:"

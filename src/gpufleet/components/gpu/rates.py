@@ -1,4 +1,4 @@
-"""What a GPU's measured rate is compared with: a minimum, and the other GPUs of the host.
+"""The standards for a GPU's measured rate: a minimum, and the other GPUs of the host.
 
 Work of others on a GPU excuses its rate: a low one is then INCONCLUSIVE. A power limit below the
 default lowers the minimum, which evidence and findings state.
@@ -44,7 +44,7 @@ class Measured:
 
     @property
     def limited(self) -> bool:
-        """Whether somebody has set a limit of its clocks that holds it back."""
+        """True if somebody has set a limit of the GPU's clocks that holds it back."""
         return bool(self.card and "application-clocks" in (self.card["throttle"] or []))
 
     def floors(self) -> performance.Floors | None:

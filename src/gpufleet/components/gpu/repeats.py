@@ -1,4 +1,4 @@
-"""What came back on a card in one boot, though each time it was cleared.
+"""Faults that came back on a card in one boot, though each time they were cleared.
 
 An event has the number of its messages and the time of the last one: only what is printed once in
 an incident, or more often than an incident can print it, counts as repeated.
@@ -39,7 +39,7 @@ def repeats(events: Sequence[Event], found: Sequence[Finding | Evidence]) -> Ite
 
 
 def _repeated(events: Sequence[Event]) -> Iterator[tuple[str, str]]:
-    """What a card had too often, with the last line of it."""
+    """The events that a card had too often, each with its last line."""
     limits = facts.document("xids/judgement.yml")["repeats"]
     counts: Counter[tuple[str, int]] = Counter()
     lines: dict[tuple[str, int], tuple[str, str]] = {}

@@ -30,7 +30,7 @@ from .hidden import SHOW, denied
 READ_AGAIN = "on the host: nvidia-smi -q; then ./gpufleet verify"
 # The guest's side of a GPU that is shared with other virtual machines.
 VIRTUAL = re.compile(r"^vgpu$", re.IGNORECASE)
-# What nvidia-smi prints as MIG's mode, or in the place of its instances, without MIG.
+# Texts of nvidia-smi for MIG's mode, or in the place of its instances, without MIG.
 NO_MIG = ("Disabled", "None", "N/A")
 
 
@@ -41,7 +41,7 @@ def label(card: SmiDevice) -> str:
 
 @dataclass(frozen=True)
 class _Reader:
-    """What is judged of one card, or of one MIG instance of it."""
+    """The judged elements of one card, or of one MIG instance of it."""
 
     card: SmiDevice
     driver: str
@@ -89,7 +89,7 @@ def _around(path: str) -> tuple[str, ...]:
 def fields(
     check_id: str, observed: Sections, known: Mapping[str | None, str] | None = None
 ) -> Iterator[Finding | Evidence]:
-    """What the table says of each GPU for one check.
+    """The results of the table's rules for each GPU, for one check.
 
     `known`: how the keys begin whose values were read elsewhere as well, of the GPUs by address.
     """
@@ -177,7 +177,7 @@ def unjudged_errors(card: SmiDevice, silent: Collection[str] = ()) -> Iterator[F
     The driver failed at them.
     """
     elements = card.get("elements") or {}
-    # What is in a block follows its path in this order.
+    # The elements in a block follow its path in this order.
     ordered = sorted(elements)
     failed = {
         path: text
@@ -186,7 +186,7 @@ def unjudged_errors(card: SmiDevice, silent: Collection[str] = ()) -> Iterator[F
         and not smi.fault(text)
         and not smi.excused(text)
         and path not in silent
-        # What a list of processes lacks says nothing of the card.
+        # A gap in a list of processes says nothing of the card.
         and re.split(r"[\[/]", path)[0] not in PROCESSES
         # Rules read what is in a block, not what else is said there.
         and (not smi.judged(re.sub(r"\[\d+\]", "", path)) or _is_block(path, ordered))
@@ -203,7 +203,7 @@ def unjudged_errors(card: SmiDevice, silent: Collection[str] = ()) -> Iterator[F
 
 
 def _is_block(path: str, ordered: Sequence[str]) -> bool:
-    """Whether one of the sorted paths is in the block of this path."""
+    """Return whether one of the sorted paths is in the block of this path."""
     place = bisect_left(ordered, f"{path}/")
     return place < len(ordered) and ordered[place].startswith(f"{path}/")
 
@@ -215,13 +215,13 @@ def _no_answer(text: str) -> bool:
 
 
 def virtual(card: SmiDevice) -> bool:
-    """Whether it is a guest's share of a GPU."""
+    """Return whether the card is a guest's share of a GPU."""
     mode = (card.get("elements") or {}).get("gpu_virtualization_mode/virtualization_mode", "")
     return bool(VIRTUAL.match(mode)) or model_names.is_virtual(card["name"] or "")
 
 
 def in_fabric(card: SmiDevice, *, switches: bool) -> bool:
-    """Whether it registers with NVSwitches: those that are seen, or others by its device id."""
+    """Return whether the card registers with NVSwitches, seen ones or hidden ones by its id."""
     elements = card.get("elements") or {}
     device = elements.get("pci/pci_device_id", "")[:4]
     links = fabric.nvlinks(card["name"] or "", device or None)
@@ -237,7 +237,7 @@ def in_fabric(card: SmiDevice, *, switches: bool) -> bool:
 
 
 def portable(card: SmiDevice) -> bool:
-    """Whether it is a GPU of a laptop."""
+    """Return whether the card is a GPU of a laptop."""
     return model_names.is_portable(card["name"] or "")
 
 
@@ -309,7 +309,7 @@ def _demanded(rule: Rule, reader: _Reader) -> bool:
 
 
 def _needed(rule: Rule, reader: _Reader) -> bool:
-    """Whether N/A is no answer for such a card, as it is set now."""
+    """Return whether N/A is no answer for such a card, as it is set now."""
     needs = rule.row.get("needs")
     if (
         not needs
@@ -331,7 +331,7 @@ def _needed(rule: Rule, reader: _Reader) -> bool:
 
 
 def _has_number(reader: _Reader, path: str) -> bool:
-    """Whether another element says the same, and the card prints the temperature it is about."""
+    """Return whether another element has the value, and the card prints its own temperature."""
     texts = (reader.text(path), reader.text("temperature/gpu_temp"))
     return all(NUMBER.match(text or "") for text in texts)
 
@@ -368,7 +368,7 @@ def _word(rule: Rule, reader: _Reader, text: str) -> Iterator[Finding]:
 
 
 def _subjects(pattern: str | None, address: str | None) -> subjects.Subjects:
-    """What the table's finding is about, or entails, on this card."""
+    """The subjects that the table's finding is about, or entails, on this card."""
     return (pattern.format(address=address),) if pattern and address else ()
 
 
@@ -396,7 +396,7 @@ def _number(rule: Rule, reader: _Reader, value: float) -> Iterator[Finding | Evi
 
 
 def _newer(check_id: str, reader: _Reader) -> Iterator[Finding]:
-    """What a driver newer than this release prints in the blocks of health."""
+    """Findings about health elements that only a driver newer than this release prints."""
     if not smi.has_health(check_id):
         return
     found = [

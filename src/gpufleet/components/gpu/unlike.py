@@ -1,4 +1,4 @@
-"""What a GPU has, or is set to, where the others of its model in this host have something else.
+"""Properties and settings of a GPU that differ from the others of its model in this host.
 
 What is declared is compared with the declaration instead. Nothing says which of two settings is
 meant, so a difference leaves the host unjudged until it is declared or set right. What CUDA reports
@@ -26,7 +26,7 @@ from .smi_elements import label, virtual
 T = TypeVar("T")
 # By how much a GPU's memory may differ: ECC and drivers reserve a part of it.
 MEMORY_TOLERANCE = 0.07
-# What tells a model in a name, such as H100: libraries of older drivers omit or add other words.
+# The model in a name, such as H100: libraries of older drivers omit or add other words.
 _MODEL = re.compile(r"(?<![\w.-])(?=[\w.-]{0,40}\d)(?!\d+gb\b)[\w.-]{1,40}")
 SERVICE = (
     "power the host off and on; then compare nvidia-smi -q of these GPUs; one that stays different"
@@ -100,7 +100,7 @@ def _differing(
 
 
 def _within(tolerance: float, values: Iterable[Hashable]) -> dict[Hashable, Hashable]:
-    """{number: the smallest one that counts as the same}, in one pass over the sorted numbers."""
+    """The smallest number that counts as the same, by number, in one pass over sorted numbers."""
     found: dict[Hashable, Hashable] = {}
     least = 0.0
     numbers = {own for own in values if isinstance(own, int | float)} if tolerance else set()
@@ -140,7 +140,7 @@ def _text(path: str) -> Callable[[SmiDevice], str | None]:
     return lambda card: element(card, path)
 
 
-# What nvidia-smi reports of a GPU, whatever it does at the moment. The VBIOS of a replaced card may
+# Values of nvidia-smi that do not depend on a GPU's work. The VBIOS of a replaced card may
 # be a newer one: of two cards none is the odd one.
 _FACTS: tuple[Trait[SmiDevice], ...] = (
     Trait("memory", lambda card: card["memory_total_mib"], "{} MiB", MEMORY_TOLERANCE),
@@ -155,7 +155,7 @@ _FACTS: tuple[Trait[SmiDevice], ...] = (
         remedy="have the machine's maker say which VBIOS its board needs, and install it",
     ),
 )
-# What CUDA reports of a chip; that of its clocks may be a maker's own choice.
+# Values of CUDA about a chip; its clocks may be a maker's own choice.
 _CHIP: tuple[Trait[ComputeDevice], ...] = (
     Trait(
         "memory", lambda gpu: gpu["memory_mib"], "{} MiB", MEMORY_TOLERANCE, verdict=Verdict.FAIL
@@ -215,7 +215,7 @@ def unlike(plan: Plan, listed: Sequence[SmiDevice]) -> Iterator[Finding]:
 
 
 def board(card: SmiDevice) -> Hashable:
-    """What GPUs have in common that are one product: those of another maker have other clocks."""
+    """The key that GPUs of one product share: those of another maker have other clocks."""
     ids = ("pci/pci_device_id", "pci/pci_sub_system_id")
     return (card["name"], *(element(card, path) for path in ids))
 
@@ -223,7 +223,7 @@ def board(card: SmiDevice) -> Hashable:
 def unlike_chips(
     where: str, devices: Sequence[ComputeDevice], listed: Sequence[SmiDevice]
 ) -> Iterator[Finding]:
-    """What CUDA reports in which GPUs of one model differ."""
+    """Findings about values of CUDA that differ between GPUs of one model."""
     cards: dict[str | None, Hashable] = {card["address"]: board(card) for card in listed}
     models: dict[Hashable, list[ComputeDevice]] = defaultdict(list)
     for device in devices:
@@ -271,7 +271,7 @@ def contradictions(
 
 
 def _split(card: SmiDevice, device: ComputeDevice) -> bool:
-    """Whether CUDA shows an instance of the GPU, which has a part of its memory."""
+    """Return whether CUDA shows an instance of the GPU, which has a part of its memory."""
     mode = (card.get("elements") or {}).get("mig_mode/current_mig")
     return mode == "Enabled" or model_names.is_share(device["name"] or "")
 

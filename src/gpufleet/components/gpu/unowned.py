@@ -15,7 +15,7 @@ from gpufleet.documents.verdict import Verdict
 
 from .smi_elements import label, virtual
 
-# What drivers and displays keep is less than this share of a GPU's memory.
+# The greatest share of a GPU's memory that drivers and displays keep.
 MOST_UNOWNED = 0.1
 # A driver that is just starting reports a GPU as busy for a moment.
 BUSY_PERCENT = 90
@@ -58,7 +58,7 @@ def unowned(observed: Sections) -> Iterator[Finding]:
 
 
 def _whole(card: SmiDevice) -> bool:
-    """Whether all of a GPU is the host's own: no instances, no guests, no memory of the CPU."""
+    """Return whether all of a GPU is the host's own: no instances, guests, or memory of the CPU."""
     elements = card.get("elements") or {}
     shared = elements.get("mig_mode/current_mig") not in FREE_MODES
     guests = "vgpu" in elements.get("gpu_virtualization_mode/virtualization_mode", "").lower()

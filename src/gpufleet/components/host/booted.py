@@ -1,4 +1,4 @@
-"""What only a boot can prove: an image has neither a kernel nor a GPU, and none of it runs."""
+"""Facts that only a boot can prove: an image has no kernel and no GPU, and none of it runs."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from gpufleet.documents.verdict import Verdict
 
 
 def clock(observed: Sections) -> Iterator[Finding]:
-    """What is wrong with the host's clock: jobs, certificates and logs have its time.
+    """Findings about the host's clock: jobs, certificates and logs have its time.
 
     A saved snapshot has the comparison of the run that took it; what the host wrote itself (`pull`)
     is compared when it is collected.

@@ -1,4 +1,4 @@
-"""Whether the nightly run reads all that is installed in time; what differs, `*.files` report."""
+"""The nightly reading of all installed files, in time; `*.files` report the differences."""
 
 from __future__ import annotations
 

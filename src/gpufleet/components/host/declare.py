@@ -13,7 +13,7 @@ _WANTED = "as ./gpufleet manifest propose writes it"
 
 
 def manifest(reader: Reader, value: Any) -> dict[str, list[str]]:
-    """{name: the permitted values}; what is wrong becomes a problem and is left out."""
+    """The permitted values, by name; a wrong entry becomes a problem and is left out."""
     if value is None:
         return {}
     if not isinstance(value, Mapping):

@@ -29,7 +29,7 @@ def unlike_siblings(machine: Machine, plan: Plan) -> Iterator[Finding]:
     """
     models: dict[str, list[Drive]] = defaultdict(list)
     for drive in machine["drives"]:
-        # What a drive that was given up shows is its fault, which is reported.
+        # A drive that was given up is reported as faulty, whatever it shows.
         if drive["model"] and drive["state"] != "dead":
             models[drive["model"]].append(drive)
     links = _links(machine)

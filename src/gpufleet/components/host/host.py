@@ -138,7 +138,7 @@ def probed(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
 
 
 def _needed(plan: Plan, what: str) -> bool:
-    """Whether a path is in the plan, or is above or below such a path."""
+    """Return whether a path is in the plan, or is above or below such a path."""
     paths = [
         "/var/lib/gpufleet",
         *(row["path"] for row in plan["toolkits"]),
@@ -150,7 +150,7 @@ def _needed(plan: Plan, what: str) -> bool:
     )
 
 
-# What can be declared for a host, besides its GPUs.
+# Parts of a plan that can be declared for a host, besides its GPUs.
 DECLARED = ("driver", "toolkits", "stacks", "containers", "service_user", "environment")
 
 
@@ -158,7 +158,7 @@ DECLARED = ("driver", "toolkits", "stacks", "containers", "service_user", "envir
 def planned(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     """The inventory declares this host, and the declaration can be satisfied."""
     for problem in plan["problems"]:
-        # What cannot be installed can be judged all the same.
+        # A declaration that cannot be installed can still be judged.
         judged = problem["code"] in INSTALLATION_ONLY
         yield Finding(
             f"{problem['where']}: {problem['message']}",
@@ -234,7 +234,7 @@ def disk(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
 
 
 def _damaged_record(plan: Plan, path: str, planned: set[tuple[str, str]]) -> Remedy:
-    """What repairs a record that cannot be used."""
+    """The remedy that repairs a record that cannot be used."""
     for kind, identity in sorted(planned):
         if path.endswith(f"/{kind}-{identity}.json"):
             return provision(
@@ -250,7 +250,7 @@ def _damaged_record(plan: Plan, path: str, planned: set[tuple[str, str]]) -> Rem
 
 
 def _unfinished(plan: Plan, entry: JournalStatus, planned: bool) -> Remedy:
-    """What ends an installation or removal that was not finished."""
+    """The remedy that ends an installation or removal that was not finished."""
     undeclared = "it is no longer declared"
     if planned:
         return provision(

@@ -1,4 +1,4 @@
-"""What a host consists of and how it is set, compared with the manifest of its group."""
+"""The parts and settings of a host, compared with the manifest of its group."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gpufleet.documents.verdict import Verdict
 # evidence has all.
 MOST_SHOWN = 240
 PERMIT = "if it is right, permit it too in gpu_manifest"
-# What a person does, by the beginning of a name.
+# The act of a person, by the beginning of a name.
 REMEDIES = {
     "system": "check that the host is in the right group",
     "board": "check that the host is in the right group",

@@ -1,4 +1,4 @@
-"""What a person clears away before gpufleet can repair a host: attributes of files, and mounts."""
+"""Obstacles that a person clears before gpufleet can repair a host: file attributes and mounts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST_NAMED = 5
 
 
 def cleared(finding: Finding, observed: Sections) -> Finding:
-    """The finding; before the remedy `provision` comes what a person does for it to help."""
+    """The finding, its remedy `provision` preceded by the acts of a person that it depends on."""
     remedy = finding.remedy
     if not isinstance(remedy, Remedy) or all(part["by"] != "provision" for part in remedy.repairs):
         return finding

@@ -14,11 +14,11 @@ from gpufleet.documents.sections.machine import Mount
 from gpufleet.documents.text import quoted
 from gpufleet.documents.verdict import Verdict
 
-# What the kernel logs when it does so, and how messages of a file system begin: an error of a disk
+# The kernel's message of a remount, and the beginnings of file systems' messages: a disk's error
 # alone may be that of a memory stick.
 REMOUNTED = "Remounting filesystem read-only"
 FILE_SYSTEM = re.compile(r"(EXT[234]-fs|XFS|BTRFS|F2FS-fs|JFS)\b")
-# What the kernel adds to the options of a file system that it ended (ext4, XFS, F2FS).
+# Options that the kernel adds to a file system that it ended (ext4, XFS, F2FS).
 ENDED = {"emergency_ro", "shutdown"}
 # The types that the kernel remounts: a share is read-only for its own reasons.
 LOCAL = {"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "jfs"}

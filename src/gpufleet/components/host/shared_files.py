@@ -1,4 +1,4 @@
-"""What programs of every account need: /dev/shm and /tmp to meet in, and the system's own files."""
+"""Files that programs of every account need: /dev/shm and /tmp to meet in, and the system's own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpufleet.documents.sections.host import Disks, SharedDirectory
 from gpufleet.documents.text import quoted, shell
 from gpufleet.documents.verdict import Verdict
 
-# What a program that shares memory between processes needs: NCCL's documentation asks for
+# The needs of programs that share memory between processes: NCCL's documentation asks for
 # --shm-size=1g in place of Docker's 64 MB, which NCCL and data loaders outgrow. systemd gives half
 # of the memory, so a quarter is enough where there is little. In a container /dev/shm is its own,
 # usually of the engine's 64 MB (Podman: 64,000 kB), which whoever starts it decides.
@@ -93,7 +93,7 @@ def _common(disks: Disks) -> Iterator[Finding | Evidence]:
 
 
 def _usable(row: SharedDirectory, container: str | None) -> Iterator[Finding]:
-    """Whether every account can write in a directory that is there."""
+    """Findings where an account cannot write in a directory that is there."""
     path = row["path"]
     mode = int(required(row["mode"], f"the mode of {path}"), 8)
     wrong = []
@@ -116,7 +116,7 @@ def _usable(row: SharedDirectory, container: str | None) -> Iterator[Finding]:
 def _shared_memory(
     row: SharedDirectory, memory_mib: int | None, container: str | None
 ) -> Iterator[Finding]:
-    """Whether /dev/shm is memory, and large enough."""
+    """Findings where /dev/shm is not memory, or not large enough."""
     size, free = required(row["size_mib"], "its size"), required(row["free_mib"], "its free space")
     if row["mounted"] != "tmpfs" and not container:
         yield Finding(

@@ -1,4 +1,4 @@
-"""What a host lacks of the planned network drivers, modules and PCI settings."""
+"""The changes that bring a host to its planned network drivers, modules and PCI settings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gpufleet.documents.plan import Plan, PlanChange
 
 
 def network_change(plan: Plan, host: Host) -> PlanChange | None:
-    """What the next run does about the network adapters, and the first reason for it."""
+    """The next run's change of the network adapters, with the first reason for it."""
     kind, identity = network_setup.IDENTITY
     wanted = plan.get("network")
     if wanted and (found := unobserved(host, kind, identity, *network_setup.SECTIONS)):

@@ -12,7 +12,7 @@ from gpufleet.documents.spec import NetworkSpec, RepositorySpec
 DRIVERS = ("inbox", "doca")
 KEYS = ("driver", "repository", "peermem", "max_read_request_bytes", "acs")
 REPOSITORY_KEYS = ("uri", "suite", "components", "key", "fingerprints")
-# What apt and dnf fetch from: without a login, which every account on a host could read.
+# Addresses for apt and dnf, without a login, which every account on a host could read.
 ADDRESS = r"(https?://[^\s/@?]+(/[^\s@?]*)?|file:///[^\s@?]+)"
 WORDS = r"[A-Za-z0-9][A-Za-z0-9._ -]*"
 SUITE = r"[A-Za-z0-9./][A-Za-z0-9._/-]*"
@@ -54,7 +54,7 @@ def _read_request(reader: Reader, value: Any) -> int | None:
 
 
 def _acs_off(reader: Reader, value: Any) -> bool:
-    """Whether access control is switched off; YAML reads `off` without quotes as false."""
+    """Return whether access control is switched off; YAML reads `off` without quotes as false."""
     if value in (None, "off") or value is False:
         return value is not None
     reader.wrong(value, f"{_WHERE}.acs", "off, or leave it out: nothing switches it on")

@@ -1,4 +1,4 @@
-"""What `gpu_network` declares and a host lacks: driver, modules at boot, PCI settings. Pure.
+"""Faults of a host against `gpu_network`: driver, modules at boot, PCI settings. Pure.
 
 `diff` uses it (what to do) and so does the check (what is wrong). Nothing here loads another
 network driver: that would cut the connections of the host, so a person reboots it.
@@ -30,7 +30,7 @@ def provision(plan: Plan) -> str:
 
 
 def setup(host: Host) -> Row:
-    """What the probe read of it; empty where it did not, or where an earlier release probed."""
+    """The probe's reading of the network setup; empty where it, or an earlier one, read none."""
     return mapping(part(host, "network").get("setup"))
 
 
@@ -53,14 +53,14 @@ def faults(plan: Plan, host: Host) -> Iterator[Fault]:
 
 
 def drivers(plan: Plan, host: Host) -> Iterator[Fault]:
-    """What the network driver and its kernel modules lack."""
+    """Faults of the network driver and its kernel modules."""
     if wanted := mapping(plan.get("network")):
         yield from _driver(plan, wanted, host)
         yield from _modules(plan, wanted, host)
 
 
 def settings(plan: Plan, host: Host) -> Iterator[Fault]:
-    """What differs in the PCI settings, and in the unit that applies them."""
+    """Faults of the PCI settings, and of the unit that applies them."""
     if wanted := mapping(plan.get("network")):
         yield from _unit(plan, wanted, host)
         yield from _values(plan, wanted, host)
@@ -86,7 +86,7 @@ def leftovers(plan: Plan, host: Host) -> Iterator[Fault]:
 
 
 def _has_settings(wanted: Row) -> bool:
-    """Whether the unit is needed: a setting is declared, and there is something to set."""
+    """Return whether the unit is needed: a setting is declared, and a device can be set."""
     adapters = wanted.get("adapters")
     sized = wanted.get("max_read_request") and adapters
     return bool(sized or (wanted.get("acs_off") and adapters is not None))
@@ -146,7 +146,7 @@ def _modules(plan: Plan, wanted: Row, host: Host) -> Iterator[Fault]:
 
 
 def _on_disk(name: str) -> bool:
-    """Whether the probe looks for the file: of all but the NVIDIA driver's."""
+    """Return whether the probe looks for the module's file: for all but the NVIDIA driver's."""
     return not name.startswith("nvidia")
 
 
@@ -202,7 +202,7 @@ def _values(plan: Plan, wanted: Row, host: Host) -> Iterator[Fault]:
 
 
 def read_requests(plan: Plan, host: Host) -> dict[str, int | None]:
-    """{device: its MaxReadReq} of the adapters that the declaration sets; None: not read."""
+    """The MaxReadReq of the adapters that the declaration sets, by device; None: not read."""
     wanted = mapping(plan.get("network"))
     addresses = texts(wanted.get("adapters")) if wanted.get("max_read_request") else []
     return {
@@ -213,7 +213,7 @@ def read_requests(plan: Plan, host: Host) -> dict[str, int | None]:
 
 
 def access_control(plan: Plan, host: Host) -> dict[str, int | None]:
-    """{PCI port: its ACS word} above GPUs and adapters, where `acs: off` is declared."""
+    """The ACS word of ports above GPUs and adapters, by PCI port, where `acs: off` is declared."""
     wanted, network = mapping(plan.get("network")), part(host, "network")
     if not wanted.get("acs_off") or not _has_settings(wanted):
         return {}

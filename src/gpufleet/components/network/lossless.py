@@ -19,7 +19,7 @@ from gpufleet.documents.verdict import Verdict
 
 from .reading import declared, have, named, none_declared, not_judged, odd, ports_of
 
-# What has to be on for the priority, and where it is read and set.
+# Settings that have to be on for the priority, with the commands that read and set them.
 PARTS = {
     "pfc": ("priority flow control (PFC)", "mlnx_qos -i {interface}, or dcb pfc show dev"),
     "notify": (
@@ -126,7 +126,7 @@ def _priorities(mask: int) -> str:
 
 
 def _marking(ports: list[Port]) -> Iterator[Finding | Evidence]:
-    """What gives a packet its priority is the same on all ports of a role."""
+    """Findings where ports of a role take a packet's priority from different fields."""
     sources = {port.name: read["trust"] for port in ports if (read := _of(port))}
     classes = {port.name: read["traffic_class"] for port in ports if (read := _of(port))}
     yield from _alike(

@@ -47,7 +47,7 @@ def _differing(ports: list[Port]) -> Iterator[Finding]:
 
 
 def _compared(port: Port) -> bool:
-    """Whether the MTU has to be that of the siblings.
+    """Return whether the port must have the MTU of its siblings.
 
     A port with the default route is the way to the users. Without a declaration the role storage is
     of all that serves no GPU.

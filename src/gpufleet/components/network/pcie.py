@@ -58,7 +58,7 @@ MEASURES: tuple[tuple[Key, str, str, Measure], ...] = (
 
 
 def pcie_links(ports: list[Port], row: PlannedPorts | None) -> Iterator[Finding]:
-    """What is wrong with the links of adapters of one role."""
+    """Findings about the PCIe links of adapters of one role."""
     for key, what, value, measure in MEASURES:
         link_row = row.get("pcie") if row else None
         declared = link_row[key] if link_row else None

@@ -94,7 +94,7 @@ def _check_driver(context: ResolveContext, spec: NetworkSpec) -> None:
 
 
 def _packages(context: ResolveContext, spec: NetworkSpec) -> list[str]:
-    """What a run installs; DOCA without a repository is only verified."""
+    """The packages that a run installs; DOCA without a repository is only verified."""
     if spec.driver is None or (spec.driver == "doca" and spec.repository is None):
         return []
     if not context.host.reached:

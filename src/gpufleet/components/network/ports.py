@@ -212,7 +212,7 @@ def _without_address(group: list[Port]) -> Iterator[Finding]:
 
 
 def lost_links(group: list[Port], *, wanted: bool) -> dict[str, str]:
-    """{port: why it is a fault that it is down}; `wanted`: the group is declared."""
+    """The reasons why ports that are down are faults, by port; `wanted`: the group is declared."""
     up = [port for port in group if port.active]
     down = [port for port in group if port.active is False]
     spare = set() if wanted else _never_cabled(group)

@@ -26,7 +26,7 @@ from gpufleet.documents.text import quoted
 from gpufleet.documents.verdict import Verdict
 
 Value = TypeVar("Value", bound=Hashable)
-# What a person writes to have the ports judged.
+# The declaration by which a person has the ports judged.
 DECLARATION = "gpu_expect: {network: [{ports: NAMES, role: compute, rate: GB_PER_S}]}"
 
 
@@ -153,7 +153,7 @@ def have(ports: list[Port], one: str, more: str) -> str:
 def odd(
     ports: list[Port], value: Callable[[Port], Value | None]
 ) -> tuple[Value | None, dict[Value, list[Port]]]:
-    """(the value that most ports have, None if no value has most; the other values)."""
+    """The value that most ports have (None: no majority), and the ports of each other value."""
     by_value: dict[Value, list[Port]] = defaultdict(list)
     for port in ports:
         if (own := value(port)) is not None:

@@ -1,4 +1,4 @@
-"""What `gpu_network` declares: the driver, modules that load at boot, and PCI settings."""
+"""The network setup that `gpu_network` declares: driver, modules at boot, and PCI settings."""
 
 from __future__ import annotations
 

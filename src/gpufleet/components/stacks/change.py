@@ -1,4 +1,4 @@
-"""What a host lacks of its planned stacks, and of the small files of their environment."""
+"""The changes that bring a host to its planned stacks, and to the files of their environment."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _drift(receipt: Row, stack: Row, row: PlannedStack) -> list[str]:
 
 
 def _bound(binding: object, row: PlannedStack) -> bool:
-    """Whether a stack is bound to its own libraries: those of its toolkit, or of its environment.
+    """Return whether a stack is bound to libraries of its toolkit, or of its environment.
 
     On a toolkit, what no toolkit has (NCCL, for JAX) is of the environment. Where all libraries are
     optional, the environment may have none of them.

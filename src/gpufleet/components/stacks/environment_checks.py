@@ -101,7 +101,7 @@ def login(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
 def _disturbing_variables(
     plan: Plan, values: dict[str, str], offers: dict[str, list[str]]
 ) -> Iterator[tuple[str, str]]:
-    """(variable, reason); `offers` has the CUDA libraries in each directory that is named."""
+    """Pairs of a variable and the reason why it disturbs a stack."""
     count = plan["expect"]["count"] if plan["expect"] else None
     visible = values.get("CUDA_VISIBLE_DEVICES")
     if count and visible is not None:
@@ -148,7 +148,7 @@ def _disturbing_variables(
 
 
 def _always_wrong(plan: Plan, values: dict[str, str]) -> Iterator[tuple[str, str]]:
-    """(variable, reason) of values that are right for no job of this host."""
+    """Pairs of a variable and the reason why its value is right for no job of this host."""
     if "/stubs" in values.get("LD_LIBRARY_PATH", ""):
         yield "LD_LIBRARY_PATH", "the stub libraries there are no working driver"
     count = plan["expect"]["count"] if plan["expect"] else None

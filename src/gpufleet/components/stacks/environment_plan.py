@@ -83,7 +83,7 @@ def files(context: ResolveContext, plan: Mapping[str, Any]) -> list[EnvironmentF
 
 
 def digests(rows: Iterable[EnvironmentFile]) -> dict[str, str]:
-    """{path: sha256 of the text}, to compare with a receipt's."""
+    """The sha256 of each file's text, by path, to compare with a receipt's."""
     return {row["path"]: hashlib.sha256(row["text"].encode()).hexdigest() for row in rows}
 
 

@@ -30,7 +30,7 @@ DRIVER_LIBRARY = re.compile(r"^lib(cuda|nvidia-ml|nvidia-ptxjitcompiler)\.so")
 
 
 def title(stack: PlannedStack) -> str:
-    """What people call the stack's framework."""
+    """The usual name of the stack's framework."""
     return framework_of(stack).title
 
 
@@ -202,7 +202,7 @@ def library_subject(stack: PlannedStack, soname: str) -> str:
 
 
 def home(stack: PlannedStack) -> str:
-    """Where the stack's CUDA libraries are: in its toolkit, or in its own environment."""
+    """The place of the stack's CUDA libraries: its toolkit, or its own environment."""
     if stack["cuda_source"] == "toolkit":
         return required(stack["toolkit_path"], "a stack's toolkit_path")
     return stack["venv"]

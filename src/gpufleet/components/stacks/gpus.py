@@ -1,4 +1,4 @@
-"""Whether each stack computes on every GPU that is declared, and not on the CPU unnoticed."""
+"""Each stack computes on every GPU that is declared, and not on the CPU unnoticed."""
 
 from __future__ import annotations
 

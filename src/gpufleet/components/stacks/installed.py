@@ -227,7 +227,7 @@ def readable(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     for name, found in present.items():
         binding = found["binding"] or {"error": None}
         reason = binding.get("ordinary")
-        # What keeps root from it too is no matter of permissions.
+        # An error that root has too is no matter of permissions.
         if reason and not binding["error"] and not found["closed"]:
             path = found["bound_to"]
             yield Finding(

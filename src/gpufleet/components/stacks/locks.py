@@ -77,7 +77,7 @@ def _check_glibc(context: ResolveContext, spec: StackSpec, build: Build, lock: s
 
 
 def _installed(context: ResolveContext, spec: StackSpec, python: str) -> bool:
-    """Whether the host's receipt has this release on this Python."""
+    """Return whether the host's receipt has this release on this Python."""
     receipt = context.host.receipt("stack", spec.name) or {}
     found = versions.short(str(receipt.get("python")))
     return (receipt.get("version"), found) == (spec.release, python)

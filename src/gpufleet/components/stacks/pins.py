@@ -49,7 +49,7 @@ def _declared(spec: StackSpec, builds: Sequence[Build]) -> Build:
 def _index_fits(
     context: ResolveContext, spec: StackSpec, chosen: Build, builds: Sequence[Build]
 ) -> bool:
-    """Whether the declared index, if the framework's own for one CUDA, is the chosen build's.
+    """Return whether the declared index, if of the framework and for one CUDA, fits the build.
 
     pip would prefer that index's wheel to PyPI's, as its version has a local part.
     """
@@ -79,7 +79,7 @@ def _index_fits(
 
 
 def _is_own_index(build: Build, address: str) -> bool:
-    """Whether an address is on the index of the build's framework."""
+    """Return whether an address is on the index of the build's framework."""
     index = build.about.own_index
     return index is not None and address.startswith(index)
 
@@ -113,7 +113,7 @@ def _refuse_release(context: ResolveContext, spec: StackSpec, builds: Sequence[B
 
 
 def _reachable(context: ResolveContext, spec: StackSpec, own: Build, found: Build) -> bool:
-    """Whether a build that is not on PyPI can be installed from the declared index."""
+    """Return whether a build outside PyPI can be had from the declared index; refuse it if not."""
     if not found.unavailable and spec.index is not None:
         return True
     code, short = Code.WHEEL_UNAVAILABLE, versions.short(found.cuda)
@@ -187,7 +187,7 @@ def _refuse_cuda(context: ResolveContext, spec: StackSpec, builds: Sequence[Buil
 
 
 def _published_for(build: Build, cuda: str) -> bool:
-    """Whether PyPI has a build of a release for a CUDA."""
+    """Return whether PyPI has a build of a release for a CUDA."""
     every = facts.variants(build.framework, build.version, build.arch)
     return any(each.is_for(cuda) and each.index is None for each in every)
 
@@ -223,7 +223,7 @@ def other_build(spec: StackSpec, build: Build) -> str:
 
 
 def refuse_local_version(context: ResolveContext, spec: StackSpec) -> bool:
-    """Whether a release is one of a known release with its CUDA, such as 2.6.0+cu118: refused."""
+    """Refuse a known release that is named with its CUDA (2.6.0+cu118); True if refused."""
     release, _, local = spec.release.partition("+")
     builds = facts.variants(spec.framework, release, context.arch) if local else ()
     if not builds:
@@ -254,7 +254,7 @@ def refuse_local_version(context: ResolveContext, spec: StackSpec) -> bool:
 
 
 def source(context: ResolveContext, spec: StackSpec, build: Build) -> CudaSource | None:
-    """Where the build's CUDA comes from; None, refused, where that is declared and cannot be."""
+    """The source of the build's CUDA; None, refused, where that is declared and cannot be."""
     default = build.cuda_sources[0]
     if spec.cuda is None:
         return default
@@ -332,7 +332,7 @@ def wheels_cudnn_fits(context: ResolveContext, spec: StackSpec, build: Build) ->
 
 
 def cudnn_fits(context: ResolveContext, spec: StackSpec, build: Build, cuda: str) -> bool:
-    """Whether the pinned cuDNN is of the build's major version, and not older than it needs."""
+    """Return whether the pinned cuDNN has the build's major version, and is new enough."""
     needed = cudnn.needed(build, cuda)
     pinned = spec.cudnn or needed
     major = versions.major(pinned)
@@ -363,7 +363,7 @@ def _cudnn_need(build: Build, needed: str, cuda: str) -> str:
 
 
 def _reaches(pinned: str, built: str) -> bool:
-    """Whether a release that begins as pinned can be as new as the build's."""
+    """Return whether a release that begins as pinned can be as new as the build's."""
     return versions.has_prefix(built, pinned) or cudnn.at_least(pinned, built)
 
 

@@ -224,7 +224,7 @@ def _built_for(
 
 
 def _has_code_for(card: gpus.Gpu, stack: Stack, build: Build) -> bool:
-    """Whether a build, in the place of the stack's, was made for a GPU: has machine code for it."""
+    """Return whether a build, in place of the stack's, has machine code for a GPU."""
     source = stack.source if stack.source in build.cuda_sources else build.cuda_sources[0]
     other = Stack(stack.spec, build, None, source)
     return (
@@ -235,7 +235,7 @@ def _has_code_for(card: gpus.Gpu, stack: Stack, build: Build) -> bool:
 
 
 def _wheels_too_old(card: gpus.Gpu, stack: Stack) -> bool:
-    """Whether a stack's CUDA wheels are of an exact CUDA that does not support the GPU."""
+    """Return whether a stack's CUDA wheels are of a CUDA that does not support the GPU."""
     if stack.source == "toolkit" or not stack.build.wheels_pinned:
         return False
     same = facts.toolkits_matching(stack.build.cuda)

@@ -1,4 +1,4 @@
-"""What each stack's framework multiplies on each device, and the sum of all devices' results."""
+"""The products that each stack's framework computes on each device, and the sum of all results."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ from .framework_runs import (
 )
 from .installed import installed
 
-# What a loader reports of a library that it does not find.
+# The error of a loader that does not find a library.
 ABSENT = re.compile(r"(?<![\w.+-])(lib[\w.+-]+\.so[\d.]*): cannot open shared object file")
-# What a processor without an instruction leaves: the signal, or what TensorFlow, jaxlib and numpy
+# Traces of a processor without an instruction: the signal, or what TensorFlow, jaxlib and numpy
 # find themselves.
 NO_INSTRUCTION = re.compile(
     r"killed by SIGILL|compiled to use (\S+) instructions, but these aren't available"
@@ -108,7 +108,7 @@ def _instructions(observed: Sections, run: NotRun) -> Finding | None:
 def matmul(plan: Plan, observed: Sections, run: Ran[list[Product]]) -> Iterator[Finding | Evidence]:
     """Matrices are multiplied on the declared devices only, with exact results."""
     stack, framework, results = run
-    # What came after the products has checks of its own.
+    # The stages after the products have checks of their own.
     if (
         framework["state"] != "ok"
         and "convolution" not in framework

@@ -1,5 +1,7 @@
-"""What a stack's framework does beyond products: arrays of numpy, convolutions, routines of other
-CUDA libraries, worker processes, compiled functions. Each framework reports those that it has."""
+"""A stack's work beyond products: numpy, convolutions, other CUDA libraries, worker processes.
+
+Compiled functions are a part of it too. Each framework reports the parts that it has.
+"""
 
 from __future__ import annotations
 

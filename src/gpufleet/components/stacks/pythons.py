@@ -107,7 +107,7 @@ def usable(build: Build) -> list[str]:
 
 
 def by_uv(version: str) -> bool:
-    """Whether uv provides that version."""
+    """Return whether uv provides that version."""
     return versions.key(version) >= versions.key(UV_MIN)
 
 

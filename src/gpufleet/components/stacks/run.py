@@ -1,4 +1,4 @@
-"""What each stack's framework did: its build, and the libraries it loaded and mapped."""
+"""The run of each stack's framework: its build, and the libraries it loaded and mapped."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ def mapped(plan: Plan, observed: Sections, run: Ran[list[str]]) -> Iterator[Find
 
 
 def _homes(stack: PlannedStack) -> list[str]:
-    """Where all of them are: beside a toolkit, an environment may have NCCL and others."""
+    """The directories of all its libraries: beside a toolkit, an environment may have NCCL."""
     more = [stack["venv"]] if framework_of(stack).own_libraries else []
     return list(dict.fromkeys([home(stack), *more]))
 

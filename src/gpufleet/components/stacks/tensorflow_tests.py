@@ -258,7 +258,7 @@ def _declare(stack: PlannedStack) -> str:
 
 
 def code_of(stack: PlannedStack, framework: Framework) -> ComputeCapability:
-    """What the stack has code for: as its build lists it, else as planned."""
+    """The compute capabilities of the stack's code: as its build lists them, else as planned."""
     planned = stack["compute_capability"]
     build = framework["build"]
     names = (build.get("compute_capabilities") if build else None) or ()

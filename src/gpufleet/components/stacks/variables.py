@@ -79,7 +79,7 @@ def _fraction(name: str, framework: str) -> str | None:
 
 
 def _fits(context: ResolveContext, build: Build, name: str, value: str, where: str) -> bool:
-    """Whether name and value are allowed, for any release."""
+    """Return whether name and value are allowed, for any release."""
     known = facts.rules("stack_variables")
     if FORBIDDEN.fullmatch(name):
         context.refuse(

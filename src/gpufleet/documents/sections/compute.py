@@ -63,7 +63,7 @@ class Busy(TypedDict):
 
 
 class GpuResult(TypedDict):
-    """What was computed on one GPU."""
+    """The result of the computation on one GPU."""
 
     gpu: Annotated[int, "its index"]
     wrong: Annotated[int | None, "wrong rows, numbers or blocks; null where nothing was checked"]
@@ -234,7 +234,7 @@ class LinkLoad(_Ends):
 
 
 class ComputeRun(TypedDict):
-    """What the workload printed with one toolkit's libraries; each part has its own process.
+    """The output of the workload with one toolkit's libraries; each part has its own process.
 
     Each list has an entry for each declared GPU, also for one that the driver does not show. Where
     no GPU is declared none is touched, and only `nvrtc` is judged.
@@ -277,7 +277,7 @@ class ComputeRun(TypedDict):
 
 
 class Compute(TypedDict):
-    """What each toolkit computes by itself."""
+    """The computations with each toolkit by itself."""
 
     deep: Annotated[bool, "`--deep` was given"]
     runs: Annotated[list[ComputeRun], "oldest toolkit first; empty in mode `facts`"]

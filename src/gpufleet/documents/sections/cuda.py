@@ -242,7 +242,7 @@ class Scrub(TypedDict):
 
 
 class Obstacle(TypedDict):
-    """What keeps gpufleet from changing files of its own."""
+    """An obstacle that keeps gpufleet from changing files of its own."""
 
     path: Path
     what: Annotated[Text, "immutable, append-only, read-only, mounted (over the records)"]
@@ -250,7 +250,7 @@ class Obstacle(TypedDict):
 
 
 class Receipts(TypedDict):
-    """What gpufleet has recorded on the host, compared with what is there."""
+    """The records of gpufleet on the host, compared with the files there."""
 
     receipts: list[ReceiptStatus]
     journal: list[JournalStatus]

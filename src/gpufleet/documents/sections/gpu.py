@@ -282,7 +282,7 @@ class SmiDevice(TypedDict):
 
 
 class Nvml(TypedDict):
-    """What NVML answers."""
+    """The answers of NVML."""
 
     status: Annotated[
         int | None,
@@ -349,7 +349,7 @@ class SubnetManager(TypedDict):
 
 
 class Smi(TypedDict):
-    """What nvidia-smi and NVML report."""
+    """The reports of nvidia-smi and NVML."""
 
     asked: Annotated[bool, "false in mode `facts`: nothing was run"]
     program: Annotated[Path | None, "nvidia-smi's path"]

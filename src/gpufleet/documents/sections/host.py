@@ -36,7 +36,7 @@ class IdentifiedModule(TypedDict):
 
 
 class Hardware(TypedDict):
-    """What identifies the machine to its vendor; null: not written, or not read."""
+    """The machine's identification for its vendor; null: not written, or not read."""
 
     vendor: Text | None
     product: Text | None
@@ -124,7 +124,7 @@ class SecureBoot(TypedDict):
 
 
 class CpuFrequency(TypedDict):
-    """What sets the frequency of a CPU; null where it could not be read."""
+    """The settings of a CPU's frequency; null where they could not be read."""
 
     cpu: int
     governor: Annotated[Text | None, "such as performance"]
@@ -222,7 +222,7 @@ class BrokenPackage(TypedDict):
 
 
 class VersionLocking(TypedDict):
-    """Whether dnf applies version locks."""
+    """The state of dnf's version locks."""
 
     plugin: Annotated[bool, "its plugin for version locks is installed"]
     switched_off: Annotated[list[Text], "the settings with which it ignores them"]
@@ -258,7 +258,7 @@ class PackageSource(TypedDict):
 
 
 class Packages(TypedDict):
-    """What the package manager knows of the driver."""
+    """The package manager's data on the driver."""
 
     manager: Literal["dpkg", "rpm"] | None
     driver: Annotated[list[Package], "the driver's packages"]

@@ -129,7 +129,7 @@ class Limits(TypedDict):
 
 
 class Machine(TypedDict):
-    """What a machine consists of and how it is set, without what identifies this machine alone."""
+    """The parts and settings of a machine, without the values that identify this machine alone."""
 
     firmware: Annotated[
         dict[str, Text | None], "files of /sys/class/dmi/id, such as bios_version; null: none"

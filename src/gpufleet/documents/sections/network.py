@@ -153,7 +153,7 @@ class PciSettings(TypedDict):
 
 
 class NetworkSetup(TypedDict):
-    """What the role network set up, and which driver the running kernel would load."""
+    """The setup by the role network, and the driver that the running kernel would load."""
 
     files: Annotated[list[Path], "the files that it wrote"]
     modules: Annotated[list[Text] | None, "loaded at boot by its file; null without the file"]

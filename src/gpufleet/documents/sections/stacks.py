@@ -14,7 +14,7 @@ RUN_STATE = "`ok`: ran to its end; `failed`: `error` is the reason; `hung`: gave
 
 
 class FrameworkBuild(TypedDict):
-    """What the framework reports of its own build."""
+    """The framework's report on its own build."""
 
     cuda: str | int | float | None
     cudnn: str | int | float | None
@@ -125,7 +125,7 @@ class SmallChecks(TypedDict):
 
 
 class Framework(TypedDict):
-    """What the workload printed, run by `env -i VENV/bin/python`."""
+    """The output of the workload, run by `env -i VENV/bin/python`."""
 
     framework: NotRequired[Annotated[FrameworkId | None, f"which one ran; {UNNAMED}"]]
     state: Annotated[State, RUN_STATE]
@@ -195,7 +195,7 @@ class StackStart(TypedDict):
 
 
 class StackBinding(TypedDict):
-    """Whether each library that the stack is bound to opens with all its symbols."""
+    """The result of opening each library that the stack is bound to, with all its symbols."""
 
     error: str | None
     hung: NotRequired[Hung]
@@ -354,7 +354,7 @@ class Image(TypedDict):
 
 
 class ContainerRun(TypedDict):
-    """What a container of the probe's own observed."""
+    """The observations of a container that the probe itself started."""
 
     state: Annotated[State, RUN_STATE]
     error: str | None

@@ -74,7 +74,7 @@ class InventoryHost:
 
     @property
     def spec(self) -> Spec:
-        """What the variables declare, without what is refused."""
+        """The declaration by the variables, without its refused parts."""
         return self.declaration.spec
 
     def origin(self, where: str) -> str | None:
@@ -100,7 +100,7 @@ class HostSelector:
 
 @functools.cache
 def locks_in(directory: Path) -> dict[str, str]:
-    """{file name: sha256} of the stacks' locks in a directory."""
+    """The sha256 of the stacks' locks in a directory, by file name."""
     return {
         path.name: hashlib.sha256(path.read_bytes()).hexdigest()
         for path in directory.glob("*.lock")

@@ -1,4 +1,4 @@
-"""Where the values of an inventory are declared: file and line, by Ansible's own record of it."""
+"""The places of an inventory's declarations: file and line, by Ansible's own record of them."""
 
 from __future__ import annotations
 

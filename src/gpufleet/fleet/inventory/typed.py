@@ -16,7 +16,7 @@ from gpufleet.errors import ConfigurationError
 
 # As in DNS.
 MOST_NAME = 253
-# What ssh refuses in an address or a user's name, because a ProxyCommand's shell would see it.
+# Characters that ssh refuses in an address or a user, because a ProxyCommand's shell sees them.
 _SHELL = set("'`\"$\\;&<>|(){}")
 _ADDRESS = "an address that ssh accepts: text without blanks and shell characters, no dash first"
 

@@ -22,7 +22,7 @@ class Compressed:
     __slots__ = ("_bytes",)
 
     def __init__(self, document: object) -> None:
-        # What came as JSON has no cycle to look for.
+        # A document that came as JSON has no cycle to look for.
         text = json.dumps(document, ensure_ascii=False, check_circular=False)
         self._bytes = zlib.compress(text.encode("utf-8", "surrogatepass"), LEVEL)
 
@@ -55,7 +55,7 @@ class CompressedField:
 
 
 def compressed(instance: object, name: str) -> Compressed | None:
-    """What an instance keeps in a compressed field."""
+    """The stored value of an instance's compressed field."""
     kept: Compressed | None = instance.__dict__[f"_{name}"]
     return kept
 

@@ -150,7 +150,7 @@ def with_password(connection: Connection, program: bytes) -> bytes:
     return password(connection) + f"{BEGIN}\n".encode() + program
 
 
-# What Ansible and the probe add to ssh, and a person does not need.
+# Options that Ansible and the probe add to ssh, and that a person does not need.
 _OURS = (
     "BatchMode",
     "ConnectTimeout",
@@ -186,7 +186,7 @@ def by_hand_of(connection: Connection) -> str:
 def failure_reason(
     connection: Connection, status: int | None, stderr: str, ready: bool = False
 ) -> tuple[str, str]:
-    """(cause, remedy) of a command that returned no snapshot; `ready`: it had printed `READY`."""
+    """Cause and remedy of a command without a snapshot; `ready`: it had printed `READY`."""
     name, by_hand = connection.name, f"try by hand: {by_hand_of(connection)}"
     last = _last_lines(stderr)
     if "REMOTE HOST IDENTIFICATION HAS CHANGED" in stderr:
@@ -246,7 +246,7 @@ def _forget_key(connection: Connection, stderr: str) -> str:
 
 
 def timeout_reason(connection: Connection, deadline_s: float, ready: bool) -> tuple[str, str]:
-    """(cause, remedy) of a host that exceeded its deadline; `ready`: it had printed `READY`."""
+    """Cause and remedy of a host past its deadline; `ready`: it had printed `READY`."""
     name = connection.name
     if ready:
         return (

@@ -93,7 +93,7 @@ class _HostOutput:
 
     @property
     def endless(self) -> bool:
-        """Whether the host sent more than a snapshot can have."""
+        """True if the host sent more than a snapshot can have."""
         return self.received > MOST_BYTES
 
     def receive(self, chunk: bytes, is_stderr: bool) -> bool:

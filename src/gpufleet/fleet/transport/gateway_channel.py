@@ -42,7 +42,7 @@ from ClusterShell.Worker.Ssh import SshClient, WorkerSsh
 
 # More than a message can have: a snapshot in base64 is sent in several.
 MOST_MESSAGE_BYTES = 32 << 20
-# What a gateway says on its own behalf goes to every host behind it.
+# The longest text that a gateway sends on its own behalf: it goes to every host behind it.
 MOST_OWN_BYTES = 64 << 10
 # The types of messages that a gateway sends, until the channel is set up and afterwards.
 # ClusterShell passes over others, and would wait for the output of such a gateway.

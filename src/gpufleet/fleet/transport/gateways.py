@@ -62,13 +62,13 @@ class Worker(TreeWorker):  # type: ignore[misc]
 
 
 def unreachable_reason(stderr: str) -> tuple[str, str]:
-    """(cause, remedy) of a host that no gateway reached."""
+    """Cause and remedy of a host that no gateway reached."""
     last = " ".join(stderr.split())[-300:] or "no reason given"
     return f"The gateway cannot reach the host: {last}", REMEDY
 
 
 def refused_reason(refusal: str) -> tuple[str, str]:
-    """(cause, remedy) of a host whose gateway sent what is not accepted."""
+    """Cause and remedy of a host whose gateway's answer is not accepted."""
     return (
         f"The gateway's answer is not accepted: {refusal}",
         "see what the login shell there prints (ssh GATEWAY true), which ClusterShell it has,"
@@ -97,7 +97,7 @@ def load_topology(task: Task, topology: Path) -> NodeSet:
 
 
 def is_behind(behind: NodeSet, connection: Connection) -> bool:
-    """Whether a host is reached through a gateway."""
+    """Return whether a host is reached through a gateway."""
     try:
         return connection.kind == "ssh" and node(connection) in behind
     except NodeSetException:

@@ -66,7 +66,7 @@ def _step(host: InventoryHost, scheduler: Connection | None, deadline_s: float) 
 def scheduler_connections(
     hosts: Sequence[InventoryHost], selector: HostSelector
 ) -> dict[str, Connection | None]:
-    """{host: the machine that runs its scheduler's commands}; None: this machine."""
+    """The machine that runs the scheduler's commands of each host; None: this machine."""
     names = {host.name: _name(host, "gpu_scheduler_host") for host in hosts}
     connections: dict[str | None, Connection | None] = {None: None}
     for name in names.values():

@@ -27,20 +27,20 @@ ENGINE_LOCATIONS = ("/usr/bin/", "/usr/local/bin/")
 DAEMON_FILE = "/etc/docker/daemon.json"
 TOOLKIT_PACKAGE = "nvidia-container-toolkit"
 TOOLKIT_FILE = "/etc/nvidia-container-runtime/config.toml"
-# What Podman reports of its security, with Docker's names for it.
+# Podman's reports on its security, with Docker's names for them.
 PODMAN_SECURITY = (
     ("apparmorEnabled", "apparmor"),
     ("selinuxEnabled", "selinux"),
     ("rootless", "rootless"),
 )
-# What rootless engines leave for as long as their account's session lasts.
+# Files that rootless engines leave for as long as their account's session lasts.
 ROOTLESS = (
     ("docker", "/run/user/*/docker.sock"),
     ("podman", "/run/user/*/libpod/tmp/pause.pid"),
 )
 
 
-# What engines run as root, or name as what they do.
+# Places of programs that engines run as root, and files that name such programs.
 PLUGIN_LOCATIONS = tuple(
     place + "/cli-plugins"
     for place in (
@@ -221,7 +221,7 @@ def read_daemon_file(host):
 
 
 def toolkit_configuration(host):
-    """{"path", "mode", "no_cgroups"} of the toolkit's configuration; None where there is none.
+    """The "path", "mode" and "no_cgroups" of the toolkit's configuration; None if there is none.
 
     TOML is read by its lines: there is no reader for it in Python before 3.11.
     """
@@ -245,7 +245,7 @@ def toolkit_configuration(host):
 
 
 def container_toolkit(host):
-    """{"version", "held", "candidate"} of the toolkit's package; None: it is not installed."""
+    """The "version", "held" and "candidate" of the toolkit's package; None: not installed."""
     status = host.text_or_none("/var/lib/dpkg/status")
     for entry in (status or "").split("\n\n"):
         if re.match(r"Package: %s$" % TOOLKIT_PACKAGE, entry, re.MULTILINE):
@@ -319,7 +319,7 @@ def missing_links(host):
 
 
 def device_numbers(host):
-    """(major, minor) of each node of NVIDIA's that is linked."""
+    """Major and minor number of each node of NVIDIA's that is linked."""
     states = [
         os.stat(host.path(name))
         for path in DEVICE_NODES

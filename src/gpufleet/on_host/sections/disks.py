@@ -13,7 +13,7 @@ from ..trust import ORDINARY
 SHARED_LOCATIONS = ("/dev/shm", "/tmp")
 # Where artifacts are unpacked and installers keep what they need.
 ARTIFACTS = "/var/cache/gpufleet"
-# What programs of every account open.
+# Files that programs of every account open.
 COMMON_LOCATIONS = {
     "/dev/null": os.R_OK | os.W_OK,
     "/dev/zero": os.R_OK | os.W_OK,
@@ -61,8 +61,8 @@ def section_disks(host):
 
 
 def common_files(host):
-    """[{"path", "kind", "error"}]: what keeps an ordinary account from each; None: not tried."""
-    # What is not there at all is missed by nobody, but for the devices.
+    """The common files (path, kind, error), with ordinary accounts' obstacles; None: not tried."""
+    # Nobody misses a file that is not there at all, except a device.
     names = [
         name
         for name in COMMON_LOCATIONS
@@ -73,7 +73,7 @@ def common_files(host):
 
 
 def without_access(host, names):
-    """{path: {"kind", "error"}: why an ordinary account cannot use it}. Nothing is opened."""
+    """The "kind" and "error" of files that an ordinary account cannot use. Opens nothing."""
     if os.geteuid() == 0:
         if not host.real:
             os.chroot(host.root)
@@ -97,7 +97,7 @@ def without_access(host, names):
 
 
 def shared_directory(host, name):
-    """What is at the path, and its file system; nothing is written there."""
+    """The file at the path, and its file system; nothing is written there."""
     path = host.path(host.realpath(name))
     found = {
         "path": name,

@@ -93,8 +93,10 @@ def imex(host):
 
 
 def coherent_memory(host):
-    """{"mode", "nodes"}: how the driver manages memory that CPU and GPU share, and the NUMA nodes
-    with memory and without a CPU."""
+    """The memory that CPU and GPU share: the driver's "mode", and the NUMA "nodes".
+
+    The nodes have memory and no CPU.
+    """
     place, nodes = "/sys/devices/system/node/", []
     for name in host.glob(place + "node[0-9]*"):
         total = first_match(r"MemTotal:\s+(\d+)", host.text_or_none(name + "/meminfo"))
@@ -108,7 +110,7 @@ def coherent_memory(host):
 
 
 def unit_state(host, name):
-    """{"unit", "enabled", "active"} of a service; only systemd knows whether it is active."""
+    """The "unit", "enabled" and "active" of a service; systemd alone knows if it is active."""
     directories = [
         location
         for location in ("/etc/systemd/system/", "/usr/lib/systemd/system/", "/lib/systemd/system/")
@@ -139,7 +141,7 @@ def unit_state(host, name):
 
 
 def dkms_of(host):
-    """[{"module", "version", "kernel", "state"}], from the files that dkms itself goes by."""
+    """The DKMS modules (module, version, kernel, state), from the files that dkms goes by."""
     found = []
     for source in host.glob("/var/lib/dkms/nvidia*/*/source"):
         tree = os.path.dirname(source)
@@ -186,8 +188,10 @@ def library_version(path):
 
 
 def query_driver(name):
-    """What libcuda answers: its file, the newest CUDA that it supports, whether it starts, and the
-    compute capability of each card."""
+    """The answers of libcuda: file, newest supported CUDA, result of its start, capabilities.
+
+    The compute capabilities are those of each card.
+    """
     # Not through another account's MPS server, which root would wait for.
     os.environ["CUDA_MPS_PIPE_DIRECTORY"] = os.devnull
     cuda, version = open_library(name), ctypes.c_int()

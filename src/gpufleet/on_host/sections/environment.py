@@ -70,7 +70,7 @@ def bounded(variables):
 
 
 def files_that_mention(host, unread):
-    """{variable: [files]}: the files that mention the variables that a session sets."""
+    """The files that mention the variables that a session sets, by variable."""
     found = {}
     for name in profiles(host):
         try:
@@ -85,7 +85,7 @@ def files_that_mention(host, unread):
 
 
 def service_variables(host):
-    """What systemd gives to each service that it starts."""
+    """The variables that systemd gives to each service that it starts."""
     found = dict.fromkeys(STEERING_VARIABLES)
     if host.real and shutil.which("systemctl"):
         _status, out, _err = run_command(["systemctl", "show-environment"], host.inner_s / 10)
@@ -97,7 +97,7 @@ def service_variables(host):
 
 
 def offered_by_variables(host, environments):
-    """{directory: [CUDA's, cuDNN's and the driver's libraries]} that variables point to."""
+    """Libraries of CUDA, cuDNN and the driver in directories that variables name, by directory."""
     found = {}
     for values in environments:
         for directory in (values.get("LD_LIBRARY_PATH") or "").split(":"):

@@ -17,7 +17,7 @@ NVIDIA_VENDOR = "0x10de"
 
 
 def nvidia_devices(host):
-    """[{"vendor", "device", "class", "address"}] of NVIDIA's devices on the PCI bus.
+    """NVIDIA's devices (vendor, device, class, address) on the PCI bus.
 
     Without virtual functions, which a GPU that is shared with virtual machines has for them.
     """
@@ -65,7 +65,7 @@ def section_gpus(host):
 
 
 def hypervisor(host):
-    """Whether the processor has the flag that hypervisors set; None where it lists no flags."""
+    """True if the processor has the flag that hypervisors set; None where it lists no flags."""
     flags = re.search(r"^flags\s*:(.*)$", host.text_or_none("/proc/cpuinfo") or "", re.MULTILINE)
     return "hypervisor" in flags.group(1).split() if flags else None
 
@@ -84,7 +84,7 @@ COMPUTE_NODE = re.compile(r"^/dev/nvidia(\d+|ctl|-uvm)$")
 
 
 def node_access(host, nodes):
-    """[{"path", "mode", "uid", "gid", "major", "tried", "kind", "error"}] of what CUDA opens.
+    """The device files that CUDA opens (path, mode, uid, gid, major, tried, kind, error).
 
     `error`: why the account that uses them could not. Only root can try that for another one.
     """
@@ -121,7 +121,7 @@ def node_access(host, nodes):
 
 
 def access_as(host, user, names):
-    """{path: (kind, why it cannot be read and written), or Nones} for an account.
+    """The kind and the reason why an account cannot read and write a path (or Nones), by path.
 
     Nothing is opened.
     """

@@ -43,7 +43,7 @@ CPUS = "/sys/devices/system/cpu"
 
 
 def frequencies(host):
-    """What sets each CPU's frequency; [] where nothing does, None where no CPU is listed."""
+    """The settings of each CPU's frequency; [] where none is set, None where no CPU is listed."""
     cpus = [name for name in host.glob(CPUS + "/cpu[0-9]*") if is_number(name[len(CPUS) + 4 :])]
     return (
         [
@@ -96,7 +96,7 @@ FIRST_PROCESSES = "pid:[4026531836]"
 
 
 def is_machine(host):
-    """Whether these are the machine's own processes and mounts, not those of a container.
+    """Return whether these are the machine's own processes and mounts, not a container's.
 
     A virtual machine that is booted from a container's image has that container's marks.
     """
@@ -144,7 +144,7 @@ def installed_kernels(host):
 
 
 def nouveau_in_initramfs(host, kernel):
-    """Whether an initramfs would load nouveau; None if it was not read.
+    """Return whether an initramfs would load nouveau; None if it was not read.
 
     Its contents are read in mode full (a second each), and where it is older than what
     forbids nouveau, which it then may not have.
@@ -161,14 +161,14 @@ def nouveau_in_initramfs(host, kernel):
 
 
 def nouveau_listed(listing, forbidding):
-    """Whether the contents of an initramfs have nouveau, and no file that forbids it."""
+    """Return whether an initramfs has nouveau, and no file that forbids it."""
     if not re.search(r"/nouveau\.ko", listing):
         return False
     return not any(path.lstrip("/") in listing for path in forbidding)
 
 
 def next_boot(host, images):
-    """(the kernel of the next boot, the source of that)."""
+    """The kernel of the next boot, and the source of that."""
     for name, environment in (
         ("/boot/grub/grub.cfg", "/boot/grub/grubenv"),
         ("/boot/grub2/grub.cfg", "/boot/grub2/grubenv"),
@@ -201,7 +201,7 @@ def next_boot(host, images):
 
 
 def loader_entries(host):
-    """{entry: kernel} of the boot loader specification's files, as the RHEL family has them."""
+    """The kernels of the boot loader specification's files, by entry, as in the RHEL family."""
     found = {}
     for name in host.glob("/boot/loader/entries/*.conf"):
         version = first_match(r"^linux\s+\S*/vmlinuz-(\S+)", host.text(name))
@@ -261,7 +261,7 @@ REQUESTED = (EFIVARS + "MokNew-605dab50-*",)
 
 
 def secure_boot(host, container):
-    """Whether the kernel refuses modules, and whether it knows the key that signs DKMS's.
+    """Secure Boot's state: the refusal of modules, and the key that signs those of DKMS.
 
     In a container all of it is the machine's, and not known.
     """
@@ -286,7 +286,7 @@ def secure_boot(host, container):
 
 
 def refuses_unsigned(host):
-    """Whether the running kernel refuses unsigned modules; None where it does not tell."""
+    """True if the running kernel refuses unsigned modules; None where it does not tell."""
     enforced = host.text_or_none("/sys/module/module/parameters/sig_enforce")
     lockdown = host.text_or_none("/sys/kernel/security/lockdown")
     if (enforced or "")[:1] == "Y" or re.search(r"\[[ic]\w+\]", lockdown or ""):
@@ -295,7 +295,7 @@ def refuses_unsigned(host):
 
 
 def contents(host, patterns):
-    """What some files hold; None where one of them cannot be read."""
+    """The contents of some files; None where one of them cannot be read."""
     found = []
     for name in [name for pattern in patterns for name in host.glob(pattern)]:
         try:

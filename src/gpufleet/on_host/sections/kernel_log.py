@@ -38,7 +38,7 @@ from .kernel import container_of
 MOST_BYTES = 16 << 20
 # How long after the boot syslog may write its first line.
 SYSLOG_STARTS_S = 600
-# What kernels with CONFIG_PRINTK_CALLER print behind the time.
+# The text that kernels with CONFIG_PRINTK_CALLER print behind the time.
 CALLER = r"(?:\[\s*[TC]\d+\]\s)?"
 # A trace is logged at once: further lines are of another failure.
 TRACE_S = 5
@@ -83,7 +83,7 @@ def reaches_boot(lines):
 
 
 def log_of(host, source, lines, written=()):
-    """What the section reports of a log; `written`: lines of a file that come before its own."""
+    """The section's report of a log; `written`: lines of a file that come before its own."""
     events = kernel_events(lines, written)
     for event in events:
         if event["kind"] in ("pcie-error", "link-down"):
@@ -97,7 +97,7 @@ def log_of(host, source, lines, written=()):
 
 
 def parse_stamped(out):
-    """[(seconds since boot, or None, text)] of lines as dmesg and journalctl print them."""
+    """Seconds since boot (or None) and text of lines as dmesg and journalctl print them."""
     lines = []
     for line in out.splitlines():
         match = re.match(
@@ -136,7 +136,7 @@ def dmesg_lines(host):
 
 
 def file_lines(host):
-    """(file, [(None or seconds, text)]) of what syslog wrote since boot; None without such a file.
+    """The file of syslog, and its lines with seconds (or None) since boot; None without a file.
 
     The one before the last rotation is read too, since a boot may be as long ago.
     """
@@ -255,7 +255,7 @@ def add_event(found, kind, match, seconds, text):
     # The second line of an SXid repeats the first, but for its words.
     again = bool(kind == "sxid" and re.match(r"Severity \d", rest))
     if kind == "xid" and code is None:
-        # What the driver says beside 79, or instead of it.
+        # A message that the driver prints beside 79, or instead of it.
         code = 79
         again = (kind, code, address, None) in found
     variant = None
@@ -273,7 +273,7 @@ def add_event(found, kind, match, seconds, text):
         before = re.search(r"caused by previous Xid (\d+)", rest)
         variant = before and before.group(1)
     elif code in BY_TEXT:
-        # What decides: words of 64, else whether it is fatal, and the first registers.
+        # The deciding part: the words of 64, else whether it is fatal, and the first registers.
         registers = tuple(re.findall(r"0x\w+", rest)[: 7 if code == 74 else 2])
         variant = (
             re.sub(r"0x\w+", "", rest) if code == 64 else "onfatal" in rest,

@@ -54,7 +54,7 @@ LINKER_SUBDIRECTORIES = ("", "/glibc-hwcaps/*", "/tls", "/haswell", "/x86_64", "
 
 
 def providers(host, in_order):
-    """[{"soname", "path", "realpath"}]: every CUDA and cuDNN file that the linker may ever take."""
+    """The CUDA and cuDNN files (soname, path, realpath) that the linker may ever take."""
     directories_ = in_order + [
         name for location in LINKER_LOCATIONS for name in host.glob(location)
     ]

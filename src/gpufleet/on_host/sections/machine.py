@@ -85,7 +85,7 @@ def section_machine(host):
 
 
 def asked(host, unread, key, function):
-    """What a function reads in a process of its own; else None, and why is in `unread`."""
+    """The value of a function in a process of its own; else None, and the reason in `unread`."""
     state, value, error = in_child(function, (host,), host.inner_s / 4)
     if state == "ok":
         return value
@@ -163,7 +163,7 @@ def numa_nodes(host):
 
 
 def gpus(host):
-    """{"model", "vbios"} of each GPU that the driver has; a VBIOS that it has not read is null."""
+    """The "model" and "vbios" of each GPU of the driver; a VBIOS that it has not read is null."""
     found = []
     for name in host.glob("/proc/driver/nvidia/gpus/*/information"):
         row = dict(re.findall(r"^([^:\n]+?)\s*:[ \t]*(.*\S)", word(host, name) or "", re.MULTILINE))
@@ -181,7 +181,7 @@ def command_line(host):
 def mounts(host):
     """The file systems of disks and servers, each with the options that change what jobs see."""
     rows, found = parse_mounts(host.text(MOUNTINFO)), {}
-    # What is mounted for one account when it logs in.
+    # Places of file systems that are mounted for one account when it logs in.
     automatic = tuple(row["path"] + "/" for row in rows if row["type"] == "autofs")
     for row in rows:
         path = row["path"]
@@ -196,7 +196,7 @@ def mounts(host):
 
 
 def clock(host):
-    """Whether the kernel's clock is synchronised, and its greatest error, by adjtimex(2)."""
+    """The synchronisation of the kernel's clock, and its greatest error, by adjtimex(2)."""
     # struct timex, of which no mode is set: nothing changes. Its places are those of 64 bits.
     data, whole = ctypes.create_string_buffer(256), ctypes.sizeof(ctypes.c_long) == 8
     if not host.real or not whole or LIBC.adjtimex(data) < 0:
@@ -226,7 +226,7 @@ def limits(host):
 
 
 def services(host):
-    """{name: process} of the processes that the first process started, the oldest of each name."""
+    """The processes that the first process started, by name, the oldest of each name."""
     found = {}
     for name in sorted(host.glob("/proc/[0-9]*/stat"), key=natural):
         text = word(host, name) or ""
@@ -237,7 +237,7 @@ def services(host):
 
 
 def inherited(host, pid):
-    """{"nofile", "memlock"} that a process has, as `SOFT:HARD`; null: not read."""
+    """The "nofile" and "memlock" of a process, as `SOFT:HARD`; null: not read."""
     found = dict.fromkeys(INHERITED.values())
     for line in (word(host, "/proc/%s/limits" % pid) or "").splitlines():
         for name, key in INHERITED.items():
@@ -247,7 +247,7 @@ def inherited(host, pid):
 
 
 def login_limits(host, pid):
-    """{"account", "memlock"} of the ssh login that this probe came by; None where it came by none.
+    """The "account" and "memlock" of the ssh login that this probe came by; None: by none.
 
     What sshd started has the limits of the login's account, which PAM set; sudo may have given this
     process those of root. A timer (pull mode), Slurm and a console have other limits than logins.

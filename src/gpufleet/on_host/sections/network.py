@@ -58,7 +58,7 @@ def section_network(host):
 
 
 def pci_functions(host):
-    """(the network functions, NVIDIA's GPUs with the ports above each) on the PCI bus."""
+    """The network functions, and NVIDIA's GPUs with the ports above each, on the PCI bus."""
     adapters, gpus = [], []
     for name in host.glob(BUS + "/*"):
         kind = word(host, name + "/class") or ""
@@ -85,7 +85,7 @@ def pci_functions(host):
 
 
 def access_of(host, addresses):
-    """{address: the control word of its access control} of PCI ports."""
+    """The control word of access control of PCI ports, by address."""
     return {name: access_control(host, BUS + "/" + name + "/config") for name in addresses}
 
 

@@ -42,7 +42,7 @@ def section_os(host):
 
 
 def cpu_features(host):
-    """Those of CPU_FEATURES that all processors have; None where no flags are listed, as on Arm."""
+    """The CPU_FEATURES that all processors have; None where no flags are listed, as on Arm."""
     text = host.text_or_none("/proc/cpuinfo") or ""
     lists = [line.split() for line in set(re.findall(r"^flags\s*:(.*)$", text, re.MULTILINE))]
     wanted = [name for name in CPU_FEATURES if all(name in flags for flags in lists)]

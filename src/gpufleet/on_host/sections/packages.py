@@ -29,7 +29,7 @@ NETWORK_PACKAGE = re.compile(
 RPM = "/usr/bin/rpm"
 APT_CONFIG = "/usr/bin/apt-config"
 EXCLUDED = "Unattended-Upgrade::Package-Blacklist"
-# What apt reads as false, in small letters; any other word leaves a source enabled.
+# Words that apt reads as false, in small letters; any other word leaves a source enabled.
 APT_FALSE = (*FALSE, "without", "disable")
 # Not (or no longer) installed, as dpkg reports it.
 GONE = ("not-installed", "config-files")
@@ -70,7 +70,7 @@ def section_packages(host):
 
 
 def installed_packages(host):
-    """([{"name", "version", "status", "held"}], the manager that knows them: dpkg, rpm or None)."""
+    """The packages (name, version, status, held), and their manager: dpkg, rpm or None."""
     if host.exists("/var/lib/dpkg/status"):
         return dpkg_packages(host), "dpkg"
     if host.exists("/usr/lib/sysimage/rpm") or host.exists("/var/lib/rpm"):
@@ -79,7 +79,7 @@ def installed_packages(host):
 
 
 def dpkg_packages(host):
-    """[{"name", "version", "status", "held"}] of what is there, from dpkg's own database."""
+    """The packages (name, version, status, held) in dpkg's own database."""
     found, native = [], None
     for stanza in host.text("/var/lib/dpkg/status").split("\n\n"):
         fields = dict(
@@ -140,7 +140,7 @@ def parse_rpm(out, locks):
 
 
 def locking(host, packages):
-    """Whether dnf has its plugin for version locks, and the settings with which it ignores them."""
+    """The state of dnf's plugin for version locks, and the settings with which dnf ignores them."""
     return {
         "plugin": any(row["name"] == VERSIONLOCK for row in packages),
         "switched_off": switched_off_locks(host),
@@ -148,7 +148,7 @@ def locking(host, packages):
 
 
 def driver_pins(host, driver):
-    """[{"path", "packages", "pin", "priority"}] of apt's preferences that name driver packages."""
+    """The pins (path, packages, pin, priority) of apt's preferences that name driver packages."""
     found, names = [], [row["name"] for row in driver]
     for path in ["/etc/apt/preferences", *host.glob("/etc/apt/preferences.d/*")]:
         # apt reads files without a suffix, or with .pref.
@@ -176,7 +176,7 @@ def driver_pins(host, driver):
 
 
 def unattended(host, manager, packages, driver):
-    """Whether upgrades happen by themselves, and whether they leave alone what is held of it."""
+    """The state of automatic upgrades, and whether they exclude the driver's held packages."""
     names = {row["name"] for row in packages}
     if manager != "dpkg":
         # A version lock binds dnf-automatic as well.
@@ -222,7 +222,7 @@ def matches_start(pattern, name):
 
 
 def stanzas(text):
-    """[{name in small letters: value}] of a file of apt's that consists of fields."""
+    """The fields of each stanza of a file of apt's, by name in small letters."""
     text = re.sub(r"(?m)^#.*\n?", "", text)
     return [
         {
@@ -236,7 +236,7 @@ def stanzas(text):
 
 
 def package_sources(host):
-    """(path, addresses, suites, key, format, whether it has sources alone) of each enabled one."""
+    """Path, addresses, suites, key, format and "sources alone" flag of each enabled source."""
     found = []
     for path in ["/etc/apt/sources.list", *host.glob("/etc/apt/sources.list.d/*.list")]:
         for line in (host.text_or_none(path) or "").splitlines():
@@ -268,7 +268,7 @@ def package_sources(host):
 
 
 def dnf_repositories(host):
-    """[(path, the section's text after its bracket, its fields)] of each enabled one."""
+    """Path, text after the bracket and fields of each enabled repository."""
     found = []
     for path in host.glob("/etc/yum.repos.d/*.repo"):
         for stanza in re.split(r"^\[", host.text_or_none(path) or "", flags=re.MULTILINE)[1:]:

@@ -158,7 +158,7 @@ def moment(text):
 
 
 def leftover_caches(host):
-    """What is only needed while something is being installed, and was left behind.
+    """Caches that only an installation in progress needs, and that were left behind.
 
     The last one is of releases before 1.1.
     """
@@ -170,13 +170,13 @@ def leftover_caches(host):
 
 
 def mounted(host):
-    """{mount point: what is mounted there}, as the kernel lists them."""
+    """The source that is mounted at each mount point, as the kernel lists them."""
     mounts = mounts_of(host)
     return {mount["path"]: mount["source"] for mount in mounts}
 
 
 def writable_by_others(host, receipt, paths, mounts, infos):
-    """[{"path", "what"}]: what of an installation is not root's alone, or lies under a mount.
+    """The paths of an installation that are not root's alone, or lie under a mount (path, what).
 
     Its files, its receipt, and each directory on the way to them: who owns one can exchange what
     is in it. Directories above its own are the system's: a group may write in some of those.
@@ -217,7 +217,7 @@ def writable_by_others(host, receipt, paths, mounts, infos):
     )
 
 
-# What a receipt of its kind must list if it exists; else it would vouch for nothing by
+# Files that a receipt of the kind must list if they exist; else it would vouch for nothing by
 # listing little.
 CORE_FILES = {
     "toolkit": (
@@ -321,7 +321,7 @@ def unrecorded(host, venv, packages):
 
 
 def text_digests(host):
-    """{path: sha256} of what is at the paths of small files, whatever its origin."""
+    """The sha256 of the files at the paths of small files, whatever their origin, by path."""
     names = sorted(name for location in TEXT_LOCATIONS for name in host.glob(location))
     return {
         name: sha256_of(host.path(name)) if os.path.isfile(host.path(name)) else ""

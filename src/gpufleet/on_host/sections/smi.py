@@ -11,7 +11,7 @@ from ..smi_document import on_bus, parse_smi, pci_address
 
 
 def section_smi(host):
-    """What nvidia-smi reports of each GPU, and whether NVML starts. Not run in mode facts."""
+    """The reports of nvidia-smi on each GPU, and the start of NVML. Not run in mode facts."""
     found = {
         "asked": host["mode"] == "full",
         "program": None,
@@ -71,7 +71,7 @@ def number_cards(devices, known):
 
 
 def query_nvml(name):
-    """({"status", "version", "count"}, (address, compute capability) of each card, their NVLinks).
+    """The "status", "version" and "count" of NVML, (address, capability) of cards, and NVLinks.
 
     Status 18: driver and library differ. The first has `confidential_computing` as well.
     """
@@ -111,7 +111,7 @@ def query_nvml(name):
 
 
 def confidential_computing(nvml):
-    """{"confidential", "multi_gpu_mode"}, of which NVML does not say all (nothing before 535).
+    """The "confidential" and "multi_gpu_mode" of NVML, as far as it says them (not before 535).
 
     In the mode Protected PCIe the feature may be off, though copies with the host are encrypted.
     """

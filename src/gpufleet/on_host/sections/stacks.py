@@ -103,7 +103,7 @@ class Shares:
 
 
 def compile_times(host, stacks):
-    """{venv: seconds} of the stacks whose code the driver has to compile now."""
+    """The seconds of the stacks whose code the driver has to compile now, by venv."""
     return {
         stack["venv"]: host["compiles"][stack["venv"]]["seconds"]
         for stack in stacks
@@ -165,7 +165,7 @@ def start_interpreter(host, venv):
     try:
         status, out, err = run_command(
             [python, "-c", START.replace("%r", repr(STEERING_VARIABLES), 1)],
-            # What computes has the time in mode full.
+            # In mode full the time is for programs that compute.
             host.inner_s / (10 if host["mode"] == "full" else 2),
             env={"PATH": "/usr/bin:/bin", "HOME": login_identity()["HOME"]},
             cwd="/",

@@ -68,7 +68,7 @@ def section_toolkits(host):
 
 
 def toolkit_headers(host, tree):
-    """[{"path", "version"}] of the headers by which programs learn what they are compiled for."""
+    """The headers (path, version) that tell programs the version that they are compiled for."""
     found = []
     for name, macro in (("cuda.h", "CUDA_VERSION"), ("cuda_runtime_api.h", "CUDART_VERSION")):
         path = tree + "/include/" + name
