@@ -130,6 +130,13 @@ def test_a_section_that_hung_never_counts_as_converged(name: str, plan: Row, hos
         )
 
 
+def test_a_judged_section_that_is_not_of_its_type_was_not_read(plan: Row, host: Row) -> None:
+    section(host, "cudnn")["trees"][0]["libraries"] = "libcudnn.so.8"
+    row = only(plan, host)
+    assert (row["what"], row["action"]) == ("cudnn", "unread")
+    assert "data.trees[0].libraries is 'libcudnn.so.8', and should be a list" in row["because"]
+
+
 @pytest.mark.parametrize(
     ("kind", "identity"), [("toolkit", "11.8"), ("cudnn", "11.8-8"), ("stack", STACK)]
 )

@@ -71,9 +71,9 @@ def snapshot(**sections: Any) -> Row:
         "schema": 1,
         "host": "lab1",
         "sections": {
-            name: {"state": part, "data": None, "error": "planted"}
+            name: {"state": part, "seconds": None, "data": None, "error": "planted"}
             if isinstance(part, str)
-            else {"state": "ok", "data": part, "error": None}
+            else {"state": "ok", "seconds": 0.1, "data": part, "error": None}
             for name, part in data.items()
         },
     }
@@ -111,8 +111,7 @@ def converged(plan: Row) -> Row:
     for row in plan["cudnn"]:
         identity = f"{row['toolkit']}-{row['major']}"
         receipts.append(_receipt("cudnn", identity, row["version"], row["artifact"]))
-        libraries = [{"path": row["soname"], "soname": row["soname"]}]
-        cudnn.append({"toolkit": row["toolkit_path"], "libraries": libraries})
+        cudnn.append(cudnn_tree(row["toolkit_path"], libraries=[cudnn_library(row["soname"])]))
         if f"{row['toolkit_path']}/lib64" in plan["linker"]["directories"]:
             cache.append(_cached(row["toolkit_path"], row["soname"]))
     for row in plan["stacks"]:
@@ -153,6 +152,22 @@ def converged(plan: Row) -> Row:
         linker={"files": linked, "cache": cache},
         stacks={"stacks": stacks},
     )
+
+
+def cudnn_tree(toolkit: str, **parts: Any) -> Row:
+    """The cuDNN of a toolkit as the probe sends it; without parts an empty tree."""
+    return {
+        "toolkit": toolkit,
+        **{key: [] for key in ("headers", "libraries", "links", "loaded", "closed")},
+        **parts,
+    }
+
+
+def cudnn_library(path: str) -> Row:
+    """A library whose SONAME has the major version alone."""
+    name, _, version = path.rpartition("/")[2].partition(".so.")
+    soname = f"{name}.so.{version.partition('.')[0]}"
+    return {"path": path, "soname": soname, "size_bytes": 10, "mode": "0644", "error": None}
 
 
 def mangled(document: Row) -> Iterator[Row]:

@@ -8,7 +8,16 @@ import pytest
 
 from gpufleet.components.changes import changes
 from gpufleet.components.resolver import resolve
-from tests.support.host_documents import codes, converged, declaration, receipt, section, snapshot
+from tests.support.host_documents import (
+    codes,
+    converged,
+    cudnn_library,
+    cudnn_tree,
+    declaration,
+    receipt,
+    section,
+    snapshot,
+)
 
 Row = dict[str, Any]
 
@@ -32,26 +41,18 @@ def host() -> Row:
         "realpath": ROOT,
         "closed": [],
     }
-    cudnn = {
-        "toolkit": ROOT,
-        "closed": [],
-        "headers": [{"path": f"{ROOT}/include/cudnn_version.h", "version": "8.6.0"}],
-        "libraries": [
-            {"path": f"{LIB}/libcudnn.so.8.6.0", "soname": "libcudnn.so.8", "error": None}
-        ],
-        "links": [
+    header = {"path": f"{ROOT}/include/cudnn_version.h", "version": "8.6.0", "mode": "0644"}
+    loaded = {"soname": "libcudnn.so.8", "path": f"{LIB}/libcudnn.so.8", "version": "8.6.0"}
+    cudnn = cudnn_tree(
+        ROOT,
+        headers=[header],
+        libraries=[cudnn_library(f"{LIB}/libcudnn.so.8.6.0")],
+        links=[
             {"path": f"{LIB}/libcudnn.so", "target": "libcudnn.so.8", "exists": True},
             {"path": f"{LIB}/libcudnn.so.8", "target": "libcudnn.so.8.6.0", "exists": True},
         ],
-        "loaded": [
-            {
-                "soname": "libcudnn.so.8",
-                "path": f"{LIB}/libcudnn.so.8",
-                "version": "8.6.0",
-                "error": None,
-            }
-        ],
-    }
+        loaded=[{**loaded, "error": None}],
+    )
     return snapshot(toolkits={"trees": [tree]}, cudnn={"trees": [cudnn]})
 
 
@@ -133,9 +134,9 @@ CUDNN_FAULTS: list[tuple[str, Any, str]] = [
     ("loaded", {"error": "cannot open"}, "cannot be opened: cannot open"),
     ("headers", {"version": "8.9.7"}, "cudnn_version.h reports 8.9.7"),
     ("headers", None, f"{ROOT}/include has no cuDNN header"),
-    ("libraries", {"error": "truncated: 10 bytes"}, "is not a complete library: truncated"),
-    ("links", None, f"no link {LIB}/libcudnn.so.8 points to libcudnn.so.8.6.0"),
-    ("links", {"target": "libcudnn.so.7"}, "libcudnn.so is not a link to libcudnn.so.8"),
+    ("libraries", {"error": "truncated: 10 bytes"}, "is not a valid library: truncated"),
+    ("links", None, f"{LIB}/libcudnn.so.8 is missing: no symlink of that name points to"),
+    ("links", {"target": "libcudnn.so.7"}, "libcudnn.so is not a symlink to libcudnn.so.8"),
 ]
 
 
@@ -177,10 +178,11 @@ def test_in_our_own_toolkit_the_planned_cudnn_without_a_receipt_is_installed_aga
 def test_a_copy_where_a_link_belongs_is_refused(host: Row) -> None:
     tree = section(host, "cudnn")["trees"][0]
     tree["links"] = tree["links"][:1]
-    copy = {"path": f"{LIB}/libcudnn.so.8", "soname": "libcudnn.so.8", "error": None}
-    tree["libraries"].append(copy)
+    tree["libraries"].append(cudnn_library(f"{LIB}/libcudnn.so.8"))
     (problem,) = resolve(ADOPT, host)["problems"]
-    assert f"{LIB}/libcudnn.so.8 is a copy, not a link to libcudnn.so.8.6.0" in problem["message"]
+    assert (
+        f"{LIB}/libcudnn.so.8 is a copy, not a symlink to libcudnn.so.8.6.0" in problem["message"]
+    )
 
 
 def test_an_adopted_toolkit_is_verified_and_repaired_like_ours(host: Row) -> None:

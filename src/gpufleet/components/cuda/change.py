@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from gpufleet.components.base.change import altered, change, unfinished, unobserved, without_receipt
 from gpufleet.components.base.host import Host, mapping, mappings
-from gpufleet.components.cuda import adoption, ownership
+from gpufleet.components.cuda import adoption, cudnn, ownership
 from gpufleet.documents.plan import (
     Artifact,
     Component,
@@ -69,15 +69,12 @@ def cudnn_change(host: Host, row: PlannedCudnn, adopt: bool) -> PlanChange | Non
         return found
     if found := unfinished(host, "cudnn", identity):
         return found
-    if ownership.foreign_cudnn(host, row, adopt):
-        wrong = adoption.cudnn(host, row)
-        there = f"{row['soname']} in {row['toolkit_path']}"
-        return _foreign("cudnn", identity, there, adopt, wrong)
+    there = f"{row['soname']} in {row['toolkit_path']}"
     receipt = host.receipt("cudnn", identity)
-    if receipt is None and host.cudnn_libraries(row["toolkit_path"], row["soname"]):
-        there = f"{row['soname']} in {row['toolkit_path']}"
-        if adopt and not list(adoption.cudnn(host, row)):
-            return _foreign("cudnn", identity, there, adopt, ())
+    if receipt is None and cudnn.is_there(host, row):
+        wrong = cudnn.differences(host, row)
+        if ownership.foreign_cudnn(host, row, adopt) or (adopt and not wrong):
+            return _foreign("cudnn", identity, there, adopt, wrong)
         return without_receipt(host, "cudnn", identity, there)
     if receipt is None:
         because = f"{row['soname']} is not in {row['toolkit_path']}"

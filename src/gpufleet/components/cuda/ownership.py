@@ -11,7 +11,7 @@ from __future__ import annotations
 from gpufleet.components.base.host import Host
 from gpufleet.documents.plan import PlannedCudnn, PlannedStack, PlannedToolkit
 
-from . import adoption
+from . import cudnn
 
 
 def foreign(host: Host, kind: str, identity: str, exists: bool) -> bool:
@@ -49,12 +49,11 @@ def foreign_cudnn(host: Host, row: PlannedCudnn, adopting: bool = False) -> bool
     `adopting`: a foreign toolkit counts as well, since it is adopted. In gpufleet's own toolkit the
     planned release is gpufleet's, its receipt lost: whoever put it there loses nothing by it.
     """
-    libraries = host.cudnn_libraries(row["toolkit_path"], row["soname"])
-    if not foreign(host, "cudnn", row["id"], bool(libraries)):
+    if not foreign(host, "cudnn", row["id"], cudnn.is_there(host, row)):
         return False
     if host.receipt("toolkit", row["toolkit"]) is None:
         return adopting
-    return adopting or any(adoption.cudnn(host, row))
+    return adopting or bool(cudnn.differences(host, row))
 
 
 def foreign_stack(host: Host, row: PlannedStack) -> bool:

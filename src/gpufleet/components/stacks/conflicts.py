@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gpufleet.components.base.context import ResolveContext
-from gpufleet.components.cuda import adoption, ownership
+from gpufleet.components.cuda import adoption, cudnn, ownership
 from gpufleet.documents.problems import Code
 from gpufleet.documents.text import gpufleet
 
@@ -56,12 +56,11 @@ def check(context: ResolveContext, plan: Mapping[str, Any], declared_at: Mapping
             )
     for row in plan["toolkits"]:
         if ownership.foreign_toolkit(context.host, row):
-            path, wrong = row["path"], adoption.toolkit(context.host, row)
-            away = _away(path)
-            judge(path, f"CUDA {row['version']}", declared_at[path], wrong, away)
+            path, found = row["path"], adoption.toolkit(context.host, row)
+            judge(path, f"CUDA {row['version']}", declared_at[path], found, _away(path))
     for row in plan["cudnn"]:
         if ownership.foreign_cudnn(context.host, row, plan["adopt"]):
-            path, wrong = row["toolkit_path"], adoption.cudnn(context.host, row)
+            path, wrong = row["toolkit_path"], cudnn.differences(context.host, row)
             away = f"remove it (rm {shlex.quote(path)}/lib64/libcudnn*)"
             library = f"{path}/lib64/{row['soname']}"
             judge(library, f"cuDNN {row['version']}", declared_at[path], wrong, away)
