@@ -10,7 +10,15 @@ from gpufleet.components.base.host import Host
 from gpufleet.components.changes import changes
 from gpufleet.components.repairs import steps_of
 from gpufleet.components.resolver import resolve, with_locks
-from tests.support.host_documents import converged, declaration, mangled, receipt, section, snapshot
+from tests.support.host_documents import (
+    converged,
+    declaration,
+    default_link,
+    mangled,
+    receipt,
+    section,
+    snapshot,
+)
 
 Row = dict[str, Any]
 
@@ -358,7 +366,7 @@ def test_which_libraries_are_a_stacks_own(entry: Row, binding: list[str], bound:
     ],
 )
 def test_the_default_link(link: Row, action: str | None, plan: Row, host: Row) -> None:
-    section(host, "toolkits")["default"] = {"path": "/usr/local/cuda", **link}
+    section(host, "toolkits")["default"] = default_link(**link)
     wanted = [("default_link", "/usr/local/cuda", action)] if action else []
     assert found(plan, host) == wanted
 

@@ -59,7 +59,8 @@ def snapshot(**sections: Any) -> Row:
         "receipts": {"receipts": [], "journal": [], "unreadable": []},
         "toolkits": {
             "trees": [],
-            "default": {"path": "/usr/local/cuda", "state": "missing", "target": None},
+            "default": default_link("missing"),
+            "occupied": [],
         },
         "cudnn": {"trees": []},
         "linker": {"files": [], "cache": [], "unregistered": []},
@@ -105,7 +106,7 @@ def converged(plan: Row) -> Row:
         patches = [{key: patch[key] for key in ("file", "checksum")} for patch in row["patches"]]
         made = _receipt("toolkit", row["short"], row["version"], row["artifact"])
         receipts.append({**made, "patches": patches})
-        trees.append({"path": row["path"], "short": row["short"], "receipt": True})
+        trees.append(toolkit_tree(row["path"], short=row["short"], receipt=True))
         if row["registered"]:
             cache.append(_cached(row["path"], "libcudart.so"))
     for row in plan["cudnn"]:
@@ -146,12 +147,33 @@ def converged(plan: Row) -> Row:
         receipts={"receipts": receipts},
         toolkits={
             "trees": trees,
-            "default": {"path": "/usr/local/cuda", "state": state, "target": target},
+            "default": default_link(state, target),
         },
         cudnn={"trees": cudnn},
         linker={"files": linked, "cache": cache},
         stacks={"stacks": stacks},
     )
+
+
+def default_link(state: str, target: str | None = None, **others: Any) -> Row:
+    """The link to the default toolkit as the probe sends it."""
+    realpath = f"/usr/local/{target}" if state == "link" else None
+    found = {"path": "/usr/local/cuda", "state": state, "target": target, "realpath": realpath}
+    return {**found, **others}
+
+
+def toolkit_tree(path: str, **parts: Any) -> Row:
+    """A toolkit's tree as the probe sends it; without parts one of which nothing could be read."""
+    unknown = ("short", "version", "version_source", "nvcc", "nvcc_error")
+    lists = {key: [] for key in ("cudart", "headers", "closed")}
+    return {
+        "path": path,
+        "realpath": path,
+        "receipt": False,
+        **dict.fromkeys(unknown),
+        **lists,
+        **parts,
+    }
 
 
 def cudnn_tree(toolkit: str, **parts: Any) -> Row:

@@ -17,6 +17,7 @@ from tests.support.host_documents import (
     receipt,
     section,
     snapshot,
+    toolkit_tree,
 )
 
 Row = dict[str, Any]
@@ -29,18 +30,14 @@ ADOPT = declaration("2.13.1", gpu_cuda_adopt=True)
 @pytest.fixture
 def host() -> Row:
     """CUDA 11.8 with cuDNN 8.6, as somebody installs them with care and without gpufleet."""
-    tree = {
-        "path": ROOT,
-        "short": "11.8",
-        "version": "11.8.20220929",
-        "version_source": "version.json",
-        "nvcc": "11.8.89",
-        "nvcc_error": None,
-        "cudart": ["11.8.89"],
-        "receipt": False,
-        "realpath": ROOT,
-        "closed": [],
-    }
+    tree = toolkit_tree(
+        ROOT,
+        short="11.8",
+        version="11.8.20220929",
+        version_source="version.json",
+        nvcc="11.8.89",
+        cudart=["11.8.89"],
+    )
     header = {"path": f"{ROOT}/include/cudnn_version.h", "version": "8.6.0", "mode": "0644"}
     loaded = {"soname": "libcudnn.so.8", "path": f"{LIB}/libcudnn.so.8", "version": "8.6.0"}
     cudnn = cudnn_tree(
@@ -92,10 +89,12 @@ def test_the_declaration_does_not_reach_stacks_or_the_default_link(host: Row) ->
 TOOLKIT_FAULTS: list[tuple[Row, str]] = [
     ({"version": "11.7.1"}, "its version.json reports 11.7.1"),
     ({"nvcc": "11.7.99"}, "its nvcc reports 11.7.99"),
-    ({"cudart": ["11.8.89", "11.7.99"]}, "its libcudart reports 11.7.99"),
-    ({"cudart": []}, "it has no lib64/libcudart.so.X.Y.Z"),
+    ({"cudart": ["11.8.89", "11.7.99"]}, "its libcudart is 11.7.99"),
+    ({"cudart": []}, "it has no libcudart"),
     ({"nvcc_error": "Permission denied"}, "its nvcc does not run: Permission denied"),
-    ({"closed": [{"path": ROOT, "mode": "0700"}]}, f"other users cannot read {ROOT} (mode 0700)"),
+    ({"headers": [{"path": f"{ROOT}/include/cuda.h", "version": "11.7"}]}, "its cuda.h reports 11"),
+    ({"unfit": [{"path": f"{LIB}/libnpp.so.11", "error": "for aarch64"}]}, "for aarch64"),
+    ({"closed": [{"path": ROOT, "mode": "0700"}]}, f"Some users cannot read {ROOT} (mode 0700)"),
 ]
 
 
@@ -110,12 +109,12 @@ def test_another_toolkit_or_a_damaged_one_is_refused(host: Row, fault: Row, repo
 
 
 def test_another_patch_release_is_refused_with_the_declaration_that_would_have_it() -> None:
-    tree = {
-        "path": "/usr/local/cuda-12.4",
-        "version_source": "version.json",
-        "version": "12.4.0",
-        "cudart": ["12.4.99"],
-    }
+    tree = toolkit_tree(
+        "/usr/local/cuda-12.4",
+        version_source="version.json",
+        version="12.4.0",
+        cudart=["12.4.99"],
+    )
     host = snapshot(toolkits={"trees": [tree]})
     (problem,) = resolve(declaration(gpu_toolkits=["12.4"], gpu_cuda_adopt=True), host)["problems"]
     assert "it is CUDA 12.4.0, and 12.4.1 is planned" in problem["message"]
@@ -221,12 +220,9 @@ def test_an_adopted_toolkit_stays_as_it_is_for_nothing_tells_its_patches() -> No
     host = snapshot(
         toolkits={
             "trees": [
-                {
-                    "path": path,
-                    "version": "8.0.61",
-                    "version_source": "version.txt",
-                    "cudart": ["8.0.61"],
-                }
+                toolkit_tree(
+                    path, version="8.0.61", version_source="version.txt", cudart=["8.0.61"]
+                )
             ]
         },
         receipts={

@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 from typing import Any, cast
 
 from gpufleet.catalog import versions
-from gpufleet.documents.sections.cuda import Cudnn, CudnnTree
+from gpufleet.documents.sections.cuda import Cudnn, CudnnTree, DefaultLink, ToolkitTree
 from gpufleet.documents.types import Row
 from gpufleet.documents.validator import typed_section
 
@@ -20,7 +20,7 @@ from gpufleet.documents.validator import typed_section
 IMAGE = "image"
 # The sections that the judge of a component reads by their type. One that is not of its type counts
 # as not read, whoever took the snapshot.
-JUDGED = ("cudnn",)
+JUDGED = ("cudnn", "toolkits")
 
 
 def mapping(value: Any) -> Row:
@@ -226,9 +226,9 @@ class Host:
         """Whether anything exists at the path of a toolkit or a stack."""
         return any(path in (self._value(each, "occupied") or []) for each in ("toolkits", "stacks"))
 
-    def tree(self, path: str) -> Row | None:
+    def tree(self, path: str) -> ToolkitTree | None:
         """The toolkit at a path."""
-        return self._row("toolkits", "trees", path=path)
+        return cast(ToolkitTree | None, self._row("toolkits", "trees", path=path))
 
     @property
     def cudnn_trees(self) -> list[CudnnTree]:
@@ -249,9 +249,8 @@ class Host:
         return [row for row in self._rows("stacks", "stacks") if str(row.get("name")) not in ours]
 
     @property
-    def default_link(self) -> Row | None:
-        value = self._value("toolkits", "default")
-        return dict(value) if isinstance(value, Mapping) else None
+    def default_link(self) -> DefaultLink | None:
+        return cast(DefaultLink | None, self._value("toolkits", "default"))
 
     @property
     def linker_files(self) -> list[Row]:

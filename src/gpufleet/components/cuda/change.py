@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from gpufleet.components.base.change import altered, change, unfinished, unobserved, without_receipt
 from gpufleet.components.base.host import Host, mapping, mappings
-from gpufleet.components.cuda import adoption, cudnn, ownership
+from gpufleet.components.cuda import cudnn, ownership, toolkit
 from gpufleet.documents.plan import (
     Artifact,
     Component,
@@ -25,13 +25,11 @@ def toolkit_change(host: Host, row: PlannedToolkit, adopt: bool) -> PlanChange |
         return found
     if found := unfinished(host, "toolkit", identity):
         return found
-    if ownership.foreign_toolkit(host, row):
-        wrong = adoption.toolkit(host, row)
-        return _foreign("toolkit", identity, f"{row['path']} exists and", adopt, wrong)
     receipt, tree = host.receipt("toolkit", identity), host.tree(row["path"])
     if receipt is None and (tree is not None or host.occupied(row["path"])):
-        if adopt and not list(adoption.toolkit(host, row)):
-            return _foreign("toolkit", identity, f"{row['path']} exists and", adopt, ())
+        wrong = toolkit.differences(host, row)
+        if ownership.foreign_toolkit(host, row) or (adopt and not wrong):
+            return _foreign("toolkit", identity, f"{row['path']} exists and", adopt, wrong)
         return without_receipt(host, "toolkit", identity, row["path"])
     if receipt is None:
         return change("toolkit", identity, "install", f"{row['path']} is missing")
@@ -93,19 +91,18 @@ def default_link_change(host: Host, row: PlannedLink | None) -> PlanChange | Non
     if row is None:
         return None
     path, target = row["path"], row["target"]
-    if found := unobserved(host, "default_link", path, "toolkits"):
-        return found
-    link = host.default_link or {}
-    state = link.get("state")
+    link = host.default_link
+    if link is None:
+        return unobserved(host, "default_link", path, "toolkits")
     if ownership.foreign_default(host):
-        because = f"{path} is a {state}, not gpufleet's link"
+        because = f"{path} is a {link['state']}, not gpufleet's link"
         return change("default_link", path, "refuse", because)
-    if state != "link":
+    if link["state"] != "link":
         return change("default_link", path, "install", f"{path} is missing")
     parent = path.rpartition("/")[0]
-    if str(link.get("target")) in {target, f"{parent}/{target}"}:
+    if link["target"] in {target, f"{parent}/{target}"}:
         return None
-    because = f"{path} points to {link.get('target')}, not to {target}"
+    because = f"{path} points to {link['target']}, not to {target}"
     return change("default_link", path, "install", because)
 
 
@@ -116,13 +113,13 @@ def _first_whole(*found: PlanChange | None) -> PlanChange | None:
 
 
 def _foreign(
-    kind: Component, identity: str, there: str, adopt: bool, wrong: Iterable[str]
+    kind: Component, identity: str, there: str, adopt: bool, wrong: list[str]
 ) -> PlanChange:
     """Component becomes of something that we did not install."""
-    reasons = list(wrong) if adopt else []
-    if adopt and not reasons:
+    if adopt and not wrong:
         because = f"{there} was not installed by gpufleet, and is what is planned (gpu_cuda_adopt)"
         return change(kind, identity, "adopt", because)
+    reasons = wrong if adopt else []
     because = "; ".join([f"{there} was not installed by gpufleet", *reasons])
     return change(kind, identity, "refuse", because)
 

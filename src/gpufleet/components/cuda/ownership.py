@@ -70,4 +70,4 @@ def elsewhere(host: Host, kind: str, identity: str, path: str) -> str | None:
 def foreign_default(host: Host) -> bool:
     """Whether a directory or file is at the path of the default link."""
     link = host.default_link
-    return link is not None and str(link.get("state")) in {"directory", "file"}
+    return link is not None and link["state"] in {"directory", "file"}

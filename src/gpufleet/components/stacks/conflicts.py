@@ -7,11 +7,11 @@ is what is planned.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from gpufleet.components.base.context import ResolveContext
-from gpufleet.components.cuda import adoption, cudnn, ownership
+from gpufleet.components.cuda import cudnn, ownership, toolkit
 from gpufleet.documents.problems import Code
 from gpufleet.documents.text import gpufleet
 
@@ -32,13 +32,13 @@ def check(context: ResolveContext, plan: Mapping[str, Any], declared_at: Mapping
             f"{_away(path)}{otherwise}",
         )
 
-    def judge(path: str, what: str, where: str, wrong: Iterable[str], away: str) -> None:
+    def judge(path: str, what: str, where: str, wrong: list[str], away: str) -> None:
         if not plan["adopt"]:
             refuse(path, what, where, ", or let gpufleet check and adopt it: gpu_cuda_adopt: true")
-        elif reasons := list(wrong):
+        elif wrong:
             context.refuse(
                 Code.NOT_ADOPTABLE,
-                f"{path} cannot be adopted as {what}: {'; '.join(reasons)}",
+                f"{path} cannot be adopted as {what}: {'; '.join(wrong)}",
                 where,
                 f"repair it, or {away}: the next run then installs {what}",
             )
@@ -56,8 +56,8 @@ def check(context: ResolveContext, plan: Mapping[str, Any], declared_at: Mapping
             )
     for row in plan["toolkits"]:
         if ownership.foreign_toolkit(context.host, row):
-            path, found = row["path"], adoption.toolkit(context.host, row)
-            judge(path, f"CUDA {row['version']}", declared_at[path], found, _away(path))
+            path, wrong = row["path"], toolkit.differences(context.host, row)
+            judge(path, f"CUDA {row['version']}", declared_at[path], wrong, _away(path))
     for row in plan["cudnn"]:
         if ownership.foreign_cudnn(context.host, row, plan["adopt"]):
             path, wrong = row["toolkit_path"], cudnn.differences(context.host, row)
