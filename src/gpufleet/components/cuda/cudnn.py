@@ -1,6 +1,7 @@
 """The judge of cuDNN: all that differs from the planned cuDNN in a toolkit's tree. Pure.
 
-`faults` reads the section `cudnn` alone. The check `cudnn.files` and `change` compare the receipt.
+`faults` reads the section `cudnn` alone; a change comes of the receipt and the journal, and of
+`differences` where there is no receipt.
 """
 
 from __future__ import annotations
@@ -9,15 +10,27 @@ from collections.abc import Iterable
 
 from gpufleet.catalog import versions
 from gpufleet.components.base import subjects
+from gpufleet.components.base.change import (
+    altered,
+    change,
+    first_whole,
+    not_ours,
+    other_source,
+    unfinished,
+    unobserved,
+    without_receipt,
+)
 from gpufleet.components.base.fault import Fault, Judged, causes
 from gpufleet.components.base.host import Host
 from gpufleet.components.base.paths import beside, directory_of, name_of
 from gpufleet.components.base.registry import Evidence, timed_out, unreadable_paths
 from gpufleet.components.base.remedies import Component
 from gpufleet.components.base.remedies import cudnn as component_of
-from gpufleet.documents.plan import PlannedCudnn
+from gpufleet.documents.plan import PlanChange, PlannedCudnn
 from gpufleet.documents.sections.cuda import CudnnTree
 from gpufleet.documents.verdict import Verdict
+
+from . import ownership
 
 RELEASE = "cudnn.release"  # missing, of another version, or no library at all
 LINK = "cudnn.link"
@@ -50,6 +63,44 @@ def is_there(host: Host, row: PlannedCudnn) -> bool:
 def differences(host: Host, row: PlannedCudnn) -> list[str]:
     """Why the cuDNN in a toolkit's tree is not the planned one, or not installed correctly."""
     return causes(faults([row], host.cudnn_trees))
+
+
+def is_foreign(host: Host, row: PlannedCudnn, adopting: bool = False) -> bool:
+    """Whether a toolkit of gpufleet has libraries of that cuDNN that gpufleet did not install.
+
+    `adopting`: a foreign toolkit counts as well, since it is adopted. In gpufleet's own toolkit the
+    planned release is gpufleet's, its receipt lost: whoever put it there loses nothing by it.
+    """
+    if not ownership.foreign(host, "cudnn", row["id"], is_there(host, row)):
+        return False
+    if host.receipt("toolkit", row["toolkit"]) is None:
+        return adopting
+    return adopting or bool(differences(host, row))
+
+
+def cudnn_change(host: Host, row: PlannedCudnn, adopt: bool) -> PlanChange | None:
+    identity = row["id"]
+    unknown = unobserved(host, "cudnn", identity, "receipts", "cudnn")
+    if found := unknown or unfinished(host, "cudnn", identity):
+        return found
+    there = f"{row['soname']} in {row['toolkit_path']}"
+    receipt = host.receipt("cudnn", identity)
+    if receipt is None and is_there(host, row):
+        wrong = differences(host, row)
+        if is_foreign(host, row, adopt) or (adopt and not wrong):
+            return not_ours("cudnn", identity, there, adopt, wrong)
+        return without_receipt(host, "cudnn", identity, there)
+    if receipt is None:
+        because = f"{row['soname']} is not in {row['toolkit_path']}"
+        return change("cudnn", identity, "install", because)
+    if receipt.get("default", row["default"]) != row["default"]:
+        state = "becomes" if row["default"] else "is no longer"
+        because = f"it {state} the default of {row['toolkit_path']}"
+        return change("cudnn", identity, "repair", because)
+    return first_whole(
+        altered(receipt, "cudnn", identity, row["version"]),
+        other_source(receipt, "cudnn", identity, row["artifact"]),
+    )
 
 
 def _release_faults(wanted: list[PlannedCudnn], tree: CudnnTree) -> Judged:

@@ -1,17 +1,27 @@
 """The judge of toolkits: all that differs from a planned toolkit in the tree at its path. Pure.
 
-`faults` reads the section `toolkits` alone. The check `toolkit.files` and `change` compare the
-receipt.
+`faults` reads the section `toolkits` alone; a change comes of the receipt and the journal, and of
+`differences` where there is no receipt.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from gpufleet.catalog import facts
 from gpufleet.components.base import subjects
+from gpufleet.components.base.change import (
+    altered,
+    change,
+    first_whole,
+    not_ours,
+    other_source,
+    unfinished,
+    unobserved,
+    without_receipt,
+)
 from gpufleet.components.base.fault import Fault, Judged, causes
-from gpufleet.components.base.host import Host
+from gpufleet.components.base.host import Host, mapping, mappings
 from gpufleet.components.base.registry import (
     Evidence,
     is_hung,
@@ -20,10 +30,12 @@ from gpufleet.components.base.registry import (
     unreadable_paths,
 )
 from gpufleet.components.base.remedies import toolkit as component_of
-from gpufleet.documents.plan import PlannedToolkit
+from gpufleet.documents.plan import Patch, PlanChange, PlannedLink, PlannedToolkit
 from gpufleet.documents.sections.cuda import ToolkitTree
 from gpufleet.documents.text import brief
 from gpufleet.documents.verdict import Verdict
+
+from . import ownership
 
 RELEASE = "toolkit.release"  # missing, of another release, or not whole
 ACCESS = "toolkit.access"
@@ -83,6 +95,83 @@ def differences(host: Host, row: PlannedToolkit) -> list[str]:
             f'set gpu_toolkits: ["{release.version}"]'
         ]
     return causes(faults([row], [tree]))
+
+
+def is_there(host: Host, row: PlannedToolkit) -> bool:
+    """Whether anything exists at the toolkit's path."""
+    return host.tree(row["path"]) is not None or host.occupied(row["path"])
+
+
+def is_foreign(host: Host, row: PlannedToolkit) -> bool:
+    """Whether gpufleet did not install what exists at the toolkit's path."""
+    foreign = ownership.foreign(host, "toolkit", row["short"], is_there(host, row))
+    return foreign and not ownership.registered(host, row["path"])
+
+
+def foreign_default(host: Host) -> bool:
+    """Whether a directory or file is at the path of the default link."""
+    link = host.default_link
+    return link is not None and link["state"] in {"directory", "file"}
+
+
+def toolkit_change(host: Host, row: PlannedToolkit, adopt: bool) -> PlanChange | None:
+    identity = row["short"]
+    unknown = unobserved(host, "toolkit", identity, "receipts", "toolkits")
+    if found := unknown or unfinished(host, "toolkit", identity):
+        return found
+    receipt = host.receipt("toolkit", identity)
+    if receipt is None and is_there(host, row):
+        wrong = differences(host, row)
+        if is_foreign(host, row) or (adopt and not wrong):
+            return not_ours("toolkit", identity, f"{row['path']} exists and", adopt, wrong)
+        return without_receipt(host, "toolkit", identity, row["path"])
+    if receipt is None:
+        return change("toolkit", identity, "install", f"{row['path']} is missing")
+    if host.tree(row["path"]) is None:
+        because = f"{row['path']} is missing, but it has a receipt"
+        return change("toolkit", identity, "repair", because)
+    return first_whole(
+        altered(receipt, "toolkit", identity, row["version"]),
+        other_source(receipt, "toolkit", identity, row["artifact"]),
+        other_patches(receipt, identity, row["patches"]),
+    )
+
+
+def other_patches(
+    receipt: Mapping[str, object], identity: str, planned: Sequence[Patch]
+) -> PlanChange | None:
+    """A repair, when it was installed with other patches than the planned ones.
+
+    A tree that was adopted stays as it was found.
+    """
+    have = [(each.get("file"), each.get("checksum")) for each in mappings(receipt.get("patches"))]
+    want = [(each["file"], each["checksum"]) for each in planned]
+    if have == want or mapping(receipt.get("source")).get("adopted"):
+        return None
+    names = [", ".join(str(file) for file, _ in each) or "no patch" for each in (have, want)]
+    because = f"{names[0]} is applied, {names[1]} is planned"
+    if names[0] == names[1]:
+        because = f"{names[0]} is another file than the planned one"
+    return change("toolkit", identity, "repair", because)
+
+
+def default_link_change(host: Host, row: PlannedLink | None) -> PlanChange | None:
+    if row is None:
+        return None
+    path, target = row["path"], row["target"]
+    link = host.default_link
+    if link is None:
+        return unobserved(host, "default_link", path, "toolkits")
+    if foreign_default(host):
+        because = f"{path} is a {link['state']}, not gpufleet's link"
+        return change("default_link", path, "refuse", because)
+    if link["state"] != "link":
+        return change("default_link", path, "install", f"{path} is missing")
+    parent = path.rpartition("/")[0]
+    if link["target"] in {target, f"{parent}/{target}"}:
+        return None
+    because = f"{path} points to {link['target']}, not to {target}"
+    return change("default_link", path, "install", because)
 
 
 def _mismatches(toolkit: PlannedToolkit, tree: ToolkitTree) -> Iterator[str]:

@@ -23,7 +23,6 @@ from gpufleet.components.base.sections import Sections
 from gpufleet.documents.plan import Plan
 
 from . import toolkit
-from .change import other_patches
 
 
 def _judged(plan: Plan, observed: Sections) -> Judged:
@@ -48,7 +47,7 @@ def files(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     for row in plan["toolkits"]:
         short, path = row["short"], row["path"]
         yield from files_unchanged(plan, observed.data["receipts"], "toolkit", short, path)
-        other = short in receipts and other_patches(receipts[short], short, row["patches"])
+        other = short in receipts and toolkit.other_patches(receipts[short], short, row["patches"])
         if other:
             yield Finding(f"{path}: {other['because']}", provision(plan, component_of(row)))
 

@@ -55,11 +55,11 @@ def check(context: ResolveContext, plan: Mapping[str, Any], declared_at: Mapping
                 "where it is installed",
             )
     for row in plan["toolkits"]:
-        if ownership.foreign_toolkit(context.host, row):
+        if toolkit.is_foreign(context.host, row):
             path, wrong = row["path"], toolkit.differences(context.host, row)
             judge(path, f"CUDA {row['version']}", declared_at[path], wrong, _away(path))
     for row in plan["cudnn"]:
-        if ownership.foreign_cudnn(context.host, row, plan["adopt"]):
+        if cudnn.is_foreign(context.host, row, plan["adopt"]):
             path, wrong = row["toolkit_path"], cudnn.differences(context.host, row)
             away = f"remove it (rm {shlex.quote(path)}/lib64/libcudnn*)"
             library = f"{path}/lib64/{row['soname']}"
@@ -70,7 +70,7 @@ def check(context: ResolveContext, plan: Mapping[str, Any], declared_at: Mapping
     for path, digest in environment.digests(plan["environment"]).items():
         if context.host.foreign_text(path, digest):
             refuse(path, "a file of the stacks' and toolkits' environment", path)
-    if plan["default_link"] and ownership.foreign_default(context.host):
+    if plan["default_link"] and toolkit.foreign_default(context.host):
         refuse(plan["default_link"]["path"], "the link to the default toolkit", "gpu_cuda_default")
 
 
