@@ -10,7 +10,15 @@ from gpufleet.components.base.host import Host
 from gpufleet.components.changes import changes
 from gpufleet.components.repairs import steps_of
 from gpufleet.components.resolver import resolve, with_locks
-from tests.support.host_documents import converged, declaration, mangled, receipt, section, snapshot
+from tests.support.host_documents import (
+    converged,
+    declaration,
+    default_link,
+    mangled,
+    receipt,
+    section,
+    snapshot,
+)
 
 Row = dict[str, Any]
 
@@ -128,6 +136,13 @@ def test_a_section_that_hung_never_counts_as_converged(name: str, plan: Row, hos
         assert row["because"] == (
             f"the host's {name} could not be read (deadline; --deadline S waits longer)"
         )
+
+
+def test_a_judged_section_that_is_not_of_its_type_was_not_read(plan: Row, host: Row) -> None:
+    section(host, "cudnn")["trees"][0]["libraries"] = "libcudnn.so.8"
+    row = only(plan, host)
+    assert (row["what"], row["action"]) == ("cudnn", "unread")
+    assert "data.trees[0].libraries is 'libcudnn.so.8', and should be a list" in row["because"]
 
 
 @pytest.mark.parametrize(
@@ -351,7 +366,7 @@ def test_which_libraries_are_a_stacks_own(entry: Row, binding: list[str], bound:
     ],
 )
 def test_the_default_link(link: Row, action: str | None, plan: Row, host: Row) -> None:
-    section(host, "toolkits")["default"] = {"path": "/usr/local/cuda", **link}
+    section(host, "toolkits")["default"] = default_link(**link)
     wanted = [("default_link", "/usr/local/cuda", action)] if action else []
     assert found(plan, host) == wanted
 

@@ -12,9 +12,11 @@ from tests.support.host_documents import (
     codes,
     converged,
     declaration,
+    default_link,
     refusal,
     section,
     snapshot,
+    toolkit_tree,
 )
 
 
@@ -105,14 +107,14 @@ def test_noexec_tmp_only_matters_to_an_installer() -> None:
 
 
 def test_a_tree_that_we_did_not_install() -> None:
-    tree = {"path": "/usr/local/cuda-11.8", "short": "11.8", "receipt": False}
+    tree = toolkit_tree("/usr/local/cuda-11.8", short="11.8")
     problem = refusal(declaration("2.13.1"), snapshot(toolkits={"trees": [tree]}))
     assert (problem["code"], problem["where"]) == ("foreign-tree", "gpu_stacks[0]")
     assert "mv /usr/local/cuda-11.8" in problem["remedy"]
 
 
 def test_a_tree_in_the_journal_is_ours() -> None:
-    tree = {"path": "/usr/local/cuda-11.8", "short": "11.8", "receipt": False}
+    tree = toolkit_tree("/usr/local/cuda-11.8", short="11.8")
     entry = {"kind": "toolkit", "id": "11.8", "state": "installing", "started": "yesterday"}
     host = snapshot(toolkits={"trees": [tree]}, receipts={"journal": [entry]})
     assert resolve(declaration("2.13.1"), host)["problems"] == []
@@ -122,8 +124,8 @@ def test_an_environment_or_a_directory_in_the_way() -> None:
     venv = {"name": "tensorflow-2.13.1", "venv": "/opt/gpufleet/stacks/tensorflow-2.13.1"}
     problem = refusal(declaration("2.13.1"), snapshot(stacks={"stacks": [venv]}))
     assert (problem["code"], problem["where"]) == ("foreign-tree", "gpu_stacks[0]")
-    default = {"path": "/usr/local/cuda", "state": "directory", "target": None}
-    problem = refusal(declaration("2.13.1"), snapshot(toolkits={"default": default}))
+    host = snapshot(toolkits={"default": default_link("directory")})
+    problem = refusal(declaration("2.13.1"), host)
     assert (problem["code"], problem["where"]) == ("foreign-tree", "gpu_cuda_default")
 
 

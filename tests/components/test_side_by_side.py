@@ -8,7 +8,7 @@ import pytest
 
 from gpufleet.catalog import facts
 from gpufleet.components.resolver import resolve
-from tests.support.host_documents import codes, declaration, refusal, snapshot
+from tests.support.host_documents import codes, declaration, default_link, refusal, snapshot
 
 
 def cudnn_of(plan: dict[str, Any]) -> dict[str, bool]:
@@ -181,7 +181,7 @@ def test_another_checksum_without_a_size_leaves_the_size_unknown() -> None:
 
 def host_with_default(**link: str) -> dict[str, Any]:
     """A host whose `/usr/local/cuda` is this."""
-    return snapshot(toolkits={"default": {"path": "/usr/local/cuda", "state": "link", **link}})
+    return snapshot(toolkits={"default": default_link(**{"state": "link", **link})})
 
 
 @pytest.mark.parametrize(

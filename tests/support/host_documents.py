@@ -59,7 +59,8 @@ def snapshot(**sections: Any) -> Row:
         "receipts": {"receipts": [], "journal": [], "unreadable": []},
         "toolkits": {
             "trees": [],
-            "default": {"path": "/usr/local/cuda", "state": "missing", "target": None},
+            "default": default_link("missing"),
+            "occupied": [],
         },
         "cudnn": {"trees": []},
         "linker": {"files": [], "cache": [], "unregistered": []},
@@ -71,9 +72,9 @@ def snapshot(**sections: Any) -> Row:
         "schema": 1,
         "host": "lab1",
         "sections": {
-            name: {"state": part, "data": None, "error": "planted"}
+            name: {"state": part, "seconds": None, "data": None, "error": "planted"}
             if isinstance(part, str)
-            else {"state": "ok", "data": part, "error": None}
+            else {"state": "ok", "seconds": 0.1, "data": part, "error": None}
             for name, part in data.items()
         },
     }
@@ -105,14 +106,13 @@ def converged(plan: Row) -> Row:
         patches = [{key: patch[key] for key in ("file", "checksum")} for patch in row["patches"]]
         made = _receipt("toolkit", row["short"], row["version"], row["artifact"])
         receipts.append({**made, "patches": patches})
-        trees.append({"path": row["path"], "short": row["short"], "receipt": True})
+        trees.append(toolkit_tree(row["path"], short=row["short"], receipt=True))
         if row["registered"]:
             cache.append(_cached(row["path"], "libcudart.so"))
     for row in plan["cudnn"]:
         identity = f"{row['toolkit']}-{row['major']}"
         receipts.append(_receipt("cudnn", identity, row["version"], row["artifact"]))
-        libraries = [{"path": row["soname"], "soname": row["soname"]}]
-        cudnn.append({"toolkit": row["toolkit_path"], "libraries": libraries})
+        cudnn.append(cudnn_tree(row["toolkit_path"], libraries=[cudnn_library(row["soname"])]))
         if f"{row['toolkit_path']}/lib64" in plan["linker"]["directories"]:
             cache.append(_cached(row["toolkit_path"], row["soname"]))
     for row in plan["stacks"]:
@@ -147,12 +147,49 @@ def converged(plan: Row) -> Row:
         receipts={"receipts": receipts},
         toolkits={
             "trees": trees,
-            "default": {"path": "/usr/local/cuda", "state": state, "target": target},
+            "default": default_link(state, target),
         },
         cudnn={"trees": cudnn},
         linker={"files": linked, "cache": cache},
         stacks={"stacks": stacks},
     )
+
+
+def default_link(state: str, target: str | None = None, **others: Any) -> Row:
+    """The link to the default toolkit as the probe sends it."""
+    realpath = f"/usr/local/{target}" if state == "link" else None
+    found = {"path": "/usr/local/cuda", "state": state, "target": target, "realpath": realpath}
+    return {**found, **others}
+
+
+def toolkit_tree(path: str, **parts: Any) -> Row:
+    """A toolkit's tree as the probe sends it; without parts one of which nothing could be read."""
+    unknown = ("short", "version", "version_source", "nvcc", "nvcc_error")
+    lists = {key: [] for key in ("cudart", "headers", "closed")}
+    return {
+        "path": path,
+        "realpath": path,
+        "receipt": False,
+        **dict.fromkeys(unknown),
+        **lists,
+        **parts,
+    }
+
+
+def cudnn_tree(toolkit: str, **parts: Any) -> Row:
+    """The cuDNN of a toolkit as the probe sends it; without parts an empty tree."""
+    return {
+        "toolkit": toolkit,
+        **{key: [] for key in ("headers", "libraries", "links", "loaded", "closed")},
+        **parts,
+    }
+
+
+def cudnn_library(path: str) -> Row:
+    """A library whose SONAME has the major version alone."""
+    name, _, version = path.rpartition("/")[2].partition(".so.")
+    soname = f"{name}.so.{version.partition('.')[0]}"
+    return {"path": path, "soname": soname, "size_bytes": 10, "mode": "0644", "error": None}
 
 
 def mangled(document: Row) -> Iterator[Row]:

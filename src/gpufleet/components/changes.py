@@ -13,8 +13,9 @@ from gpufleet.components.base.host import Host
 from gpufleet.documents.plan import Plan, PlanChange
 
 from .containers.change import containers_change
-from .cuda.change import cudnn_change, default_link_change, toolkit_change
+from .cuda.cudnn import cudnn_change
 from .cuda.linker_change import linker_change
+from .cuda.toolkit import default_link_change, toolkit_change
 from .driver.change import driver_change, library_change, restart_change
 from .network.change import network_change
 from .removals import removals

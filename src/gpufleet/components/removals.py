@@ -31,12 +31,12 @@ def removals(plan: Plan, host: Host) -> list[PlanChange]:
 
 def _default_link(host: Host, gone: list[str]) -> list[PlanChange]:
     """The default link, if it points to a toolkit that is removed now or was by a killed run."""
-    link = host.default_link or {}
-    if link.get("state") != "link":
+    link = host.default_link
+    if link is None or link["state"] != "link":
         return []
-    path = PurePosixPath(str(link.get("path")))
-    target = path.parent / str(link.get("target"))
-    dangles = not link.get("realpath") and target.match(f"{path}-[0-9]*")
+    path = PurePosixPath(link["path"])
+    target = path.parent / str(link["target"])
+    dangles = not link["realpath"] and target.match(f"{path}-[0-9]*")
     if str(target) not in gone and not dangles:
         return []
     because = f"it points to {target}, and no toolkit is declared any longer (gpu_prune)"

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpufleet.catalog.estimates import installed_mib
-from gpufleet.components.cuda import ownership
+from gpufleet.components.cuda import cudnn, toolkit
 from gpufleet.documents.problems import Code
 
 from .base.context import ResolveContext
@@ -39,7 +39,7 @@ def check(context: ResolveContext, plan: Mapping[str, Any]) -> None:
         row
         for row in plan["toolkits"]
         if not _installed(context, "toolkit", row["short"], _tree_is_gone(context, row["path"]))
-        and not ownership.foreign_toolkit(context.host, row)
+        and not toolkit.is_foreign(context.host, row)
     ]
     for row in toolkits:
         want(context.spec.prefix, row["installed_mib"], f"CUDA {row['short']}")
@@ -50,7 +50,7 @@ def check(context: ResolveContext, plan: Mapping[str, Any]) -> None:
     for row in plan["cudnn"]:
         gone = _tree_is_gone(context, row["toolkit_path"])
         installed = _installed(context, "cudnn", row["id"], gone)
-        if not installed and not ownership.foreign_cudnn(context.host, row, adopting=True):
+        if not installed and not cudnn.is_foreign(context.host, row, adopting=True):
             want(context.spec.prefix, row["installed_mib"], f"cuDNN {row['version']}")
     for row in plan["stacks"]:
         # An installation that was started uses what is there, or removes it first.

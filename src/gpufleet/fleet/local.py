@@ -123,7 +123,7 @@ def _toolkits(observed: Host) -> Iterator[PlannedToolkit]:
 
 def _cudnn(observed: Host, toolkits: list[PlannedToolkit]) -> Iterator[PlannedCudnn]:
     shorts = {row["path"]: row["short"] for row in toolkits}
-    for tree in (observed.section("cudnn") or {"trees": []})["trees"]:
+    for tree in observed.cudnn_trees:
         headers = [header["version"] for header in tree["headers"] if header["version"]]
         for library in tree["loaded"] if tree["toolkit"] in shorts else ():
             major = library["soname"].rpartition(".")[2]

@@ -10,7 +10,15 @@ import pytest
 from gpufleet.campaign.provision import reasons as differs
 from gpufleet.components.resolver import resolve, with_locks
 from gpufleet.fleet.session import HostRun
-from tests.support.host_documents import converged, declaration, mangled, receipt, section, snapshot
+from tests.support.host_documents import (
+    converged,
+    declaration,
+    default_link,
+    mangled,
+    receipt,
+    section,
+    snapshot,
+)
 
 Row = dict[str, Any]
 
@@ -168,7 +176,7 @@ def test_what_only_the_host_can_refuse_is_refused_before_ansible_runs(host: Row)
 
 
 def test_what_is_not_gpufleet_s_keeps_ansible_away(plan: Row, host: Row) -> None:
-    section(host, "toolkits")["default"] = {"path": "/usr/local/cuda", "state": "directory"}
+    section(host, "toolkits")["default"] = default_link("directory")
     reason = differs.left_alone(run(plan, host))
     assert reason == "/usr/local/cuda is a directory, not gpufleet's link (default_link)"
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gpufleet.components.base.host import Host, mappings
-from gpufleet.documents.plan import Action, Component, PlanChange, Step
+from gpufleet.components.base.host import Host, mapping, mappings
+from gpufleet.documents.plan import Action, Artifact, Component, PlanChange, Step
 from gpufleet.documents.types import Row
 
 # The components whose links are restored without an artifact.
@@ -59,3 +59,34 @@ def altered(receipt: Row, kind: Component, identity: str, version: str) -> PlanC
         because = f"only links changed since it was installed: {first}{more}"
         return change(kind, identity, "repair", because, "links")
     return change(kind, identity, "repair", f"changed since it was installed: {first}{more}")
+
+
+def first_whole(*found: PlanChange | None) -> PlanChange | None:
+    """The first change; one of links only where there is no other, which restores them too."""
+    rows = [row for row in found if row]
+    return next((row for row in rows if row.get("step") != "links"), rows[0] if rows else None)
+
+
+def not_ours(
+    kind: Component, identity: str, there: str, adopt: bool, wrong: list[str]
+) -> PlanChange:
+    """Adopt what gpufleet did not install, or refuse it: `wrong` is why it is not as planned."""
+    if adopt and not wrong:
+        because = f"{there} was not installed by gpufleet, and is what is planned (gpu_cuda_adopt)"
+        return change(kind, identity, "adopt", because)
+    reasons = wrong if adopt else []
+    because = "; ".join([f"{there} was not installed by gpufleet", *reasons])
+    return change(kind, identity, "refuse", because)
+
+
+def other_source(
+    receipt: Row, kind: Component, identity: str, artifact: Artifact | None
+) -> PlanChange | None:
+    """A repair, when it was installed from another file than the planned one."""
+    checksum = artifact["checksum"] if artifact else None
+    algorithm, _, wanted = (checksum or "").partition(":")
+    have = mapping(receipt.get("source")).get(algorithm)
+    if not have or have == wanted:
+        return None
+    because = f"installed from a file with {algorithm} {str(have)[:16]}..., not the planned one"
+    return change(kind, identity, "repair", because)

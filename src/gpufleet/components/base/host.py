@@ -9,13 +9,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, cast
 
 from gpufleet.catalog import versions
+from gpufleet.documents.sections.cuda import Cudnn, CudnnTree, DefaultLink, ToolkitTree
 from gpufleet.documents.types import Row
+from gpufleet.documents.validator import typed_section
 
 # The probe's name for a system that has not booted (`gpufleet.on_host.constants`).
 IMAGE = "image"
+# The sections that the judge of a component reads by their type. One that is not of its type counts
+# as not read, whoever took the snapshot.
+JUDGED = ("cudnn", "toolkits")
 
 
 def mapping(value: Any) -> Row:
@@ -53,11 +58,20 @@ class Host:
 
     def section(self, name: str) -> Row | None:
         """A section's data, None unless it is `ok`."""
-        found = mapping((self.snapshot or {}).get("sections")).get(name)
-        if not isinstance(found, dict) or found.get("state") != "ok":
-            return None
-        data = found.get("data")
+        found = self._section(name)
+        data = found.get("data") if found.get("state") == "ok" else None
         return data if isinstance(data, dict) else None
+
+    def _section(self, name: str) -> Row:
+        if name not in self._sections:
+            found = mapping(mapping((self.snapshot or {}).get("sections")).get(name))
+            judged = name in JUDGED and found.get("state") == "ok"
+            self._sections[name] = typed_section(name, found) if judged else found
+        return self._sections[name]
+
+    @cached_property
+    def _sections(self) -> dict[str, Row]:
+        return {}
 
     def unobserved(self, names: tuple[str, ...]) -> list[str]:
         """Return the named sections that could not be probed."""
@@ -65,7 +79,7 @@ class Host:
 
     def unread(self, names: Sequence[str]) -> str:
         """Why these sections are not known, as a clause."""
-        found = mapping(mapping((self.snapshot or {}).get("sections")).get(names[0]))
+        found = self._section(names[0])
         error = str(found.get("error") or found.get("state") or "the probe has no such part")
         more = "; --deadline S waits longer" if found.get("state") == "hung" else ""
         return f"the host's {' and '.join(names)} could not be read ({error}{more})"
@@ -212,18 +226,14 @@ class Host:
         """Return whether anything exists at the path of a toolkit or a stack."""
         return any(path in (self._value(each, "occupied") or []) for each in ("toolkits", "stacks"))
 
-    def tree(self, path: str) -> Row | None:
+    def tree(self, path: str) -> ToolkitTree | None:
         """The toolkit at a path."""
-        return self._row("toolkits", "trees", path=path)
+        return cast(ToolkitTree | None, self._row("toolkits", "trees", path=path))
 
-    def cudnn(self, toolkit_path: str) -> Row:
-        """The cuDNN in a toolkit's tree."""
-        return self._row("cudnn", "trees", toolkit=toolkit_path) or {}
-
-    def cudnn_libraries(self, toolkit_path: str, soname: str) -> list[Row]:
-        """The libraries of that name in a toolkit's tree."""
-        libraries = mappings(self.cudnn(toolkit_path).get("libraries"))
-        return [each for each in libraries if each.get("soname") == soname]
+    @property
+    def cudnn_trees(self) -> list[CudnnTree]:
+        """The cuDNN in each toolkit's tree; empty where it could not be probed."""
+        return cast(Cudnn, self.section("cudnn") or {"trees": []})["trees"]
 
     def stack(self, name: str) -> Row | None:
         return self._row("stacks", "stacks", name=name)
@@ -239,9 +249,8 @@ class Host:
         return [row for row in self._rows("stacks", "stacks") if str(row.get("name")) not in ours]
 
     @property
-    def default_link(self) -> Row | None:
-        value = self._value("toolkits", "default")
-        return dict(value) if isinstance(value, Mapping) else None
+    def default_link(self) -> DefaultLink | None:
+        return cast(DefaultLink | None, self._value("toolkits", "default"))
 
     @property
     def linker_files(self) -> list[Row]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from pathlib import PurePosixPath
+from posixpath import normpath
 
 # A host may send any.
 _remembered = lru_cache(maxsize=1024)
@@ -23,5 +24,5 @@ def directory_of(path: str) -> str:
 
 @_remembered
 def beside(path: str, name: str) -> str:
-    """The path of another name in the same directory."""
-    return str(PurePosixPath(path).with_name(name))
+    """The path of a name in the same directory, or of a symlink's target relative to it."""
+    return normpath(f"{directory_of(path)}/{name}")

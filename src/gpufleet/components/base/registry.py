@@ -80,6 +80,8 @@ class Evidence:
     """A value that a check compared; it is shown also where the check passes."""
 
     evidence: str
+    # The kind of the faults that it belongs to, where a component's judge yields it (`fault`).
+    kind: str = ""
 
 
 Function = Callable[[Plan, Sections], Iterator[Finding | Evidence]]

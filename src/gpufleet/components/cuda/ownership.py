@@ -9,9 +9,7 @@ foreign.
 from __future__ import annotations
 
 from gpufleet.components.base.host import Host
-from gpufleet.documents.plan import PlannedCudnn, PlannedStack, PlannedToolkit
-
-from . import adoption
+from gpufleet.documents.plan import PlannedStack
 
 
 def foreign(host: Host, kind: str, identity: str, exists: bool) -> bool:
@@ -38,25 +36,6 @@ def bound(host: Host, row: PlannedStack) -> bool:
     return found.get("venv") == row["venv"] and bool(found.get("bound_to"))
 
 
-def foreign_toolkit(host: Host, row: PlannedToolkit) -> bool:
-    exists = host.tree(row["path"]) is not None or host.occupied(row["path"])
-    return foreign(host, "toolkit", row["short"], exists) and not registered(host, row["path"])
-
-
-def foreign_cudnn(host: Host, row: PlannedCudnn, adopting: bool = False) -> bool:
-    """Return whether gpufleet's toolkit has libraries of that cuDNN that others installed.
-
-    `adopting`: a foreign toolkit counts as well, since it is adopted. In gpufleet's own toolkit the
-    planned release is gpufleet's, its receipt lost: whoever put it there loses nothing by it.
-    """
-    libraries = host.cudnn_libraries(row["toolkit_path"], row["soname"])
-    if not foreign(host, "cudnn", row["id"], bool(libraries)):
-        return False
-    if host.receipt("toolkit", row["toolkit"]) is None:
-        return adopting
-    return adopting or any(adoption.cudnn(host, row))
-
-
 def foreign_stack(host: Host, row: PlannedStack) -> bool:
     exists = host.stack(row["name"]) is not None or host.occupied(row["venv"])
     return foreign(host, "stack", row["name"], exists) and not bound(host, row)
@@ -66,9 +45,3 @@ def elsewhere(host: Host, kind: str, identity: str, path: str) -> str | None:
     """The installed path in its receipt, if it is not the planned one."""
     found = (host.receipt(kind, identity) or {}).get("path")
     return str(found) if found and found != path else None
-
-
-def foreign_default(host: Host) -> bool:
-    """Return whether a directory or file is at the path of the default link."""
-    link = host.default_link
-    return link is not None and str(link.get("state")) in {"directory", "file"}

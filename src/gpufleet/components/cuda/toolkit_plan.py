@@ -284,10 +284,10 @@ def default(context: ResolveContext, chosen: dict[str, Chosen], wants: list[Want
 
 def _standing(context: ResolveContext, chosen: dict[str, Chosen], newest: Chosen) -> Chosen | None:
     """The planned toolkit to which the host's link points now."""
-    prefix, link = context.spec.prefix, context.host.default_link or {}
-    if link.get("state") != "link" or link.get("path") != f"{prefix}/cuda":
+    prefix, link = context.spec.prefix, context.host.default_link
+    if link is None or link["state"] != "link" or link["path"] != f"{prefix}/cuda":
         return None
-    target = str(link.get("target")).removeprefix(f"{prefix}/")
+    target = str(link["target"]).removeprefix(f"{prefix}/")
     found = next((each for each in chosen.values() if target == f"cuda-{each.short}"), None)
     if found and found is not newest:
         context.note(

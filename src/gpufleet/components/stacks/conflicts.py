@@ -7,11 +7,11 @@ is what is planned.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from gpufleet.components.base.context import ResolveContext
-from gpufleet.components.cuda import adoption, ownership
+from gpufleet.components.cuda import cudnn, ownership, toolkit
 from gpufleet.documents.problems import Code
 from gpufleet.documents.text import gpufleet
 
@@ -32,13 +32,13 @@ def check(context: ResolveContext, plan: Mapping[str, Any], declared_at: Mapping
             f"{_away(path)}{otherwise}",
         )
 
-    def judge(path: str, what: str, where: str, wrong: Iterable[str], away: str) -> None:
+    def judge(path: str, what: str, where: str, wrong: list[str], away: str) -> None:
         if not plan["adopt"]:
             refuse(path, what, where, ", or let gpufleet check and adopt it: gpu_cuda_adopt: true")
-        elif reasons := list(wrong):
+        elif wrong:
             context.refuse(
                 Code.NOT_ADOPTABLE,
-                f"{path} cannot be adopted as {what}: {'; '.join(reasons)}",
+                f"{path} cannot be adopted as {what}: {'; '.join(wrong)}",
                 where,
                 f"repair it, or {away}: the next run then installs {what}",
             )
@@ -55,13 +55,12 @@ def check(context: ResolveContext, plan: Mapping[str, Any], declared_at: Mapping
                 "where it is installed",
             )
     for row in plan["toolkits"]:
-        if ownership.foreign_toolkit(context.host, row):
-            path, wrong = row["path"], adoption.toolkit(context.host, row)
-            away = _away(path)
-            judge(path, f"CUDA {row['version']}", declared_at[path], wrong, away)
+        if toolkit.is_foreign(context.host, row):
+            path, wrong = row["path"], toolkit.differences(context.host, row)
+            judge(path, f"CUDA {row['version']}", declared_at[path], wrong, _away(path))
     for row in plan["cudnn"]:
-        if ownership.foreign_cudnn(context.host, row, plan["adopt"]):
-            path, wrong = row["toolkit_path"], adoption.cudnn(context.host, row)
+        if cudnn.is_foreign(context.host, row, plan["adopt"]):
+            path, wrong = row["toolkit_path"], cudnn.differences(context.host, row)
             away = f"remove it (rm {shlex.quote(path)}/lib64/libcudnn*)"
             library = f"{path}/lib64/{row['soname']}"
             judge(library, f"cuDNN {row['version']}", declared_at[path], wrong, away)
@@ -71,7 +70,7 @@ def check(context: ResolveContext, plan: Mapping[str, Any], declared_at: Mapping
     for path, digest in environment.digests(plan["environment"]).items():
         if context.host.foreign_text(path, digest):
             refuse(path, "a file of the stacks' and toolkits' environment", path)
-    if plan["default_link"] and ownership.foreign_default(context.host):
+    if plan["default_link"] and toolkit.foreign_default(context.host):
         refuse(plan["default_link"]["path"], "the link to the default toolkit", "gpu_cuda_default")
 
 
