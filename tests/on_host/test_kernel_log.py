@@ -237,7 +237,7 @@ OF_THE_GPU = "NVRM: The NVIDIA GPU 0000:3b:00.0 (PCI ID: 10de:2330)"
                 "NVRM: installed in this system is not supported by the",
                 "NVRM: NVIDIA 580.65.06 driver release.",
             ),
-            "init-failed",
+            "unsupported-card",
         ),
     ],
 )

@@ -169,7 +169,8 @@ RELATIONS = (
             *PROGRAMS,
         ),
     ),
-    Relation("driver.loaded", LOGS, ("branch",)),
+    # What the kernel says of the module that is not loaded, or of the card that it was stopped by.
+    Relation("driver.loaded", LOGS, ("branch", "module", "key", "card")),
     # A card that is gone.
     Relation(
         "kernel.log",

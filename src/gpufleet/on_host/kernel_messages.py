@@ -64,6 +64,20 @@ EVENTS = [
         ("needs-open-module", r"^NVRM: .*" + OPEN_MODULE),
         ("needs-proprietary-module", r"^NVRM: The NVIDIA GPU " + BUS_ID + ".*" + NO_OPEN_MODULE),
         ("needs-proprietary-module", r"^NVRM: .*" + NO_OPEN_MODULE),
+        # The first of four lines, before the card's failed start.
+        ("open-module-unready", r"^NVRM: Open nvidia\.ko is only ready for use on"),
+        (
+            "unsupported-card",
+            r"^NVRM: The NVIDIA GPU " + BUS_ID + ".* is not supported by the NVIDIA",
+        ),
+        # A module that the kernel does not load: `process` is its name.
+        (
+            "module-refused",
+            r"^(?P<process>[A-Za-z0-9_-]+): (?:disagrees about version of symbol |Unknown symbol "
+            r"|module us(?:es|ing) GPL-only symbol|version magic '|exports duplicate symbol )",
+        ),
+        # A module that is loaded, though nothing shows that it fits NVIDIA's.
+        ("module-unchecked", r"^(?P<process>[A-Za-z0-9_-]+): no symbol version for nvidia_"),
         # The line before it says that the region is invalid.
         ("no-memory-region", r"^NVRM: BAR\d is \d+M @ 0x0+ \((?:PCI:)?" + BUS_ID),
         (
@@ -74,7 +88,6 @@ EVENTS = [
         ("init-failed", r"^nvidia: probe of " + BUS_ID + " failed"),
         # The same line of Linux 6.8 and later.
         ("init-failed", r"^nvidia " + BUS_ID + ": probe with driver nvidia failed"),
-        ("init-failed", r"^NVRM: The NVIDIA GPU " + BUS_ID + ".* is not supported by the NVIDIA"),
         (
             "init-failed",
             r"^NVRM: The NVIDIA probe routine failed"
@@ -184,6 +197,8 @@ WORDS = (
     "LOCKUP",
     TRACE_ENDS,
     "pciehp",
+    " symbol",
+    "version magic",
 )
 BOOT_LINE = "Linux version "
 # The driver's first and last messages; the first comes before it initializes a card. A later line,
@@ -217,7 +232,11 @@ REFUSED = (
     "needs-open-module",
     "needs-proprietary-module",
     "no-memory-region",
+    "open-module-unready",
+    "unsupported-card",
 )
+# Kinds of messages about a kernel module, each of which is kept with its first reason.
+OF_A_MODULE = ("module-refused", "module-unchecked")
 # Messages about the driver and its cards: those before its last load belong to the previous one.
 OF_THE_DRIVER = (
     *REFUSED,

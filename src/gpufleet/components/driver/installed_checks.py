@@ -29,6 +29,7 @@ from gpufleet.components.base.registry import (
 from gpufleet.components.base.remedies import DRIVER
 from gpufleet.components.base.sections import Sections
 from gpufleet.components.driver import kernels as driver_kernels
+from gpufleet.components.driver import not_loaded
 from gpufleet.components.driver import packages as driver_packages
 from gpufleet.components.driver import running as driver_running
 from gpufleet.documents.plan import Plan, PlannedDriver
@@ -164,6 +165,7 @@ def modules(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     absent = observed.data["driver"]["loaded"] is None and any(
         not kernel["modules"] for kernel in running
     )
+    absent |= driver_kernels.keeps_out(Host(observed.snapshot))
     for finding in driver_findings(driver_kernels.modules, plan, observed):
         yield replace(finding, entails=(subjects.DRIVER,) if absent else ())
     for kernel in kernels if driver_state.managed(plan) else []:
@@ -246,6 +248,8 @@ def loaded(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
         entails += (subjects.GPUS,)
     if version is None:
         entails += (subjects.NODES, *(("libcuda",) if library is None else ()))
+        if why := not_loaded.reason(plan, Host(observed.snapshot)):
+            entails += why.entails
     elif library is None:
         about = ("libcuda",)
     # NVIDIA's module does not stay where another driver has each card: no load of it helps.

@@ -23,6 +23,8 @@ from gpufleet.documents.plan import Plan
 from gpufleet.documents.text import quoted, shell
 from gpufleet.on_host import pci_drivers
 
+from . import not_loaded
+
 PERSISTENCE = "nvidia-persistenced.service"
 MODE_OFF = "--no-persistence-mode"
 # The libraries of Windows' subsystem for Linux, where Windows has the kernel module.
@@ -223,12 +225,14 @@ def mismatch(plan: Plan, host: Host) -> Iterator[Fault]:
     )
     own = str(on_disk or "") if loaded is None else loaded
     if without := cards.ended(host, own or library):
-        cause, remedy = without[0], _other_branch(plan, host, without[1])
+        cause, remedy = without[0], not_loaded.other_branch(plan, without[1])
     elif loaded is None:
         cause = (
             f"the NVIDIA kernel module is not loaded (on disk is {on_disk or 'none'}, the libraries"
             f" are {library or 'none'})"
         )
+        if why := not_loaded.reason(plan, host):
+            cause, remedy = f"{cause}: {why.cause}", why.remedy
     elif library is None:
         cause = "the driver's user-space library, libcuda.so, is not installed"
     elif library != loaded or on_disk not in {None, loaded}:
@@ -260,17 +264,6 @@ def mismatch(plan: Plan, host: Host) -> Iterator[Fault]:
     if pending:
         cause += f"; a reboot is pending since {pending.get('since')} ({pending.get('because')})"
     yield Fault(cause, remedy, "")
-
-
-def _other_branch(plan: Plan, host: Host, last: str) -> str:
-    """The remedy for a driver whose branch supports none of the host's GPUs."""
-    planned = str(mapping(plan["driver"]).get("branch") or "")
-    if managed(plan) and planned.isdigit() and int(planned) <= int(last):
-        return provision(plan)
-    return (
-        f"install driver branch {last} in its place, or let gpufleet install it: gpu_driver:"
-        f' {{branch: "{last}"}}; a reboot or another slot changes nothing'
-    )
 
 
 def mig(plan: Plan, host: Host) -> Iterator[Fault]:

@@ -29,6 +29,7 @@ from gpufleet.documents.text import plain
 from gpufleet.documents.verdict import Verdict
 from gpufleet.on_host.pci_drivers import given_away
 
+from . import modules_refused
 from .card_state import CardState, Standing, card_states, driver_branch, standing, unsupported_cards
 from .repeats import repeats
 
@@ -44,7 +45,13 @@ MEMORY_ERRORS = {48, 63, 64, 92, 94, 95}
 # How many messages that call for nothing are shown.
 MOST_NOTES = 8
 # Messages that say why the driver did not start a card.
-REASONS = ("needs-open-module", "needs-proprietary-module", "no-memory-region")
+REASONS = (
+    "needs-open-module",
+    "needs-proprietary-module",
+    "no-memory-region",
+    "unsupported-card",
+    "open-module-unready",
+)
 NAMED = re.compile(r"^NVRM: The NVIDIA (.{1,99}?)(?: GPU)? installed in this system")
 PROBES_FAILED = re.compile(r"^NVRM: The NVIDIA probe routine failed for (\d+) device")
 RESEAT = (
@@ -106,6 +113,7 @@ def judged(
     results = [*_xids(events, states, branch, during_probe), *_sxids(events, states, during_probe)]
     results += repeats(events, results)
     without = unsupported_cards(observed)
+    guest = bool(observed.data["gpus"].get("hypervisor"))
     for event in _unexplained(events, cards):
         if _of_unsupported(event, without):
             results.append(
@@ -113,7 +121,8 @@ def judged(
             )
             continue
         results += _event_findings(event, cards)
-        results += _messages(event, cards, states, during_probe)
+        results += modules_refused.findings(event)
+        results += _messages(event, cards, states, during_probe, guest=guest)
     yield from (item for item in results if isinstance(item, Finding))
     if notes := [item.evidence for item in results if isinstance(item, Evidence)]:
         yield Evidence(shortened(notes, MOST_NOTES))
@@ -125,13 +134,16 @@ def _unexplained(events: Sequence[Event], cards: Mapping[str, str | None]) -> It
         event["address"]
         for event in events
         if event["kind"] in REASONS
+        and event["kind"] != "open-module-unready"
         and not given_away(cards.get(event["address"] or "", "vfio-pci"))
     }
     branch_ended = any(event["kind"] == "needs-older-branch" for event in events)
+    # It names no card, and comes before each failed start.
+    unready = any(event["kind"] == "open-module-unready" for event in events)
     for event in events:
         if event["kind"] == "init-failed" and not event["address"] and branch_ended:
             continue
-        known = explained and event["address"] in {None, *explained}
+        known = unready or (explained and event["address"] in {None, *explained})
         if event["kind"] != "init-failed" or not known:
             yield event
 
@@ -310,9 +322,11 @@ def _messages(
     cards: Mapping[str, str | None],
     states: Mapping[str, CardState],
     during_probe: bool,
+    *,
+    guest: bool,
 ) -> Iterator[Finding | Evidence]:
     """Messages that the catalog judges by their kind."""
-    row, address = kernel_messages.meaning(event["kind"]), event["address"]
+    row, address = kernel_messages.meaning(event["kind"], event["text"]), event["address"]
     if row is None or (address and given_away(cards.get(address, "vfio-pci"))):
         return
     times = f" ({event['count']} times)" if event["count"] > 1 else ""
@@ -322,7 +336,7 @@ def _messages(
     else:
         yield Finding(
             cause,
-            row["remedy"],
+            (guest and row.get("in_a_guest")) or row["remedy"],
             event["text"],
             Verdict.FAIL if row["effect"] == "fail" else Verdict.INCONCLUSIVE,
             subjects.card(address),
