@@ -17,7 +17,7 @@ from gpufleet.on_host import payload
 from gpufleet.on_host.host import Host
 from gpufleet.on_host.sections.gpus import platform
 from gpufleet.on_host.sections.kernel_log import kernel_events, syslog_time
-from gpufleet.on_host.sections.smi import confidential_computing, number_cards
+from gpufleet.on_host.sections.smi import confidential_computing, is_ready, number_cards
 from gpufleet.on_host.smi_document import parse_smi
 from lab.gpus.smi_text import CONSUMER, HEALTHY, OLD, Texts, smi_text
 from tests.support.machine import deadline
@@ -432,6 +432,17 @@ def test_nvml_says_whether_gpus_compute_confidentially(
     old.nvmlSystemGetConfComputeSettings = unsupported
     assert confidential_computing(old) == found
     assert confidential_computing(SimpleNamespace()) == {}
+
+
+def test_nvml_says_whether_confidential_gpus_are_ready() -> None:
+    def ready(place: Any) -> int:
+        place._obj.value = 1
+        return 0
+
+    assert is_ready(SimpleNamespace(nvmlSystemGetConfComputeGpusReadyState=ready)) is True
+    assert is_ready(SimpleNamespace(nvmlSystemGetConfComputeGpusReadyState=lambda _: 0)) is False
+    assert is_ready(SimpleNamespace(nvmlSystemGetConfComputeGpusReadyState=lambda _: 3)) is None
+    assert is_ready(SimpleNamespace()) is None
 
 
 @pytest.mark.parametrize(

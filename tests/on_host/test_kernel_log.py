@@ -672,3 +672,49 @@ def test_a_card_whose_branch_ended(lines: Sequence[str], expected: list[Any]) ->
     for row in found(*lines):
         assert row["text"].startswith("NVRM: The NVIDIA ")
         assert "will ignore" in row["text"]
+
+
+# -- modules that the kernel refuses, and memory that it encrypts ----------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "module"),
+    [
+        ("nvidia: Unknown symbol ipmi_create_user (err -2)", "nvidia"),
+        (
+            "hv_network_direct: disagrees about version of symbol vmbus_sendpacket",
+            "hv_network_direct",
+        ),
+        ("nvidia-uvm: version magic '6.1.0-26 SMP' should be '6.1.0-27 SMP'", "nvidia-uvm"),
+        (
+            "gdrdrv: module using GPL-only symbols uses symbols x from proprietary module nvidia.",
+            "gdrdrv",
+        ),
+        ("nv_peer_mem: exports duplicate symbol x (owned by ib_core)", "nv_peer_mem"),
+    ],
+)
+def test_a_refused_module_is_named_once_with_its_first_reason(line: str, module: str) -> None:
+    (row,) = found(line, f"{module}: Unknown symbol another (err -22)", line)
+    assert (row["kind"], row["process"], row["text"]) == ("module-refused", module, line)
+
+
+def test_a_refused_module_may_be_loaded_now(tmp_path: Path) -> None:
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/modules").write_text("nvidia_uvm 1 0\nnvidia 1 1 nvidia_uvm\n")
+    assert kernel_log.is_loaded(Host({"root": str(tmp_path)}), "nvidia-uvm") is True
+    assert kernel_log.is_loaded(Host({"root": str(tmp_path)}), "gdrdrv") is False
+    (tmp_path / "proc/modules").unlink()
+    assert kernel_log.is_loaded(Host({"root": str(tmp_path)}), "gdrdrv") is None
+
+
+@pytest.mark.parametrize(
+    ("features", "kinds"),
+    [
+        ("AMD Memory Encryption Features active: SME", ["memory-encryption"]),
+        ("Memory Encryption Features active: AMD SME", ["memory-encryption"]),
+        ("AMD Memory Encryption Features active: SEV SEV-ES SEV-SNP", []),
+        ("Memory Encryption Features active: Intel TDX", []),
+    ],
+)
+def test_memory_that_a_machine_encrypts_is_not_a_guests(features: str, kinds: list[str]) -> None:
+    assert [row["kind"] for row in found(features)] == kinds

@@ -153,7 +153,7 @@ RELATIONS = (
     Relation("driver.secure-boot", ("kernel.log",), ("key",)),
     Relation("driver.secure-boot", ("driver.loaded",)),
     Relation("driver.packages", ("driver.loaded", "stack.libraries")),
-    Relation("driver.modules", ("driver.loaded",)),
+    Relation("driver.modules", ("driver.loaded", "driver.cuda")),
     Relation("driver.nouveau", ("driver.loaded",)),
     Relation("host.repositories", ("host.plan",)),
     Relation(

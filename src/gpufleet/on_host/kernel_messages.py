@@ -78,6 +78,11 @@ EVENTS = [
         ),
         # A module that is loaded, though nothing shows that it fits NVIDIA's.
         ("module-unchecked", r"^(?P<process>[A-Za-z0-9_-]+): no symbol version for nvidia_"),
+        # The whole memory of a machine is encrypted, which is not what a guest (SEV) has.
+        (
+            "memory-encryption",
+            r"^(?:AMD )?Memory Encryption Features active: (?:AMD )?(?:SME|TSME)\b(?!.*SEV)",
+        ),
         # The line before it says that the region is invalid.
         ("no-memory-region", r"^NVRM: BAR\d is \d+M @ 0x0+ \((?:PCI:)?" + BUS_ID),
         (
@@ -199,6 +204,7 @@ WORDS = (
     "pciehp",
     " symbol",
     "version magic",
+    "Memory Encryption",
 )
 BOOT_LINE = "Linux version "
 # The driver's first and last messages; the first comes before it initializes a card. A later line,

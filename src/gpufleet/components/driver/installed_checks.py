@@ -165,9 +165,12 @@ def modules(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     absent = observed.data["driver"]["loaded"] is None and any(
         not kernel["modules"] for kernel in running
     )
-    absent |= driver_kernels.keeps_out(Host(observed.snapshot))
+    host = Host(observed.snapshot)
+    absent |= driver_kernels.keeps_out(host)
     for finding in driver_findings(driver_kernels.modules, plan, observed):
-        yield replace(finding, entails=(subjects.DRIVER,) if absent else ())
+        # Without its memory module the driver is loaded, and CUDA does not start.
+        without = driver_kernels.keeps_memory_out(host)
+        yield replace(finding, entails=(subjects.DRIVER,) * absent + (subjects.GPUS,) * without)
     for kernel in kernels if driver_state.managed(plan) else []:
         module = driver_kernels.loaded_module(kernel, "nvidia")
         if module and not module["version"] and not module.get("error"):

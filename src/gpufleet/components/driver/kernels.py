@@ -84,6 +84,15 @@ def keeps_out(host: Host) -> bool:
     return host.driver is None and any(blocked_modules(host))
 
 
+def keeps_memory_out(host: Host) -> bool:
+    """Whether nvidia_uvm, which is blocked, is not loaded beside the driver."""
+    loaded = part(host, "driver").get("modules")
+    return host.driver is not None and any(
+        row.get("module") == "nvidia_uvm" and "nvidia_uvm" not in (loaded or [])
+        for row in mappings(part(host, "driver").get("blocked"))
+    )
+
+
 def loaded_module(kernel: Row, name: str) -> Row:
     """The module of a kernel that is loaded by a name; empty where it has none."""
     rows = mappings(kernel.get("modules"))

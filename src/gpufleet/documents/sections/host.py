@@ -290,7 +290,7 @@ class Event(TypedDict):
         "`xid`, `sxid`, `key-rejected`, `api-mismatch`, `init-failed`,"
         " `needs-older-branch`, `needs-open-module`, `needs-proprietary-module`,"
         " `no-memory-region`, `open-module-unready`, `unsupported-card`, `module-refused`,"
-        " `module-unchecked`, `pcie-error`, `link-down`, `power-state`,"
+        " `module-unchecked`, `memory-encryption`, `pcie-error`, `link-down`, `power-state`,"
         " `link-training`, `driver-error`, `driver-oops`, `oops`,"
         " `driver-lockup`, `lockup`, `machine-check`, `previous-boot`, `hung-task`, `io-error` or"
         " `out-of-memory`",
