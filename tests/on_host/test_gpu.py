@@ -647,7 +647,6 @@ def test_a_line_of_the_kernel_is_understood(line: str, event: tuple[Any, ...]) -
         "PKCS#7 signature not signed with a trusted key",
         "I/O error, dev sr0, sector 0",
         "nvidia 0000:01:00.0: PCIe Bus Error: severity=Corrected, type=Physical Layer",
-        "mce: [Hardware Error]: Machine check events logged",
         "NVRM: loading NVIDIA UNIX",
         "a person wrote Xid 79 somewhere",
     ],

@@ -718,3 +718,45 @@ def test_a_refused_module_may_be_loaded_now(tmp_path: Path) -> None:
 )
 def test_memory_that_a_machine_encrypts_is_not_a_guests(features: str, kinds: list[str]) -> None:
     assert [row["kind"] for row in found(features)] == kinds
+
+
+@pytest.mark.parametrize(
+    ("line", "kind", "address"),
+    [
+        (
+            "DMAR: [DMA Write] Request device [3b:00.0] fault addr f8139000 [fault reason 05] PTE"
+            " Write access is not set",
+            "iommu-fault",
+            ADDRESS,
+        ),
+        (
+            "DMAR: [DMA Read NO_PASID] Request device [3b:00.0] fault addr 0xf8139000 [fault"
+            " reason 0x06] PTE Read access is not set",
+            "iommu-fault",
+            ADDRESS,
+        ),
+        (
+            "nvidia 0000:3b:00.0: AMD-Vi: Event logged [IO_PAGE_FAULT domain=0x0021"
+            " address=0xc4e00000 flags=0x0030]",
+            "iommu-fault",
+            ADDRESS,
+        ),
+        (
+            "AMD-Vi: Event logged [IO_PAGE_FAULT device=3b:00.0 domain=0x0021 address=0x0",
+            "iommu-fault",
+            ADDRESS,
+        ),
+        ("rcu: INFO: rcu_sched self-detected stall on CPU", "stall", None),
+        ("mce: [Hardware Error]: Machine check events logged", "corrected-error", None),
+        ("EDAC MC0: 1 CE memory read error on CPU_SrcID#0", "corrected-error", None),
+        ("mlx5_core 0000:5e:00.0 ens1np0: Link down", "port-down", "0000:5e:00.0"),
+        ("ixgbe 0000:5e:00.0 eth0: NIC Link is Down", "port-down", "0000:5e:00.0"),
+        (
+            "mlx5_core 0000:5e:00.0: Port module event: module 0, Cable unplugged",
+            "port-down",
+            "0000:5e:00.0",
+        ),
+    ],
+)
+def test_lines_of_the_platform(line: str, kind: str, address: str | None) -> None:
+    assert codes(line, line) == [(kind, None, address, 2)]

@@ -6,6 +6,7 @@ import re
 # taken from its groups of these names. What the kernel says begins its message: further on stand
 # names of files, programs and control groups, which any user may choose.
 BUS_ID = r"(?P<address>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-9a-fA-F])?)"
+SHORT_ID = r"(?P<address>[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])"
 # The driver and the device that speak.
 DEVICE = r"^(?:[\w-]+ )?"
 HARDWARE = r"^(?:mce: )?(?:\{\d+\})?(?:\[Hardware Error\]: )?"
@@ -135,6 +136,25 @@ EVENTS = [
             LOCKUP + r".*(?:\[(?P<process>nvidia[^\]]*|nv_\w+):(?P<pid>\d+)\]|" + IN_DRIVER + ")",
         ),
         ("lockup", LOCKUP),
+        ("stall", r"^(?:rcu: )?INFO: rcu_\w+ (?:self-)?detected (?:expedited )?stalls?\b"),
+        # Errors that the hardware corrected.
+        (
+            "corrected-error",
+            HARDWARE + r"Machine check events logged|^EDAC (?:\S+ )?MC\d+: \d+ CE (?!invoked )\w",
+        ),
+        # An access to memory that the IOMMU refused; Intel's has no domain in its lines.
+        ("iommu-fault", r"^DMAR: \[DMA [^\]]+\] Request device \[" + SHORT_ID + r"\] "),
+        ("iommu-fault", DEVICE + BUS_ID + r": AMD-Vi: Event logged \[IO_PAGE_FAULT "),
+        ("iommu-fault", r"^AMD-Vi: Event logged \[IO_PAGE_FAULT device=" + BUS_ID + " "),
+        ("iommu-fault", r"^AMD-Vi: Event logged \[IO_PAGE_FAULT device=" + SHORT_ID + " "),
+        # The link of a network adapter; drivers print it by their own words.
+        (
+            "port-down",
+            r"^(?P<process>[a-z0-9_]+) "
+            + BUS_ID
+            + r"(?: [\w.@-]+)?: (?:(?:NIC |Port \d+ )?[Ll]ink (?:is )?[Dd]own"
+            r"|Port module event: module \d+, Cable unplugged)",
+        ),
         # What the driver logs beside an Xid, or instead of one.
         (
             "driver-error",
@@ -205,6 +225,14 @@ WORDS = (
     " symbol",
     "version magic",
     "Memory Encryption",
+    "detected stall",
+    "detected expedited stall",
+    "DMAR: [",
+    "AMD-Vi: Event",
+    "ink down",
+    "ink is down",
+    "ink is Down",
+    "Cable unplugged",
 )
 BOOT_LINE = "Linux version "
 # The driver's first and last messages; the first comes before it initializes a card. A later line,

@@ -29,12 +29,14 @@ from gpufleet.documents.text import plain
 from gpufleet.documents.verdict import Verdict
 from gpufleet.on_host.pci_drivers import given_away
 
-from . import modules_refused
+from . import modules_refused, platform_log
 from .card_state import CardState, Standing, card_states, driver_branch, standing, unsupported_cards
 from .repeats import repeats
 
 NOTED = {
     "lockup": "a processor was stuck",
+    "stall": "a processor did not answer",
+    "corrected-error": "the hardware corrected an error",
     "api-mismatch": "see driver.loaded",
     "hung-task": "a program waited too long",
     "out-of-memory": "the kernel killed a program",
@@ -112,6 +114,8 @@ def judged(
     branch = driver_branch(observed.read_elsewhere())
     results = [*_xids(events, states, branch, during_probe), *_sxids(events, states, during_probe)]
     results += repeats(events, results)
+    results += platform_log.findings(events)
+    devices = {**platform_log.adapters(observed), **cards}
     without = unsupported_cards(observed)
     guest = bool(observed.data["gpus"].get("hypervisor"))
     for event in _unexplained(events, cards):
@@ -122,7 +126,7 @@ def judged(
             continue
         results += _event_findings(event, cards)
         results += modules_refused.findings(event)
-        results += _messages(event, cards, states, during_probe, guest=guest)
+        results += _messages(event, devices, states, during_probe, guest=guest)
     yield from (item for item in results if isinstance(item, Finding))
     if notes := [item.evidence for item in results if isinstance(item, Evidence)]:
         yield Evidence(shortened(notes, MOST_NOTES))
@@ -187,12 +191,26 @@ def _xids(
         action = asked.get(event["address"], event) if found.effect == "fail" else event
         remedy = xids.meaning(action["code"] or 0, action["text"], branch).remedy or found.remedy
         yield _result(
-            _named("Xid", event, found),
+            _named("Xid", event, found) + _after(event, events, branch),
             event,
             found,
             stands,
             xids.remedy(remedy, _gpu(event), record=state.needs_nothing is None),
         )
+
+
+def _after(event: Event, events: Sequence[Event], branch: int | None) -> str:
+    """The errors of a card for which its driver asks for a recovery action."""
+    if event["code"] != RECOVERY:
+        return ""
+    before = {
+        each["code"] or 0: found.name
+        for each in events
+        if each["address"] == event["address"] and each["code"] != RECOVERY
+        if (found := xids.meaning(each["code"] or 0, each["text"], branch)).effect != "program"
+    }
+    named = [f"Xid {code} ({name})" for code, name in before.items()]
+    return f", after {shortened(named, 4)}" if named else ""
 
 
 def _since_recovery(events: Sequence[Event]) -> list[Event]:
@@ -319,7 +337,7 @@ def _event_findings(event: Event, cards: Mapping[str, str | None]) -> Iterator[F
 
 def _messages(
     event: Event,
-    cards: Mapping[str, str | None],
+    devices: Mapping[str, str | None],
     states: Mapping[str, CardState],
     during_probe: bool,
     *,
@@ -327,7 +345,7 @@ def _messages(
 ) -> Iterator[Finding | Evidence]:
     """Messages that the catalog judges by their kind."""
     row, address = kernel_messages.meaning(event["kind"], event["text"]), event["address"]
-    if row is None or (address and given_away(cards.get(address, "vfio-pci"))):
+    if row is None or (address and given_away(devices.get(address, "vfio-pci"))):
         return
     times = f" ({event['count']} times)" if event["count"] > 1 else ""
     cause = row["says"].format(times=times, card=address or "a card")

@@ -292,7 +292,8 @@ class Event(TypedDict):
         " `no-memory-region`, `open-module-unready`, `unsupported-card`, `module-refused`,"
         " `module-unchecked`, `memory-encryption`, `pcie-error`, `link-down`, `power-state`,"
         " `link-training`, `driver-error`, `driver-oops`, `oops`,"
-        " `driver-lockup`, `lockup`, `machine-check`, `previous-boot`, `hung-task`, `io-error` or"
+        " `driver-lockup`, `lockup`, `stall`, `corrected-error`, `iommu-fault`, `port-down`,"
+        " `machine-check`, `previous-boot`, `hung-task`, `io-error` or"
         " `out-of-memory`",
     ]
     code: Annotated[

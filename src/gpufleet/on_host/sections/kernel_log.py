@@ -266,6 +266,9 @@ def add_event(found, kind, match, seconds, text):
         # The kernel names each symbol; the first is that of the cause.
         variant = named["process"]
         again = (kind, code, address, variant) in found
+    elif kind == "port-down":
+        # A driver may print a cable's event and the link's for the same.
+        variant = "Cable" in text
     elif kind == "sxid":
         severity = re.match(r"Severity ([01])|(Non-fatal|Fatal|Correctable)", rest)
         variant = severity and {"0": "Non-fatal", "1": "Fatal"}.get(
@@ -413,5 +416,6 @@ def is_loaded(host, module):
 
 def full_address(text):
     """`PCI:0000:3B:00` as sysfs writes it: 0000:3b:00.0."""
-    domain, _, rest = text.lower().partition(":")
+    # Some lines name no domain.
+    domain, _, rest = (text if text.count(":") > 1 else "0000:" + text).lower().partition(":")
     return "%04x:%s" % (int(domain, 16), rest if "." in rest else rest + ".0")
