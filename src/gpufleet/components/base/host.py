@@ -53,6 +53,13 @@ class Host:
 
     def section(self, name: str) -> Row | None:
         """A section's data, None unless it is `ok`."""
+        return self._read(name)
+
+    def evidence(self, name: str) -> Row:
+        """A section's data that only explains a fault, so that a check can do without it."""
+        return self._read(name) or {}
+
+    def _read(self, name: str) -> Row | None:
         found = mapping((self.snapshot or {}).get("sections")).get(name)
         if not isinstance(found, dict) or found.get("state") != "ok":
             return None

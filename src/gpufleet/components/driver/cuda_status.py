@@ -84,7 +84,7 @@ def refusal(plan: Plan, observed: Sections, status: int) -> Refusal:
 
 def _not_attested(plan: Plan, host: Host) -> Iterator[Refusal]:
     """With confidential computing the GPUs wait until somebody has attested them."""
-    nvml = mapping(mapping(host.section("smi")).get("nvml"))
+    nvml = mapping(host.evidence("smi").get("nvml"))
     ready = nvml.get("ready")
     if nvml.get("confidential") and ready is not True:
         yield Refusal(
@@ -168,8 +168,8 @@ def _no_memory_module(plan: Plan, host: Host) -> Iterator[Refusal]:
 
 def _memory_encryption(plan: Plan, host: Host) -> Iterator[Refusal]:
     """The processor encrypts all memory, which some drivers and cards cannot address."""
-    command_line = str(mapping(host.section("machine")).get("command_line") or "")
-    events = mappings(part(host, "kernel_log").get("events"))
+    command_line = str(host.evidence("machine").get("command_line") or "")
+    events = mappings(host.evidence("kernel_log").get("events"))
     if "mem_encrypt=on" in command_line.split() or any(
         event.get("kind") == "memory-encryption" for event in events
     ):
@@ -184,14 +184,14 @@ def _memory_encryption(plan: Plan, host: Host) -> Iterator[Refusal]:
 
 def _heterogeneous_memory(plan: Plan, host: Host) -> Iterator[Refusal]:
     """With some kernels the open modules cannot start their HMM, and so no memory of CUDA."""
-    kernel = part(host, "kernel")
+    kernel = host.evidence("kernel")
     licenses = [
         module.get("license")
         for row in mappings(kernel.get("installed"))
         if row.get("version") == kernel.get("running")
         for module in mappings(row.get("modules"))
     ]
-    if OPEN_LICENSE in licenses and mapping(host.section("smi")).get("status") == 0:
+    if OPEN_LICENSE in licenses and host.evidence("smi").get("status") == 0:
         yield Refusal(
             "nvidia-smi works, and the open kernel modules do not start CUDA's memory, as they do"
             " with some kernels by their HMM",

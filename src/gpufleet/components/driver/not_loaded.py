@@ -42,7 +42,7 @@ def reason(plan: Plan, host: Host) -> Reason | None:
 def _reasons(plan: Plan, host: Host) -> Iterator[Reason]:
     for fault in kernels.blocked_modules(host):
         yield Reason(fault.cause, fault.remedy)
-    events = mappings(part(host, "kernel_log").get("events"))
+    events = mappings(host.evidence("kernel_log").get("events"))
     for event in events:
         name, text = str(event.get("process") or ""), str(event.get("text"))
         if event.get("kind") == "module-refused" and name == MODULE:

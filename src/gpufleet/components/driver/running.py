@@ -125,7 +125,7 @@ def fabric(plan: Plan, host: Host) -> Iterator[Fault]:
         )
         return
     modules = _missing_modules(host)
-    if modules and state.get("active") is False:
+    if modules and state.get("active") is False and not state.get("masked"):
         yield Fault(
             f"service {FABRIC} does not run, and the kernel modules by which it reaches the"
             f" NVSwitches are not loaded: {listed(modules)}",
@@ -169,7 +169,11 @@ def fabric_manager_version(host: Host) -> str | None:
 def _missing_modules(host: Host) -> list[str]:
     """The modules that the subnet manager of these boards needs, and that are not loaded."""
     state = mapping(part(host, "driver").get("nvlsm"))
-    if not behind_hidden_nvswitch(host) or "modules" not in state or host.is_image:
+    listed_models = mappings(host.evidence("smi").get("devices"))
+    hidden = behind_hidden_nvswitch(host) or any(
+        pci.model_behind_nvswitch(str(row.get("name"))) for row in listed_models
+    )
+    if not hidden or "modules" not in state or host.is_image:
         return []
     return [name for name in SUBNET_MODULES if name not in texts(state["modules"])]
 
@@ -183,7 +187,7 @@ def waits_for_fabric(host: Host) -> bool:
     return (
         part(host, "driver").get("cuinit") == NOT_READY
         and not part(host, "gpus").get("hypervisor")
-        and not mapping(mapping(host.section("smi")).get("nvml")).get("confidential")
+        and not mapping(host.evidence("smi").get("nvml")).get("confidential")
         and not _in_rack(host)
     )
 
