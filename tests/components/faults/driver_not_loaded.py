@@ -107,6 +107,24 @@ def a_vgpu_and_the_public_driver(plan: Document, snapshot: Document) -> None:
 
 
 @fault(
+    "driver.loaded",
+    cause="the kernel refuses it, since the key of its signature is not enrolled (nvidia: Loading",
+    remedy="mokutil --import",
+)
+@fault("driver.pending", cause="must be reloaded", remedy=PROVISION)
+@fault("kernel.log", cause="the key of its signature", remedy="mokutil --import")
+def a_key_that_the_kernel_rejects(plan: Document, snapshot: Document) -> None:
+    not_loaded(snapshot)
+    for card in data(snapshot, "gpus")["pci"]:
+        card["driver"] = None
+    event(
+        snapshot,
+        "key-rejected",
+        text="nvidia: Loading of module with unavailable key is rejected",
+    )
+
+
+@fault(
     "kernel.log",
     cause="The open kernel modules of this branch are ready for data center GPUs only",
     remedy="NVreg_OpenRmEnableUnsupportedGpus=1",

@@ -59,7 +59,7 @@ def what_a_platform_logs_in_a_healthy_year(plan: Document, snapshot: Document) -
     event(snapshot, "stall")
     event(snapshot, "port-down", address="0000:40:00.0", count=9)
     event(snapshot, "port-down", address="0000:41:00.0", count=40, uptime_s=300 * DAY_S)
-    # A controller of the board, and a card that is a virtual machine's.
+    # A controller of the board.
     event(snapshot, "iommu-fault", address="0000:00:14.0")
 
 
