@@ -498,10 +498,25 @@ def test_an_initramfs_is_read_where_it_matters(
 
 def test_services_of_the_driver_are_found_by_their_files(root: Path) -> None:
     put(root, "usr/lib/systemd/system/nvidia-persistenced.service")
-    unit = {"unit": "nvidia-persistenced.service", "enabled": False, "active": None}
+    name = "nvidia-persistenced.service"
+    unit = {"unit": name, "enabled": False, "active": None, "masked": False}
     assert probe_tree(root)["driver"]["persistence"] == unit
     put(root, "etc/systemd/system/multi-user.target.wants/nvidia-persistenced.service")
     assert probe_tree(root)["driver"]["persistence"] == {**unit, "enabled": True}
+
+
+def test_a_masked_service_is_one_whose_file_leads_to_nothing(root: Path) -> None:
+    name = "nvidia-fabricmanager.service"
+    put(root, f"usr/lib/systemd/system/{name}", "[Service]\n")
+    masked = root / "etc/systemd/system" / name
+    masked.parent.mkdir(parents=True, exist_ok=True)
+    masked.symlink_to("/dev/null")
+    assert probe_tree(root)["driver"]["fabric"]["masked"]
+    masked.unlink()
+    put(root, f"etc/systemd/system/{name}")
+    assert probe_tree(root)["driver"]["fabric"]["masked"]
+    put(root, f"etc/systemd/system/{name}", "[Service]\n")
+    assert not probe_tree(root)["driver"]["fabric"]["masked"]
 
 
 def test_who_holds_a_gpu_is_named(root: Path) -> None:

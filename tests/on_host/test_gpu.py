@@ -17,7 +17,7 @@ from gpufleet.on_host import payload
 from gpufleet.on_host.host import Host
 from gpufleet.on_host.sections.gpus import platform
 from gpufleet.on_host.sections.kernel_log import kernel_events, syslog_time
-from gpufleet.on_host.sections.smi import confidential_computing, number_cards
+from gpufleet.on_host.sections.smi import confidential_computing, is_ready, number_cards
 from gpufleet.on_host.smi_document import parse_smi
 from lab.gpus.smi_text import CONSUMER, HEALTHY, OLD, Texts, smi_text
 from tests.support.machine import deadline
@@ -434,6 +434,17 @@ def test_nvml_says_whether_gpus_compute_confidentially(
     assert confidential_computing(SimpleNamespace()) == {}
 
 
+def test_nvml_says_whether_confidential_gpus_are_ready() -> None:
+    def ready(place: Any) -> int:
+        place._obj.value = 1
+        return 0
+
+    assert is_ready(SimpleNamespace(nvmlSystemGetConfComputeGpusReadyState=ready)) is True
+    assert is_ready(SimpleNamespace(nvmlSystemGetConfComputeGpusReadyState=lambda _: 0)) is False
+    assert is_ready(SimpleNamespace(nvmlSystemGetConfComputeGpusReadyState=lambda _: 3)) is None
+    assert is_ready(SimpleNamespace()) is None
+
+
 @pytest.mark.parametrize(
     ("feature", "mode", "confidential"), [(0, 0, False), (1, 0, True), (0, 1, True), (1, 2, True)]
 )
@@ -636,7 +647,6 @@ def test_a_line_of_the_kernel_is_understood(line: str, event: tuple[Any, ...]) -
         "PKCS#7 signature not signed with a trusted key",
         "I/O error, dev sr0, sector 0",
         "nvidia 0000:01:00.0: PCIe Bus Error: severity=Corrected, type=Physical Layer",
-        "mce: [Hardware Error]: Machine check events logged",
         "NVRM: loading NVIDIA UNIX",
         "a person wrote Xid 79 somewhere",
     ],

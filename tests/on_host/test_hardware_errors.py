@@ -33,16 +33,19 @@ def test_an_error_that_nothing_corrected_is_of_the_machine(line: str) -> None:
     assert kinds(line) == ["machine-check"]
 
 
+def test_a_corrected_error_is_kept_for_what_stands_beside_it() -> None:
+    assert kinds("mce: [Hardware Error]: Machine check events logged") == ["corrected-error"]
+    assert kinds("EDAC MC0: 1 CE memory read error on CPU_SrcID#0") == ["corrected-error"]
+
+
 @pytest.mark.parametrize(
     "line",
     [
         "mce: [Hardware Error]: CPU 5: Machine Check: 0 Bank 5: 9c00000000000108",
         "mce: [Hardware Error]: CPU 5: Machine Check: 0 Bank 5: dc2040000000011b",
-        "mce: [Hardware Error]: Machine check events logged",
         "[Hardware Error]: Corrected error, no action required.",
         "[Hardware Error]: Deferred error, no action required.",
         "[Hardware Error]: CPU:0 (19:11:1) MC17_STATUS[Over|CE|MiscV|-|-]: 0x9c2040000000011b",
-        "EDAC MC0: 1 CE memory read error on CPU_SrcID#0",
     ],
 )
 def test_an_error_that_was_corrected_is_none(line: str) -> None:

@@ -237,7 +237,7 @@ OF_THE_GPU = "NVRM: The NVIDIA GPU 0000:3b:00.0 (PCI ID: 10de:2330)"
                 "NVRM: installed in this system is not supported by the",
                 "NVRM: NVIDIA 580.65.06 driver release.",
             ),
-            "init-failed",
+            "unsupported-card",
         ),
     ],
 )
@@ -672,3 +672,91 @@ def test_a_card_whose_branch_ended(lines: Sequence[str], expected: list[Any]) ->
     for row in found(*lines):
         assert row["text"].startswith("NVRM: The NVIDIA ")
         assert "will ignore" in row["text"]
+
+
+# -- modules that the kernel refuses, and memory that it encrypts ----------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "module"),
+    [
+        ("nvidia: Unknown symbol ipmi_create_user (err -2)", "nvidia"),
+        (
+            "hv_network_direct: disagrees about version of symbol vmbus_sendpacket",
+            "hv_network_direct",
+        ),
+        ("nvidia-uvm: version magic '6.1.0-26 SMP' should be '6.1.0-27 SMP'", "nvidia-uvm"),
+        (
+            "gdrdrv: module using GPL-only symbols uses symbols x from proprietary module nvidia.",
+            "gdrdrv",
+        ),
+        ("nv_peer_mem: exports duplicate symbol x (owned by ib_core)", "nv_peer_mem"),
+    ],
+)
+def test_a_refused_module_is_named_once_with_its_first_reason(line: str, module: str) -> None:
+    (row,) = found(line, f"{module}: Unknown symbol another (err -22)", line)
+    assert (row["kind"], row["process"], row["text"]) == ("module-refused", module, line)
+
+
+def test_a_refused_module_may_be_loaded_now(tmp_path: Path) -> None:
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/modules").write_text("nvidia_uvm 1 0\nnvidia 1 1 nvidia_uvm\n")
+    assert kernel_log.is_loaded(Host({"root": str(tmp_path)}), "nvidia-uvm") is True
+    assert kernel_log.is_loaded(Host({"root": str(tmp_path)}), "gdrdrv") is False
+    (tmp_path / "proc/modules").unlink()
+    assert kernel_log.is_loaded(Host({"root": str(tmp_path)}), "gdrdrv") is None
+
+
+@pytest.mark.parametrize(
+    ("features", "kinds"),
+    [
+        ("AMD Memory Encryption Features active: SME", ["memory-encryption"]),
+        ("Memory Encryption Features active: AMD SME", ["memory-encryption"]),
+        ("AMD Memory Encryption Features active: SEV SEV-ES SEV-SNP", []),
+        ("Memory Encryption Features active: Intel TDX", []),
+    ],
+)
+def test_memory_that_a_machine_encrypts_is_not_a_guests(features: str, kinds: list[str]) -> None:
+    assert [row["kind"] for row in found(features)] == kinds
+
+
+@pytest.mark.parametrize(
+    ("line", "kind", "address"),
+    [
+        (
+            "DMAR: [DMA Write] Request device [3b:00.0] fault addr f8139000 [fault reason 05] PTE"
+            " Write access is not set",
+            "iommu-fault",
+            ADDRESS,
+        ),
+        (
+            "DMAR: [DMA Read NO_PASID] Request device [3b:00.0] fault addr 0xf8139000 [fault"
+            " reason 0x06] PTE Read access is not set",
+            "iommu-fault",
+            ADDRESS,
+        ),
+        (
+            "nvidia 0000:3b:00.0: AMD-Vi: Event logged [IO_PAGE_FAULT domain=0x0021"
+            " address=0xc4e00000 flags=0x0030]",
+            "iommu-fault",
+            ADDRESS,
+        ),
+        (
+            "AMD-Vi: Event logged [IO_PAGE_FAULT device=3b:00.0 domain=0x0021 address=0x0",
+            "iommu-fault",
+            ADDRESS,
+        ),
+        ("rcu: INFO: rcu_sched self-detected stall on CPU", "stall", None),
+        ("mce: [Hardware Error]: Machine check events logged", "corrected-error", None),
+        ("EDAC MC0: 1 CE memory read error on CPU_SrcID#0", "corrected-error", None),
+        ("mlx5_core 0000:5e:00.0 ens1np0: Link down", "port-down", "0000:5e:00.0"),
+        ("ixgbe 0000:5e:00.0 eth0: NIC Link is Down", "port-down", "0000:5e:00.0"),
+        (
+            "mlx5_core 0000:5e:00.0: Port module event: module 0, Cable unplugged",
+            "port-down",
+            "0000:5e:00.0",
+        ),
+    ],
+)
+def test_lines_of_the_platform(line: str, kind: str, address: str | None) -> None:
+    assert codes(line, line) == [(kind, None, address, 2)]

@@ -62,6 +62,12 @@ def behind_nvswitch(number: str) -> bool:
     return number in _table()["fabric"]
 
 
+def model_behind_nvswitch(model: str) -> bool:
+    """Return whether a model by its name is such a GPU: a virtual function has another id."""
+    names = (device(number) for number in _table()["fabric"])
+    return model.removeprefix("NVIDIA ") in {each.name for each in names if each}
+
+
 def in_rack(number: str) -> bool:
     """Return whether the GPU is one of a rack whose NVSwitches are in machines of their own."""
     return number in _table()["rack"]

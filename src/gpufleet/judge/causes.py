@@ -153,7 +153,7 @@ RELATIONS = (
     Relation("driver.secure-boot", ("kernel.log",), ("key",)),
     Relation("driver.secure-boot", ("driver.loaded",)),
     Relation("driver.packages", ("driver.loaded", "stack.libraries")),
-    Relation("driver.modules", ("driver.loaded",)),
+    Relation("driver.modules", ("driver.loaded", "driver.cuda")),
     Relation("driver.nouveau", ("driver.loaded",)),
     Relation("host.repositories", ("host.plan",)),
     Relation(
@@ -169,7 +169,8 @@ RELATIONS = (
             *PROGRAMS,
         ),
     ),
-    Relation("driver.loaded", LOGS, ("branch",)),
+    # What the kernel says of the module that is not loaded, or of the card that it was stopped by.
+    Relation("driver.loaded", LOGS, ("branch", "module", "key", "card")),
     # A card that is gone.
     Relation(
         "kernel.log",

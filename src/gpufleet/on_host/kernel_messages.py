@@ -6,6 +6,7 @@ import re
 # taken from its groups of these names. What the kernel says begins its message: further on stand
 # names of files, programs and control groups, which any user may choose.
 BUS_ID = r"(?P<address>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-9a-fA-F])?)"
+SHORT_ID = r"(?P<address>[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])"
 # The driver and the device that speak.
 DEVICE = r"^(?:[\w-]+ )?"
 HARDWARE = r"^(?:mce: )?(?:\{\d+\})?(?:\[Hardware Error\]: )?"
@@ -64,6 +65,25 @@ EVENTS = [
         ("needs-open-module", r"^NVRM: .*" + OPEN_MODULE),
         ("needs-proprietary-module", r"^NVRM: The NVIDIA GPU " + BUS_ID + ".*" + NO_OPEN_MODULE),
         ("needs-proprietary-module", r"^NVRM: .*" + NO_OPEN_MODULE),
+        # The first of four lines, before the card's failed start.
+        ("open-module-unready", r"^NVRM: Open nvidia\.ko is only ready for use on"),
+        (
+            "unsupported-card",
+            r"^NVRM: The NVIDIA GPU " + BUS_ID + ".* is not supported by the NVIDIA",
+        ),
+        # A module that the kernel does not load: `process` is its name.
+        (
+            "module-refused",
+            r"^(?P<process>[A-Za-z0-9_-]+): (?:disagrees about version of symbol |Unknown symbol "
+            r"|module us(?:es|ing) GPL-only symbol|version magic '|exports duplicate symbol )",
+        ),
+        # A module that is loaded, though nothing shows that it fits NVIDIA's.
+        ("module-unchecked", r"^(?P<process>[A-Za-z0-9_-]+): no symbol version for nvidia_"),
+        # The whole memory of a machine is encrypted, which is not what a guest (SEV) has.
+        (
+            "memory-encryption",
+            r"^(?:AMD )?Memory Encryption Features active: (?:AMD )?(?:SME|TSME)\b(?!.*SEV)",
+        ),
         # The line before it says that the region is invalid.
         ("no-memory-region", r"^NVRM: BAR\d is \d+M @ 0x0+ \((?:PCI:)?" + BUS_ID),
         (
@@ -74,7 +94,6 @@ EVENTS = [
         ("init-failed", r"^nvidia: probe of " + BUS_ID + " failed"),
         # The same line of Linux 6.8 and later.
         ("init-failed", r"^nvidia " + BUS_ID + ": probe with driver nvidia failed"),
-        ("init-failed", r"^NVRM: The NVIDIA GPU " + BUS_ID + ".* is not supported by the NVIDIA"),
         (
             "init-failed",
             r"^NVRM: The NVIDIA probe routine failed"
@@ -117,7 +136,26 @@ EVENTS = [
             LOCKUP + r".*(?:\[(?P<process>nvidia[^\]]*|nv_\w+):(?P<pid>\d+)\]|" + IN_DRIVER + ")",
         ),
         ("lockup", LOCKUP),
-        # Messages of the driver beside an Xid, or instead of one.
+        ("stall", r"^(?:rcu: )?INFO: rcu_\w+ (?:self-)?detected (?:expedited )?stalls?\b"),
+        # Errors that the hardware corrected.
+        (
+            "corrected-error",
+            HARDWARE + r"Machine check events logged|^EDAC (?:\S+ )?MC\d+: \d+ CE (?!invoked )\w",
+        ),
+        # An access to memory that the IOMMU refused; Intel's has no domain in its lines.
+        ("iommu-fault", r"^DMAR: \[DMA [^\]]+\] Request device \[" + SHORT_ID + r"\] "),
+        ("iommu-fault", DEVICE + BUS_ID + r": AMD-Vi: Event logged \[IO_PAGE_FAULT "),
+        ("iommu-fault", r"^AMD-Vi: Event logged \[IO_PAGE_FAULT device=" + BUS_ID + " "),
+        ("iommu-fault", r"^AMD-Vi: Event logged \[IO_PAGE_FAULT device=" + SHORT_ID + " "),
+        # The link of a network adapter; drivers print it by their own words.
+        (
+            "port-down",
+            r"^(?P<process>[a-z0-9_]+) "
+            + BUS_ID
+            + r"(?: [\w.@-]+)?: (?:(?:NIC |Port \d+ )?[Ll]ink (?:is )?[Dd]own"
+            r"|Port module event: module \d+, Cable unplugged)",
+        ),
+        # What the driver logs beside an Xid, or instead of one.
         (
             "driver-error",
             r"^NVRM: .*(?:\[NV_ERR_(?:RESET_REQUIRED|GPU_IS_LOST)\]"
@@ -184,6 +222,17 @@ WORDS = (
     "LOCKUP",
     TRACE_ENDS,
     "pciehp",
+    " symbol",
+    "version magic",
+    "Memory Encryption",
+    "detected stall",
+    "detected expedited stall",
+    "DMAR: [",
+    "AMD-Vi: Event",
+    "ink down",
+    "ink is down",
+    "ink is Down",
+    "Cable unplugged",
 )
 BOOT_LINE = "Linux version "
 # The driver's first and last messages; the first comes before it initializes a card. A later line,
@@ -217,7 +266,11 @@ REFUSED = (
     "needs-open-module",
     "needs-proprietary-module",
     "no-memory-region",
+    "open-module-unready",
+    "unsupported-card",
 )
+# Kinds of messages about a kernel module, each of which is kept with its first reason.
+OF_A_MODULE = ("module-refused", "module-unchecked")
 # Messages about the driver and its cards: those before its last load belong to the previous one.
 OF_THE_DRIVER = (
     *REFUSED,

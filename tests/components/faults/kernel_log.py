@@ -102,6 +102,25 @@ def the_driver_asks_for_a_reboot(plan: Document, snapshot: Document) -> None:
     )
 
 
+@fault(
+    "kernel.log",
+    cause="let work end, then reset, after Xid 48 (",
+    remedy="if it comes back, replace the card",
+)
+def the_driver_asks_for_a_reset_after_errors_of_the_memory(
+    plan: Document, snapshot: Document
+) -> None:
+    for code in (31, 48, 63):
+        event(snapshot, "xid", code=code, address="0000:01:00.0")
+    event(
+        snapshot,
+        "xid",
+        code=154,
+        address="0000:01:00.0",
+        text="GPU recovery action changed from 0x0 (None) to 0x4 (Drain and Reset)",
+    )
+
+
 @harmless
 def a_row_put_on_record_and_mistakes_of_programs(plan: Document, snapshot: Document) -> None:
     for code in (13, 31, 32, 43, 45, 63, 68, 69, 92, 94):

@@ -58,6 +58,13 @@ class Host:
 
     def section(self, name: str) -> Row | None:
         """A section's data, None unless it is `ok`."""
+        return self._data(name)
+
+    def evidence(self, name: str) -> Row:
+        """A section's data that only explains a fault, so that a check can do without it."""
+        return self._data(name) or {}
+
+    def _data(self, name: str) -> Row | None:
         found = self._section(name)
         data = found.get("data") if found.get("state") == "ok" else None
         return data if isinstance(data, dict) else None

@@ -51,7 +51,7 @@ def faults(planned: Iterable[PlannedCudnn], trees: Iterable[CudnnTree]) -> Judge
 
 
 def is_there(host: Host, row: PlannedCudnn) -> bool:
-    """Whether the toolkit's tree has a library with the planned SONAME."""
+    """Return whether the toolkit's tree has a library with the planned SONAME."""
     return any(
         library["soname"] == row["soname"]
         for tree in host.cudnn_trees
@@ -66,7 +66,7 @@ def differences(host: Host, row: PlannedCudnn) -> list[str]:
 
 
 def is_foreign(host: Host, row: PlannedCudnn, adopting: bool = False) -> bool:
-    """Whether a toolkit of gpufleet has libraries of that cuDNN that gpufleet did not install.
+    """Return whether gpufleet's toolkit has libraries of that cuDNN that others installed.
 
     `adopting`: a foreign toolkit counts as well, since it is adopted. In gpufleet's own toolkit the
     planned release is gpufleet's, its receipt lost: whoever put it there loses nothing by it.

@@ -98,18 +98,18 @@ def differences(host: Host, row: PlannedToolkit) -> list[str]:
 
 
 def is_there(host: Host, row: PlannedToolkit) -> bool:
-    """Whether anything exists at the toolkit's path."""
+    """Return whether anything exists at the toolkit's path."""
     return host.tree(row["path"]) is not None or host.occupied(row["path"])
 
 
 def is_foreign(host: Host, row: PlannedToolkit) -> bool:
-    """Whether gpufleet did not install what exists at the toolkit's path."""
+    """Return whether gpufleet did not install what exists at the toolkit's path."""
     foreign = ownership.foreign(host, "toolkit", row["short"], is_there(host, row))
     return foreign and not ownership.registered(host, row["path"])
 
 
 def foreign_default(host: Host) -> bool:
-    """Whether a directory or file is at the path of the default link."""
+    """Return whether a directory or file is at the path of the default link."""
     link = host.default_link
     return link is not None and link["state"] in {"directory", "file"}
 

@@ -29,6 +29,7 @@ from gpufleet.components.base.registry import (
 from gpufleet.components.base.remedies import DRIVER
 from gpufleet.components.base.sections import Sections
 from gpufleet.components.driver import kernels as driver_kernels
+from gpufleet.components.driver import not_loaded
 from gpufleet.components.driver import packages as driver_packages
 from gpufleet.components.driver import running as driver_running
 from gpufleet.documents.plan import Plan, PlannedDriver
@@ -164,8 +165,12 @@ def modules(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     absent = observed.data["driver"]["loaded"] is None and any(
         not kernel["modules"] for kernel in running
     )
+    host = Host(observed.snapshot)
+    absent |= driver_kernels.keeps_out(host)
     for finding in driver_findings(driver_kernels.modules, plan, observed):
-        yield replace(finding, entails=(subjects.DRIVER,) if absent else ())
+        # Without its memory module the driver is loaded, and CUDA does not start.
+        without = driver_kernels.keeps_memory_out(host)
+        yield replace(finding, entails=(subjects.DRIVER,) * absent + (subjects.GPUS,) * without)
     for kernel in kernels if driver_state.managed(plan) else []:
         module = driver_kernels.loaded_module(kernel, "nvidia")
         if module and not module["version"] and not module.get("error"):
@@ -246,6 +251,8 @@ def loaded(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
         entails += (subjects.GPUS,)
     if version is None:
         entails += (subjects.NODES, *(("libcuda",) if library is None else ()))
+        if why := not_loaded.reason(plan, Host(observed.snapshot)):
+            entails += why.entails
     elif library is None:
         about = ("libcuda",)
     # NVIDIA's module does not stay where another driver has each card: no load of it helps.

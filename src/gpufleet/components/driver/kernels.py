@@ -24,7 +24,7 @@ def modules(plan: Plan, host: Host) -> Iterator[Fault]:
     """Each kernel that can boot has the driver's module, of its version and kind."""
     driver, have = mapping(plan["driver"]), installed(plan, host)
     dkms = bool(part(host, "driver").get("dkms"))
-    yield from _blocked(host)
+    yield from blocked_modules(host)
     for kernel in judged_kernels(host):
         version = str(kernel.get("version"))
         name, lacks_headers = _kernel_name(host, version), not kernel.get("headers")
@@ -61,7 +61,7 @@ def modules(plan: Plan, host: Host) -> Iterator[Fault]:
             )
 
 
-def _blocked(host: Host) -> Iterator[Fault]:
+def blocked_modules(host: Host) -> Iterator[Fault]:
     """Faults that keep every kernel from loading the driver; none in a container."""
     if part(host, "kernel").get("container") and not host.is_image:
         return
@@ -77,6 +77,20 @@ def _blocked(host: Host) -> Iterator[Fault]:
             " configuration, and reboot",
             "",
         )
+
+
+def keeps_out(host: Host) -> bool:
+    """Return whether the driver is not loaded, since something keeps its modules out."""
+    return host.driver is None and any(blocked_modules(host))
+
+
+def keeps_memory_out(host: Host) -> bool:
+    """Return whether nvidia_uvm, which is blocked, is not loaded beside the driver."""
+    loaded = part(host, "driver").get("modules")
+    return host.driver is not None and any(
+        row.get("module") == "nvidia_uvm" and "nvidia_uvm" not in (loaded or [])
+        for row in mappings(part(host, "driver").get("blocked"))
+    )
 
 
 def loaded_module(kernel: Row, name: str) -> Row:

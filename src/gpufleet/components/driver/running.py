@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from gpufleet.catalog import pci
 from gpufleet.catalog.versions import is_dotted, key
@@ -13,15 +14,19 @@ from gpufleet.components.base.driver_state import (
     installed,
     listed,
     managed,
+    package_rows,
     part,
     provision,
     texts,
+    upstream,
     without_card,
 )
 from gpufleet.components.base.host import Host, mapping, mappings
 from gpufleet.documents.plan import Plan
 from gpufleet.documents.text import quoted, shell
 from gpufleet.on_host import pci_drivers
+
+from . import not_loaded
 
 PERSISTENCE = "nvidia-persistenced.service"
 MODE_OFF = "--no-persistence-mode"
@@ -31,6 +36,10 @@ WINDOWS_LIBRARIES = "/usr/lib/wsl/"
 PACKAGED = ("/usr/lib/", "/usr/lib64/", "/lib/", "/lib64/")
 FABRIC = "nvidia-fabricmanager.service"
 MIG_BOOT = "gpufleet-mig.service"
+# What the NVLink subnet manager needs (NVIDIA Fabric Manager guide, DGX and HGX B200).
+SUBNET_MODULES = ("ib_umad", "mlx5_ib")
+# cuInit: CUDA_ERROR_SYSTEM_NOT_READY.
+NOT_READY = 802
 
 
 def nodes(plan: Plan, host: Host) -> Iterator[Fault]:
@@ -106,14 +115,81 @@ def fabric(plan: Plan, host: Host) -> Iterator[Fault]:
                 f" {FABRIC}); if it has, it is not on the PCI bus: see kernel.log",
             )
         return
-    yield from _service(plan, host, "fabric", FABRIC)
-    have = host.driver or installed(plan, host)
-    if state.get("version") and have and state["version"] != have:
+    have, version = host.driver or installed(plan, host), fabric_manager_version(host)
+    if version and have and version != have:
+        stopped = "" if state.get("active") is not False else ", and does not run"
         yield Fault(
-            f"the fabric manager is {state['version']}, the driver is {have}: CUDA starts only"
-            " where they are equal",
-            provision(plan),
+            f"the fabric manager is {version}, the driver is {have}: CUDA starts only"
+            f" where they are equal{stopped}",
+            _fabric_remedy(plan, have),
         )
+        return
+    modules = _missing_modules(host)
+    if modules and state.get("active") is False and not state.get("masked"):
+        yield Fault(
+            f"service {FABRIC} does not run, and the kernel modules by which it reaches the"
+            f" NVSwitches are not loaded: {listed(modules)}",
+            f"on the host: modprobe -a {' '.join(modules)} (at boot: a line for each in"
+            f" /etc/modules-load.d), systemctl restart {FABRIC}",
+            "",
+        )
+        return
+    for fault in _service(plan, host, "fabric", FABRIC):
+        install = not _planned_fabric(plan) and state.get("unit") is None
+        yield replace(fault, remedy=_fabric_remedy(plan, have)) if install else fault
+
+
+def _planned_fabric(plan: Plan) -> bool:
+    return bool(mapping(plan["driver"]).get("fabric_manager"))
+
+
+def _fabric_remedy(plan: Plan, version: str | None) -> str:
+    """How the fabric manager of a driver is installed: what no plan has, provision leaves alone."""
+    if managed(plan) and _planned_fabric(plan):
+        return provision(plan)
+    return (
+        f"install the fabric manager of exactly {quoted(version or 'the driver')}"
+        " (nvidia-fabricmanager), hold its package, and on the host: systemctl enable --now"
+        f" {FABRIC}"
+    )
+
+
+def fabric_manager_version(host: Host) -> str | None:
+    """The version that the fabric manager tells, else that of its package."""
+    told = mapping(part(host, "driver").get("fabric")).get("version")
+    rows = package_rows(host)
+    packaged = (
+        upstream(row.get("version"))
+        for name, row in rows.items()
+        if re.fullmatch(r"(?:nvidia|cuda)-fabric-?manager(?:-\d+)?", name)
+    )
+    return str(told) if told else next(packaged, None)
+
+
+def _missing_modules(host: Host) -> list[str]:
+    """The modules that the subnet manager of these boards needs, and that are not loaded."""
+    state = mapping(part(host, "driver").get("nvlsm"))
+    listed_models = mappings(host.evidence("smi").get("devices"))
+    hidden = behind_hidden_nvswitch(host) or any(
+        pci.model_behind_nvswitch(str(row.get("name"))) for row in listed_models
+    )
+    if not hidden or "modules" not in state or host.is_image:
+        return []
+    return [name for name in SUBNET_MODULES if name not in texts(state["modules"])]
+
+
+def waits_for_fabric(host: Host) -> bool:
+    """Return whether CUDA says that a fabric is to be set up, and this machine may have to do it.
+
+    Its NVSwitches may be hidden, or their driver gone. In a guest the machine below sets it up, in
+    a rack another one; with confidential computing CUDA waits for the ready state.
+    """
+    return (
+        part(host, "driver").get("cuinit") == NOT_READY
+        and not part(host, "gpus").get("hypervisor")
+        and not mapping(host.evidence("smi").get("nvml")).get("confidential")
+        and not _in_rack(host)
+    )
 
 
 def needs_fabric_manager(plan: Plan, host: Host) -> bool:
@@ -150,7 +226,7 @@ def _has_nvswitch(plan: Plan, host: Host) -> bool:
     # The plan has nothing of an undeclared driver.
     planned = mapping(plan["driver"]).get("fabric_manager")
     switches = part(host, "gpus").get("nvswitches")
-    return bool(planned or switches or behind_hidden_nvswitch(host))
+    return bool(planned or switches or behind_hidden_nvswitch(host) or waits_for_fabric(host))
 
 
 def subnet_manager(plan: Plan, host: Host) -> Iterator[Fault]:
@@ -186,6 +262,13 @@ def _service(plan: Plan, host: Host, key: str, unit: str) -> Iterator[Fault]:
     state = mapping(part(host, "driver").get(key))
     if state.get("unit") is None:
         yield Fault(f"service {unit} is not installed", provision(plan))
+    elif state.get("masked"):
+        yield Fault(
+            f"service {unit} is masked, so that nothing can start it",
+            f"on the host: systemctl unmask {unit}; then"
+            f" {provision(plan) if managed(plan) else f'systemctl enable --now {unit}'}",
+            "",
+        )
     elif not state.get("enabled"):
         yield Fault(
             f"service {unit} does not start at boot",
@@ -223,12 +306,14 @@ def mismatch(plan: Plan, host: Host) -> Iterator[Fault]:
     )
     own = str(on_disk or "") if loaded is None else loaded
     if without := cards.ended(host, own or library):
-        cause, remedy = without[0], _other_branch(plan, host, without[1])
+        cause, remedy = without[0], not_loaded.other_branch(plan, without[1])
     elif loaded is None:
         cause = (
             f"the NVIDIA kernel module is not loaded (on disk is {on_disk or 'none'}, the libraries"
             f" are {library or 'none'})"
         )
+        if why := not_loaded.reason(plan, host):
+            cause, remedy = f"{cause}: {why.cause}", why.remedy
     elif library is None:
         cause = "the driver's user-space library, libcuda.so, is not installed"
     elif library != loaded or on_disk not in {None, loaded}:
@@ -260,17 +345,6 @@ def mismatch(plan: Plan, host: Host) -> Iterator[Fault]:
     if pending:
         cause += f"; a reboot is pending since {pending.get('since')} ({pending.get('because')})"
     yield Fault(cause, remedy, "")
-
-
-def _other_branch(plan: Plan, host: Host, last: str) -> str:
-    """The remedy for a driver whose branch supports none of the host's GPUs."""
-    planned = str(mapping(plan["driver"]).get("branch") or "")
-    if managed(plan) and planned.isdigit() and int(planned) <= int(last):
-        return provision(plan)
-    return (
-        f"install driver branch {last} in its place, or let gpufleet install it: gpu_driver:"
-        f' {{branch: "{last}"}}; a reboot or another slot changes nothing'
-    )
 
 
 def mig(plan: Plan, host: Host) -> Iterator[Fault]:

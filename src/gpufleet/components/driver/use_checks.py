@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpufleet.components.base import mig, subjects
+from gpufleet.components.base import subjects
 from gpufleet.components.base.driver_state import without_card
 from gpufleet.components.base.host import Host
 from gpufleet.components.base.registry import (
@@ -22,35 +22,8 @@ from gpufleet.documents.plan import Plan
 from gpufleet.documents.verdict import Verdict
 from gpufleet.frameworks import DEFAULT, FRAMEWORKS, framework_id
 
-from .installed_checks import RESTART_FABRIC, card_not_expected
-
-# The meaning of each status of cuInit, and its remedy.
-STUB, NO_CARD = 34, 100
-REFUSALS = {
-    3: "it is not initialised",
-    STUB: "a stub of the toolkit is loaded as libcuda.so.1",
-    35: "the driver is older than CUDA needs",
-    46: "one program uses every GPU exclusively",
-    NO_CARD: "it finds no card",
-    802: "the system is not ready: the fabric manager does not run",
-    803: "driver and libraries are of different versions",
-    999: "unknown error",
-    804: "its compatibility library (cuda-compat) does not support this GPU",
-}
-REMEDIES = {
-    STUB: "remove the stub, or its directory, from the linker's path (/etc/ld.so.conf.d), and run"
-    " ldconfig",
-    NO_CARD: "see gpu.visible, driver.nodes, and environment.login for CUDA_VISIBLE_DEVICES",
-    802: f"on the host: {RESTART_FABRIC}; see driver.fabric",
-    803: "see driver.loaded: reboot {host}",
-    804: "remove cuda-compat, which supports data center GPUs only",
-    999: "see driver.nodes: nvidia-modprobe -u -c 0 makes /dev/nvidia-uvm; else reboot {host}",
-}
-# Findings of other checks that explain a status.
-ABOUT: dict[int, subjects.Subjects] = {
-    **dict.fromkeys((3, 100, 803, 999), (subjects.GPUS,)),
-    802: ("fabric",),
-}
+from . import cuda_status
+from .installed_checks import card_not_expected
 
 
 @check("driver.cuda", reads=("driver", "gpus"), repair=REBOOT, skip_reason=card_not_expected)
@@ -62,17 +35,13 @@ def cuda(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence]:
     section = observed.data["driver"]
     status, known = section["cuinit"], section["cuda_version"]
     if status:
-        meaning = REFUSALS.get(status, "see the CUDA documentation, CUresult")
-        remedy = REMEDIES.get(status, "reboot {host}; if it persists, reinstall the driver")
-        if status == NO_CARD and (split := mig.no_card(observed)):
-            meaning, remedy = f"{meaning}: {split[0]}", split[1]
+        found = cuda_status.refusal(plan, observed, status)
+        path = section["library_path"] if status == cuda_status.STUB else None
         yield Finding(
-            f"CUDA does not start: cuInit returned {status} ({meaning})"
-            + (
-                f": {section['library_path']}" if status == STUB and section["library_path"] else ""
-            ),
-            remedy.format(host=plan["host"]),
-            about=ABOUT.get(status, ()),
+            f"CUDA does not start: cuInit returned {status} ({found.meaning})"
+            + (f": {path}" if path else ""),
+            found.remedy,
+            about=found.about,
             entails=(subjects.GPUS,),
         )
     elif status is None or known is None:

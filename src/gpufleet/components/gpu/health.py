@@ -146,8 +146,8 @@ def memory_errors(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence
             )
         if remap and remap.get("pending"):
             yield Finding(
-                f"{label(card)} will remap a faulty memory row at the next reset",
-                reset,
+                f"{label(card)} will remap a faulty memory row at the next reset{_so_far(remap)}",
+                f"{reset}; if rows fail again soon after resets, replace the GPU",
                 about=about,
             )
         if card["retired_pending"]:
@@ -177,6 +177,12 @@ def memory_errors(plan: Plan, observed: Sections) -> Iterator[Finding | Evidence
             f"{label(card)}: ECC {_on_off(card['ecc'])}, uncorrected in its lifetime"
             f" {card['ecc_uncorrected_aggregate']}, rows remapped {_rows(remap)}"
         )
+
+
+def _so_far(remap: Remap) -> str:
+    """The rows that failed in the GPU's lifetime, where there were several."""
+    count = remap.get("uncorrectable") or 0
+    return f"; {count} of its rows had uncorrected errors so far" if count > 1 else ""
 
 
 def _rows(remap: Remap | None) -> str:

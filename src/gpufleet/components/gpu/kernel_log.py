@@ -29,11 +29,14 @@ from gpufleet.documents.text import plain
 from gpufleet.documents.verdict import Verdict
 from gpufleet.on_host.pci_drivers import given_away
 
+from . import modules_refused, platform_log
 from .card_state import CardState, Standing, card_states, driver_branch, standing, unsupported_cards
 from .repeats import repeats
 
 NOTED = {
     "lockup": "a processor was stuck",
+    "stall": "a processor did not answer",
+    "corrected-error": "the hardware corrected an error",
     "api-mismatch": "see driver.loaded",
     "hung-task": "a program waited too long",
     "out-of-memory": "the kernel killed a program",
@@ -44,7 +47,13 @@ MEMORY_ERRORS = {48, 63, 64, 92, 94, 95}
 # How many messages that call for nothing are shown.
 MOST_NOTES = 8
 # Messages that say why the driver did not start a card.
-REASONS = ("needs-open-module", "needs-proprietary-module", "no-memory-region")
+REASONS = (
+    "needs-open-module",
+    "needs-proprietary-module",
+    "no-memory-region",
+    "unsupported-card",
+    "open-module-unready",
+)
 NAMED = re.compile(r"^NVRM: The NVIDIA (.{1,99}?)(?: GPU)? installed in this system")
 PROBES_FAILED = re.compile(r"^NVRM: The NVIDIA probe routine failed for (\d+) device")
 RESEAT = (
@@ -105,7 +114,10 @@ def judged(
     branch = driver_branch(observed.read_elsewhere())
     results = [*_xids(events, states, branch, during_probe), *_sxids(events, states, during_probe)]
     results += repeats(events, results)
+    results += platform_log.findings(events)
+    devices = {**platform_log.adapters(observed), **cards}
     without = unsupported_cards(observed)
+    guest = bool(observed.data["gpus"].get("hypervisor"))
     for event in _unexplained(events, cards):
         if _of_unsupported(event, without):
             results.append(
@@ -113,7 +125,8 @@ def judged(
             )
             continue
         results += _event_findings(event, cards)
-        results += _messages(event, cards, states, during_probe)
+        results += modules_refused.findings(event)
+        results += _messages(event, devices, states, during_probe, guest=guest)
     yield from (item for item in results if isinstance(item, Finding))
     if notes := [item.evidence for item in results if isinstance(item, Evidence)]:
         yield Evidence(shortened(notes, MOST_NOTES))
@@ -125,13 +138,16 @@ def _unexplained(events: Sequence[Event], cards: Mapping[str, str | None]) -> It
         event["address"]
         for event in events
         if event["kind"] in REASONS
+        and event["kind"] != "open-module-unready"
         and not given_away(cards.get(event["address"] or "", "vfio-pci"))
     }
     branch_ended = any(event["kind"] == "needs-older-branch" for event in events)
+    # It names no card, and comes before each failed start.
+    unready = any(event["kind"] == "open-module-unready" for event in events)
     for event in events:
         if event["kind"] == "init-failed" and not event["address"] and branch_ended:
             continue
-        known = explained and event["address"] in {None, *explained}
+        known = unready or (explained and event["address"] in {None, *explained})
         if event["kind"] != "init-failed" or not known:
             yield event
 
@@ -175,12 +191,26 @@ def _xids(
         action = asked.get(event["address"], event) if found.effect == "fail" else event
         remedy = xids.meaning(action["code"] or 0, action["text"], branch).remedy or found.remedy
         yield _result(
-            _named("Xid", event, found),
+            _named("Xid", event, found) + _after(event, events, branch),
             event,
             found,
             stands,
             xids.remedy(remedy, _gpu(event), record=state.needs_nothing is None),
         )
+
+
+def _after(event: Event, events: Sequence[Event], branch: int | None) -> str:
+    """The errors of a card for which its driver asks for a recovery action."""
+    if event["code"] != RECOVERY:
+        return ""
+    before = {
+        each["code"] or 0: found.name
+        for each in events
+        if each["address"] == event["address"] and each["code"] != RECOVERY
+        if (found := xids.meaning(each["code"] or 0, each["text"], branch)).effect != "program"
+    }
+    named = [f"Xid {code} ({name})" for code, name in before.items()]
+    return f", after {shortened(named, 4)}" if named else ""
 
 
 def _since_recovery(events: Sequence[Event]) -> list[Event]:
@@ -307,13 +337,15 @@ def _event_findings(event: Event, cards: Mapping[str, str | None]) -> Iterator[F
 
 def _messages(
     event: Event,
-    cards: Mapping[str, str | None],
+    devices: Mapping[str, str | None],
     states: Mapping[str, CardState],
     during_probe: bool,
+    *,
+    guest: bool,
 ) -> Iterator[Finding | Evidence]:
     """Messages that the catalog judges by their kind."""
-    row, address = kernel_messages.meaning(event["kind"]), event["address"]
-    if row is None or (address and given_away(cards.get(address, "vfio-pci"))):
+    row, address = kernel_messages.meaning(event["kind"], event["text"]), event["address"]
+    if row is None or (address and given_away(devices.get(address, "vfio-pci"))):
         return
     times = f" ({event['count']} times)" if event["count"] > 1 else ""
     cause = row["says"].format(times=times, card=address or "a card")
@@ -322,7 +354,7 @@ def _messages(
     else:
         yield Finding(
             cause,
-            row["remedy"],
+            (guest and row.get("in_a_guest")) or row["remedy"],
             event["text"],
             Verdict.FAIL if row["effect"] == "fail" else Verdict.INCONCLUSIVE,
             subjects.card(address),

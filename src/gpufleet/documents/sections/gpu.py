@@ -124,6 +124,7 @@ class Unit(TypedDict):
     unit: Text | None
     enabled: bool | None
     active: bool | None
+    masked: NotRequired[Annotated[bool, "nothing can start it, until it is unmasked"]]
     command: NotRequired[Annotated[Text | None, "what systemd starts, with its options"]]
 
 
@@ -292,6 +293,13 @@ class Nvml(TypedDict):
     count: Annotated[int | None, "the number of GPUs"]
     confidential: NotRequired[
         Annotated[bool, "the GPUs compute confidentially; absent where NVML does not say it"]
+    ]
+    ready: NotRequired[
+        Annotated[
+            bool | None,
+            "of GPUs that compute confidentially: they accept work, which is set after attestation;"
+            " null where NVML does not say it",
+        ]
     ]
     multi_gpu_mode: NotRequired[
         Annotated[

@@ -289,9 +289,11 @@ class Event(TypedDict):
         Text,
         "`xid`, `sxid`, `key-rejected`, `api-mismatch`, `init-failed`,"
         " `needs-older-branch`, `needs-open-module`, `needs-proprietary-module`,"
-        " `no-memory-region`, `pcie-error`, `link-down`, `power-state`,"
+        " `no-memory-region`, `open-module-unready`, `unsupported-card`, `module-refused`,"
+        " `module-unchecked`, `memory-encryption`, `pcie-error`, `link-down`, `power-state`,"
         " `link-training`, `driver-error`, `driver-oops`, `oops`,"
-        " `driver-lockup`, `lockup`, `machine-check`, `previous-boot`, `hung-task`, `io-error` or"
+        " `driver-lockup`, `lockup`, `stall`, `corrected-error`, `iommu-fault`, `port-down`,"
+        " `machine-check`, `previous-boot`, `hung-task`, `io-error` or"
         " `out-of-memory`",
     ]
     code: Annotated[
@@ -299,7 +301,7 @@ class Event(TypedDict):
     ]
     address: Annotated[Text | None, "the PCI address"]
     pid: int | None
-    process: Text | None
+    process: Annotated[Text | None, "the process, or the kernel module that was refused"]
     uptime_s: Annotated[float | None, "when it was last logged, after the boot"]
     count: Annotated[int, "how often"]
     text: Annotated[str, "the line"]
@@ -310,6 +312,9 @@ class Event(TypedDict):
             " address, if it is a port",
             UNCHECKED,
         ]
+    ]
+    loaded: NotRequired[
+        Annotated[bool | None, "of a module that the kernel refused: it is loaded now"]
     ]
 
 

@@ -18,6 +18,7 @@ from .kernel import container_of, running_kernel
 # The states of units that start at boot; a static one is started by others, such as the rules for
 # devices.
 ENABLED = ("enabled", "enabled-runtime", "static")
+MASKED = ("masked", "masked-runtime")
 # The modules that CUDA needs, as modprobe writes them.
 NEEDED = ("nvidia", "nvidia_uvm")
 LIBRARY_FILE = r"libcuda\.so\.(\d{2,}\.\d+(?:\.\d+)?)$"
@@ -122,6 +123,7 @@ def unit_state(host, name):
         "unit": name,
         "active": None,
         "enabled": bool(host.glob("/etc/systemd/system/*/" + name)),
+        "masked": is_masked(host, name),
     }
     if host.real and container_of(host) == IMAGE:
         # No systemd runs in an image; which units it will start is in files.
@@ -135,9 +137,18 @@ def unit_state(host, name):
         if status == 0:
             properties = dict(line.split("=", 1) for line in out.splitlines() if "=" in line)
             found["enabled"] = properties.get("UnitFileState") in ENABLED
+            found["masked"] = properties.get("UnitFileState") in MASKED
             found["active"] = properties.get("ActiveState") == "active"
             found["command"] = first_match(r"argv\[\]=(.*?) ;", properties.get("ExecStart"))
     return found
+
+
+def is_masked(host, name):
+    """Return whether a unit's file is empty, or a link to nothing, as systemctl mask writes it."""
+    path = host.path("/etc/systemd/system/" + name)
+    if os.path.islink(path):
+        return os.readlink(path) == os.devnull
+    return os.path.isfile(path) and os.path.getsize(path) == 0
 
 
 def dkms_of(host):

@@ -17,6 +17,7 @@ from ..kernel_messages import (
     LOAD_LINE,
     MOST_TEXTS,
     OF_A_FILE,
+    OF_A_MODULE,
     OF_A_PROCESS,
     OF_THE_BUS,
     OF_THE_CARD,
@@ -88,6 +89,8 @@ def log_of(host, source, lines, written=()):
     for event in events:
         if event["kind"] in ("pcie-error", "link-down"):
             event["below"] = devices_below(host, event["address"])
+        elif event["kind"] in OF_A_MODULE:
+            event["loaded"] = is_loaded(host, event["process"])
     return {
         "source": source,
         "since_boot": True,
@@ -259,7 +262,14 @@ def add_event(found, kind, match, seconds, text):
         code = 79
         again = (kind, code, address, None) in found
     variant = None
-    if kind == "sxid":
+    if kind in OF_A_MODULE:
+        # The kernel names each symbol; the first is that of the cause.
+        variant = named["process"]
+        again = (kind, code, address, variant) in found
+    elif kind == "port-down":
+        # A driver may print a cable's event and the link's for the same.
+        variant = "Cable" in text
+    elif kind == "sxid":
         severity = re.match(r"Severity ([01])|(Non-fatal|Fatal|Correctable)", rest)
         variant = severity and {"0": "Non-fatal", "1": "Fatal"}.get(
             severity.group(1), severity.group(2)
@@ -397,7 +407,15 @@ def devices_below(host, port):
     return found
 
 
+def is_loaded(host, module):
+    """True for a kernel module that is loaded now; None where that cannot be read."""
+    text = host.text_or_none("/proc/modules")
+    name = module.replace("-", "_")
+    return None if text is None else any(line.split()[0] == name for line in text.splitlines())
+
+
 def full_address(text):
     """`PCI:0000:3B:00` as sysfs writes it: 0000:3b:00.0."""
-    domain, _, rest = text.lower().partition(":")
+    # Some lines name no domain.
+    domain, _, rest = (text if text.count(":") > 1 else "0000:" + text).lower().partition(":")
     return "%04x:%s" % (int(domain, 16), rest if "." in rest else rest + ".0")

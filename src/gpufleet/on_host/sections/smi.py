@@ -85,6 +85,8 @@ def query_nvml(name):
     if nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)) == 0:
         found["count"] = count.value
     found.update(confidential_computing(nvml))
+    if found.get("confidential"):
+        found["ready"] = is_ready(nvml)
     for index in range(count.value):
         card, major, minor = ctypes.c_void_p(), ctypes.c_int(), ctypes.c_int()
         address = capability = None
@@ -108,6 +110,18 @@ def query_nvml(name):
             pass
         known.append((address, capability))
     return found, known, query_nvlink(nvml, count.value)
+
+
+def is_ready(nvml):
+    """Return whether the GPUs accept confidential work, which is set after attestation; None
+    where NVML does not say it."""
+    accepts = ctypes.c_uint()
+    try:
+        if nvml.nvmlSystemGetConfComputeGpusReadyState(ctypes.byref(accepts)) == 0:
+            return bool(accepts.value)
+    except AttributeError:
+        pass
+    return None
 
 
 def confidential_computing(nvml):
