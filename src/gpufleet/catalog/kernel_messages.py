@@ -35,10 +35,11 @@ def refusal(module: str, text: str) -> Refusal:
     symbol = _SYMBOL.search(text)
     named = symbol[1] if symbol else ""
     owner = next((name for begins, name in rules["owners"].items() if named.startswith(begins)), "")
+    row = row if owner else row.get("unless_owner", row)
     values = {
         "module": module if _NAME.fullmatch(module) else "that module",
         "owner": f"the module {owner}" if owner else "the kernel or another module",
-        "owner_module": owner or "what has the symbol",
+        "owner_module": owner,
     }
     return Refusal(row["says"].format(**values), row["remedy"].format(**values))
 

@@ -147,6 +147,27 @@ def a_module_that_was_built_for_other_adapters(plan: Document, snapshot: Documen
 @fault(
     "kernel.log",
     verdict="INCONCLUSIVE",
+    cause="the kernel's own RDMA core has no interface for peer memory",
+    remedy="keep nv_peer_mem from being loaded where programs use DMA-BUF",
+)
+def an_rdma_core_without_peer_memory(plan: Document, snapshot: Document) -> None:
+    text = "Unknown symbol ib_register_peer_memory_client (err 0)"
+    refused(snapshot, "nv_peer_mem", text)
+
+
+@fault(
+    "kernel.log",
+    verdict="INCONCLUSIVE",
+    cause="nothing that is loaded has a symbol that it needs",
+    remedy="build and install lustre again, or a newer release of it",
+)
+def a_module_for_which_the_kernel_is_too_new(plan: Document, snapshot: Document) -> None:
+    refused(snapshot, "lustre", "Unknown symbol kallsyms_lookup_name (err -2)")
+
+
+@fault(
+    "kernel.log",
+    verdict="INCONCLUSIVE",
     cause="refused the module gdrdrv: it uses symbols that the kernel keeps",
     remedy="use the open kernel modules of NVIDIA's driver",
 )
