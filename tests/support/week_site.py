@@ -372,7 +372,8 @@ def carry_out(site: Site, command: str) -> int:
         words = ["bash", "-c", command]
     else:
         # ssh drops what was typed before it asks: the answer is repeated until it ends.
-        typed = f"yes yes | script --quiet --return --command {shlex.quote(command)} /dev/null"
+        terminal = f"script --quiet --return --command {shlex.quote(command)} /dev/null"
+        typed = f"while echo yes; do sleep 1; done 2>/dev/null | {terminal}"
         words = [str(ROOT / ".venv/bin/python"), "-m", "lab", "exec", CONTROL, "--", "sh", "-c"]
         words.append(typed)
     done = subprocess.run(
