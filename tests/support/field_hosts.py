@@ -1,0 +1,314 @@
+"""Hosts of public reports (tests/field): what a report shows, planted on a healthy host.
+
+A report shows few facts of its host. What follows from them is planted as well, by rules for kinds
+of facts: another driver is that of all its files, and a card without a driver computes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from copy import deepcopy
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from gpufleet.catalog import facts
+from gpufleet.components.resolver import resolve
+from gpufleet.on_host.smi_document import parse_smi
+from lab.gpus.smi_text import DRIVER, smi_text
+from tests.support.framework_stacks import RELEASES, with_frameworks_on_gpus
+from tests.support.healthy_host import Document, data, document
+from tests.support.host_documents import gpu_host
+from tests.support.host_parts import no_gpu_for_programs, with_gpus
+from tests.support.planted_gpu_host import CARDS, GpuHost
+
+# The probe reads these on a host whose files a report changes.
+READ_IN_FILES = ("kernel", "gpus", "driver")
+NO_ANSWER = {"state": "hung", "data": None, "error": "no answer within 20 s"}
+SMI_FAILS = (
+    "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver., exit status 9"
+)
+# The lines of a kernel's log that name a card.
+OF_CARDS = re.compile(r"NVRM|nvidia|Xid", re.IGNORECASE)
+ADDRESS = re.compile(
+    r"(?<![\w.])(?:(?P<domain>[0-9a-f]{4,8}):)?(?P<place>[0-9a-f]{2}:[0-9a-f]{2})(?P<function>\.[0-7])?(?![\w:])",
+    re.IGNORECASE,
+)
+
+
+# -- cards ----------------------------------------------------------------------------------------
+
+
+def on_two_cards(report: Document) -> Document:
+    """The report with its cards at the addresses of the planted host's."""
+    given = report["input"]
+    lines = [line for line in given.get("klog", ()) if OF_CARDS.search(line)]
+    lines.append(str((given.get("programs") or {}).get("nvidia-smi")))
+    named = dict.fromkeys(
+        found["place"].lower()
+        for line in lines
+        for found in ADDRESS.finditer(line)
+        if found["domain"] or found["function"]
+    )
+    places = [address[5:10] for address in CARDS]
+    if _speaks_of_a_later_card(given):
+        places.reverse()
+    if set(named) <= set(places):
+        return report
+    at = dict(zip(named, places, strict=False))
+
+    def moved(found: re.Match[str]) -> str:
+        place = at.get(found["place"].lower())
+        if place is None:
+            return found[0]
+        domain = "0" * len(found["domain"]) + ":" if found["domain"] else ""
+        return f"{domain}{place}{found['function'] or ''}"
+
+    parts = {name: report[name] for name in ("input", "expect")}
+    return {**report, **json.loads(ADDRESS.sub(moved, json.dumps(parts)))}
+
+
+def _speaks_of_a_later_card(given: Document) -> bool:
+    paths = [*(given.get("smi") or {}), *(given.get("snapshot") or {})]
+    named = {found[1] for path in paths if (found := re.match(r"(?:gpus/pci/|gpu)(\d+)", path))}
+    return bool(named and "0" not in named)
+
+
+@cache
+def _products() -> list[tuple[frozenset[str], str, str]]:
+    """The words, the PCI device id and the compute capability of each product."""
+    return [
+        (frozenset(re.findall(r"[a-z0-9]+", name.lower())), device, chip["compute_capability"])
+        for chip in facts.document("pci.yml")["chips"]
+        for device, names in chip["devices"].items()
+        for name in names.split(" / ")
+    ]
+
+
+def _product(name: str) -> tuple[str, str] | None:
+    """The PCI device id and compute capability of the product whose name is most alike."""
+    words = {*re.findall(r"[a-z0-9]+", name.lower())} - {"nvidia"}
+    known, device, capability = max(
+        _products(), key=lambda row: (len(words & row[0]), -len(row[0]))
+    )
+    return (device, capability) if re.search(r"\d", " ".join(words & known)) else None
+
+
+def device_of(name: str) -> str:
+    """The PCI device id of a product."""
+    found = _product(name)
+    assert found, f"no product is called {name}"
+    return f"0x{found[0]}"
+
+
+# -- documents ------------------------------------------------------------------------------------
+
+
+@cache
+def _healthy(frameworks: bool) -> str:
+    """A healthy host's plan and snapshot as text; no card is at the host bridge's address."""
+    plan, snapshot = document("plan.json"), document("snapshot.json")
+    (with_frameworks_on_gpus if frameworks else with_gpus)(plan, snapshot)
+    text = json.dumps([plan, snapshot])
+    return text.replace("0000:01:00.0", CARDS[1]).replace("0000:00:00.0", CARDS[0])
+
+
+def planted(given: Document) -> tuple[Document, Document]:
+    """The plan and the snapshot of the host that a report's input describes."""
+    changes, framework = _of_its_stack(dict(given.get("snapshot") or {}))
+    text = _healthy(framework is not None)
+    if version := changes.get("driver/loaded"):
+        branch = version.partition(".")[0]
+        cuda = _cuda_of(branch) or "12.2"
+        text = text.replace(DRIVER, version).replace('"535"', f'"{branch}"')
+        text = text.replace('"cuda_version": "12.2"', f'"cuda_version": "{cuda}"')
+    plan, snapshot = json.loads(text)
+    _declare(plan, given.get("declare") or {}, changes)
+    if given.get("files") or "klog" in given:
+        _read_files(plan, snapshot, given)
+    texts = _texts(given, changes)
+    _name(plan, snapshot, texts)
+    change(snapshot, {path: each for path, each in changes.items() if path[:4] != "smi/"})
+    _show(plan, snapshot, texts, changes)
+    _run_programs(plan, snapshot, given, changes)
+    change(snapshot, {path: each for path, each in changes.items() if path[:4] == "smi/"})
+    for name in ("smi", "kernel_log"):
+        snapshot["sections"][f"{name}_after"] = deepcopy(snapshot["sections"][name])
+    return plan, snapshot
+
+
+def _of_its_stack(changes: Document) -> tuple[Document, str | None]:
+    """The changes with the place of the stack that they are of, and its framework, if no
+    TensorFlow."""
+    framework = changes.pop("stacks/stacks/0/runs", None)
+    if framework not in RELEASES:
+        return changes, None
+    at = 1 + [*RELEASES].index(framework)
+    moved = {re.sub("^stacks/stacks/0/", f"stacks/stacks/{at}/", p): v for p, v in changes.items()}
+    return moved, framework
+
+
+def _cuda_of(branch: str) -> str | None:
+    rows = facts.document("drivers.yml")["branches"]
+    return next((row["cuda_max_native"] for row in rows if row["branch"] == branch), None)
+
+
+def _declare(plan: Document, declared: Document, changes: Document) -> None:
+    """What the report declares; nobody declares a driver on a host that cannot install one."""
+    cards = [each[2:] for each in (device_of("H100 SXM5 80GB"),) * len(CARDS)]
+    wishes = {key: each for key, each in declared.items() if key.startswith("gpu_")}
+    resolved: Any = resolve(wishes, gpu_host("debian-12", *cards))
+    expected = {"count": len(CARDS)} | {
+        key: each
+        for key, each in resolved["expect"].items()
+        if key in wishes.get("gpu_expect", ()) and key != "count"
+    }
+    plan["expect"].update(expected)
+    if wishes.get("gpu_expect", {}).get("count") == 0:
+        plan["expect"]["count"] = 0
+    if wishes.get("gpu_manifest"):
+        plan["manifest"] = resolved["manifest"]
+    if mig := wishes.get("gpu_mig") or (wishes.get("gpu_driver") or {}).get("mig"):
+        plan["driver"]["mig"] = mig
+    own = wishes.get("gpu_driver") or {}
+    plan["driver"].update({key: own[key] for key in ("branch", "source", "module") if key in own})
+    given_elsewhere = changes.get("driver/of_container") or "packages/manager" in changes
+    if own.get("source") == "preinstalled" or (
+        given_elsewhere and changes.get("packages/manager") is None
+    ):
+        plan["driver"].update(source="preinstalled", managed=False)
+
+
+def _read_files(plan: Document, snapshot: Document, given: Document) -> None:
+    """The sections that the probe reads in the host's files, with the report's in them."""
+    with tempfile.TemporaryDirectory() as folder:
+        host = GpuHost(Path(folder) / "host")
+        for name, text in (given.get("files") or {}).items():
+            if text is not None:
+                host.put(name.lstrip("/"), text)
+        host.log(*list(given.get("klog", ())) * int(given.get("klog_times", 1)))
+        wanted = ("kernel_log", *(READ_IN_FILES if given.get("files") else ()))
+        snapshot["sections"].update(host.read(*wanted, mode="full" if given.get("files") else "facts"))
+
+
+def _texts(given: Document, changes: Document) -> list[Document]:
+    """The elements of nvidia-smi's document that the report changes, of each card."""
+    cards: list[Document] = [{} for _ in CARDS]
+    for path, text in (given.get("smi") or {}).items():
+        found = re.fullmatch(r"(?:gpu(\d+):)?(.*)", path)
+        assert found
+        numbers = range(len(CARDS)) if found[1] is None else [min(int(found[1]), len(CARDS) - 1)]
+        for number in numbers if found[2] != "pci/pci_bus_id" else ():
+            cards[number][found[2]] = text
+    return cards
+
+
+def _name(plan: Document, snapshot: Document, texts: list[Document]) -> None:
+    """Another product than the healthy host's: by all who name it."""
+    name = texts[0].get("product_name")
+    if name is None:
+        return
+    plan["expect"].update(model=name, memory_mib=None)
+    for run in data(snapshot, "compute")["runs"]:
+        for device in run["devices"]:
+            device["name"] = name
+    if found := _product(name):
+        device, capability = found
+        for row in data(snapshot, "gpus")["pci"]:
+            row["device"] = f"0x{device}"
+        for card in texts:
+            card.setdefault("pci/pci_device_id", f"{device.upper()}10DE")
+        for run in data(snapshot, "compute")["runs"]:
+            for row in run["devices"]:
+                row["compute_capability"] = capability
+
+
+def _show(plan: Document, snapshot: Document, texts: list[Document], changes: Document) -> None:
+    """The document of nvidia-smi, of the cards that it lists, with their MIG instances."""
+    for card, row in zip(texts, data(snapshot, "gpus")["mig"] or (), strict=False):
+        if row["instances"]:
+            card.update({"mig_devices": None, "mig_devices/mig_device/gpu_instance_id": "1"})
+            card.setdefault("mig_mode/current_mig", "Enabled")
+            card.setdefault("mig_mode/pending_mig", "Enabled")
+    own = [{"pci/pci_bus_id": f"0000{address}", **c} for c, address in zip(texts, CARDS, strict=True)]
+    listed = own[: min(changes.pop("smi/attached", len(own)), len(own) - 1) or 1] if (
+        "smi/attached" in changes
+    ) else own
+    driver = data(snapshot, "driver")
+    document = parse_smi(smi_text(listed, driver["loaded"] or DRIVER, driver["cuda_version"]))
+    data(snapshot, "smi").update(document)
+    if len(listed) < len(CARDS):
+        data(snapshot, "smi")["nvml"]["count"] = len(listed)
+        data(snapshot, "smi")["nvlink"] = data(snapshot, "smi")["nvlink"][: len(listed)]
+        no_gpu_for_programs(snapshot, len(listed))
+
+
+def _run_programs(plan: Document, snapshot: Document, given: Document, changes: Document) -> None:
+    """The answers of nvidia-smi and CUDA; neither has one where no driver is loaded."""
+    programs = dict(given.get("programs") or {})
+    driver, smi = data(snapshot, "driver"), data(snapshot, "smi")
+    if driver["loaded"] is None:
+        programs = {"cuInit": 100, "nvidia-smi": SMI_FAILS, **programs}
+        driver["modules"] = changes.get("driver/modules", [])
+        driver["persistence"]["active"] = False
+        gpus = data(snapshot, "gpus")
+        gpus.update(nodes=[], node_access=[], mig=None)
+        for number, row in enumerate(gpus["pci"]):
+            if f"gpus/pci/{number}/driver" not in changes:
+                row["driver"] = None
+    started = programs.get("cuInit", driver["cuinit"])
+    if "cuInit" in programs or started:
+        driver["cuinit"] = started
+        no_gpu_for_programs(snapshot)
+        plan.update(stacks=[], containers=None)
+        for run in data(snapshot, "compute")["runs"]:
+            run.update(driver={**run["driver"], "cuinit": started}, formats=[], consensus=[])
+            run["host_copies"] = []
+    if text := programs.get("nvidia-smi"):
+        found = re.fullmatch(r"(.*?)(?:, exit status (\d+))?", text, re.DOTALL)
+        assert found
+        status = int(found[2] or 6)
+        smi.update(status=status, error=found[1], driver_version=None, cuda_version=None)
+        smi.update(devices=[], nvlink=[])
+        smi["nvml"].update(status=status if status in (9, 18) else 0, count=0)
+    for name, program in (("smi", "nvidia-smi"), ("driver", "cuInit")):
+        if programs.get(program) == "no answer":
+            snapshot["sections"][name] = dict(NO_ANSWER)
+
+
+# -- changes --------------------------------------------------------------------------------------
+
+
+def change(snapshot: Document, changes: Document) -> None:
+    """Write each value at its path below the sections' data; `*` is every item of a list, and
+    after `//` the rest is one key. A position that the host does not have is its last."""
+    tree = {name: section.get("data") for name, section in snapshot["sections"].items()}
+    for path, value in changes.items():
+        section, _, part = path.partition("/")
+        if part in ("state", "data"):
+            snapshot["sections"][section].update({part: value, "error": "no answer within 20 s"})
+            continue
+        before, slashes, after = path.partition("//")
+        keys = [*before.split("/"), *([f"/{after}"] if slashes else [])]
+        _put(tree, keys, value)
+
+
+def _put(at: Any, keys: list[str], value: Any) -> None:
+    key, rest = keys[0], keys[1:]
+    if isinstance(at, list):
+        numbers = range(len(at)) if key == "*" else [min(int(key), len(at) - 1)]
+        for number in numbers:
+            if rest:
+                _put(at[number], rest, value)
+            else:
+                at[number] = deepcopy(value)
+    elif rest:
+        if at.get(key) is None:
+            at[key] = {}
+        _put(at[key], rest, value)
+    elif isinstance(at.get(key), dict) and isinstance(value, dict):
+        at[key] = {**at[key], **deepcopy(value)}
+    else:
+        at[key] = deepcopy(value)
