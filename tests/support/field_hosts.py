@@ -17,16 +17,29 @@ from typing import Any
 from gpufleet.catalog import facts
 from gpufleet.components.resolver import resolve
 from gpufleet.on_host.smi_document import parse_smi
-from lab.gpus.smi_text import DRIVER, smi_text
-from tests.support.framework_stacks import RELEASES, with_frameworks_on_gpus
+from lab.gpus.smi_text import DRIVER, HEALTHY, smi_text
+from tests.support.framework_stacks import RELEASES, with_frameworks, with_frameworks_on_gpus
 from tests.support.healthy_host import Document, data, document
 from tests.support.host_documents import gpu_host
-from tests.support.host_parts import no_gpu_for_programs, with_gpus
-from tests.support.planted_gpu_host import CARDS, GpuHost
+from tests.support.host_parts import held_by_ann, no_gpu_for_programs, with_gpus
+from tests.support.planted_gpu_host import CARDS, KERNEL, GpuHost
 
 # The probe reads these on a host whose files a report changes.
 READ_IN_FILES = ("kernel", "gpus", "driver")
-NO_ANSWER = {"state": "hung", "data": None, "error": "no answer within 20 s"}
+NO_ANSWER = {"state": "hung", "data": None, "error": "no answer within 20 s", "seconds": 20.0}
+MIG_DEVICE = {
+    "mig_devices/mig_device/gpu_instance_id": "1",
+    "mig_devices/mig_device/ecc_error_count/volatile_count/sram_uncorrectable": "0",
+}
+RELEASE = "/framework/version"
+# Parts that the healthy host lacks, whole.
+WHOLE = {
+    "imex": {"unit": None, "enabled": None, "active": None, "nodes": [], "channels": 0},
+    "setup": {"files": [], "modules": None, "settings": None, "on_disk": None}
+    | {"loaded_driver": None, "installed_driver": None}
+    | {"unit": None, "enabled": None, "active": None},
+    "nvlsm": {"program": "/opt/nvidia/nvlsm/sbin/nvlsm", "running": True, "modules": []},
+}
 SMI_FAILS = (
     "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver., exit status 9"
 )
@@ -53,10 +66,10 @@ def on_two_cards(report: Document) -> Document:
         if found["domain"] or found["function"]
     )
     places = [address[5:10] for address in CARDS]
+    if set(named) <= set(places) and not _lost_a_card(given):
+        return report
     if _speaks_of_a_later_card(given):
         places.reverse()
-    if set(named) <= set(places):
-        return report
     at = dict(zip(named, places, strict=False))
 
     def moved(found: re.Match[str]) -> str:
@@ -70,10 +83,24 @@ def on_two_cards(report: Document) -> Document:
     return {**report, **json.loads(ADDRESS.sub(moved, json.dumps(parts)))}
 
 
+def _lost_a_card(given: Document) -> bool:
+    """Whether one of the cards no longer answers."""
+    lines = given.get("klog", ())
+    fallen = any(re.search(r"\bXid \(PCI:[^)]*\): 79,", line) for line in lines)
+    return fallen or "smi/attached" in (given.get("snapshot") or {})
+
+
 def _speaks_of_a_later_card(given: Document) -> bool:
+    """Whether the cards that the report names are not the first of its host."""
+    if _lost_a_card(given):
+        return True
     paths = [*(given.get("smi") or {}), *(given.get("snapshot") or {})]
     named = {found[1] for path in paths if (found := re.match(r"(?:gpus/pci/|gpu)(\d+)", path))}
     return bool(named and "0" not in named)
+
+
+# Products that the catalog does not have.
+OTHER_PRODUCTS = {"GTX 560 Ti": "1200", "GT 740M": "1292", "GTX 960M": "139b"}
 
 
 @cache
@@ -84,6 +111,9 @@ def _products() -> list[tuple[frozenset[str], str, str]]:
         for chip in facts.document("pci.yml")["chips"]
         for device, names in chip["devices"].items()
         for name in names.split(" / ")
+    ] + [
+        (frozenset(name.lower().split()), device, "5.0")
+        for name, device in OTHER_PRODUCTS.items()
     ]
 
 
@@ -107,10 +137,13 @@ def device_of(name: str) -> str:
 
 
 @cache
-def _healthy(frameworks: bool) -> str:
+def _healthy(frameworks: bool, cards: bool) -> str:
     """A healthy host's plan and snapshot as text; no card is at the host bridge's address."""
     plan, snapshot = document("plan.json"), document("snapshot.json")
-    (with_frameworks_on_gpus if frameworks else with_gpus)(plan, snapshot)
+    if cards:
+        (with_frameworks_on_gpus if frameworks else with_gpus)(plan, snapshot)
+    elif frameworks:
+        with_frameworks(plan, snapshot)
     text = json.dumps([plan, snapshot])
     return text.replace("0000:01:00.0", CARDS[1]).replace("0000:00:00.0", CARDS[0])
 
@@ -118,34 +151,61 @@ def _healthy(frameworks: bool) -> str:
 def planted(given: Document) -> tuple[Document, Document]:
     """The plan and the snapshot of the host that a report's input describes."""
     changes, framework = _of_its_stack(dict(given.get("snapshot") or {}))
-    text = _healthy(framework is not None)
-    if version := changes.get("driver/loaded"):
-        branch = version.partition(".")[0]
-        cuda = _cuda_of(branch) or "12.2"
-        text = text.replace(DRIVER, version).replace('"535"', f'"{branch}"')
-        text = text.replace('"cuda_version": "12.2"', f'"cuda_version": "{cuda}"')
+    declared = given.get("declare") or {}
+    text = _healthy(framework is not None, declared.get("gpu_expect") != {"count": 0})
+    text = _with_versions(text, changes, framework)
     plan, snapshot = json.loads(text)
-    _declare(plan, given.get("declare") or {}, changes)
+    if not data(snapshot, "gpus")["pci"]:
+        change(snapshot, changes)
+        return plan, snapshot
     if given.get("files") or "klog" in given:
-        _read_files(plan, snapshot, given)
+        _read_files(snapshot, given)
+    if _has_switches(given, changes):
+        _connect(plan, snapshot)
+    _declare(plan, snapshot, declared, changes)
     texts = _texts(given, changes)
     _name(plan, snapshot, texts)
     change(snapshot, {path: each for path, each in changes.items() if path[:4] != "smi/"})
-    _show(plan, snapshot, texts, changes)
+    _fail(snapshot)
+    _show(snapshot, texts, given)
     _run_programs(plan, snapshot, given, changes)
+    # How many cards answer is shown by those that do.
+    changes.pop("smi/attached", None)
     change(snapshot, {path: each for path, each in changes.items() if path[:4] == "smi/"})
     for name in ("smi", "kernel_log"):
         snapshot["sections"][f"{name}_after"] = deepcopy(snapshot["sections"][name])
     return plan, snapshot
 
 
+def _with_versions(text: str, changes: Document, framework: str | None) -> str:
+    """The host with the report's driver, kernel and framework wherever it names its own."""
+    shown = ("driver/loaded", "driver/on_disk", "network/peermem")
+    if version := next((changes[path] for path in shown if changes.get(path)), None):
+        branch = version.partition(".")[0]
+        cuda = _cuda_of(branch) or "12.2"
+        text = text.replace(DRIVER, version).replace('"535"', f'"{branch}"')
+        text = text.replace('"cuda_version": "12.2"', f'"cuda_version": "{cuda}"')
+    if "kernel/installed" not in changes and (kernel := changes.get("kernel/running")):
+        text = text.replace(KERNEL, kernel)
+    release = next((each for path, each in changes.items() if path.endswith(RELEASE)), None)
+    if framework and release:
+        text = text.replace(RELEASES[framework], release)
+    return text
+
+
 def _of_its_stack(changes: Document) -> tuple[Document, str | None]:
     """The changes with the place of the stack that they are of, and its framework, if no
     TensorFlow."""
-    framework = changes.pop("stacks/stacks/0/runs", None)
+    named = changes.get("stacks/stacks/0/framework/framework")
+    if any(re.search("/framework/(workers|compile|numpy)$", path) for path in changes):
+        named = "pytorch"
+    framework = changes.pop("stacks/stacks/0/runs", named)
     if framework not in RELEASES:
         return changes, None
     at = 1 + [*RELEASES].index(framework)
+    version = f"stacks/stacks/0{RELEASE}"
+    if version in changes:
+        changes[version] = changes[version].partition("+")[0]
     moved = {re.sub("^stacks/stacks/0/", f"stacks/stacks/{at}/", p): v for p, v in changes.items()}
     return moved, framework
 
@@ -155,7 +215,23 @@ def _cuda_of(branch: str) -> str | None:
     return next((row["cuda_max_native"] for row in rows if row["branch"] == branch), None)
 
 
-def _declare(plan: Document, declared: Document, changes: Document) -> None:
+def _has_switches(given: Document, changes: Document) -> bool:
+    """Whether the report is of a host with NVSwitches: it speaks of their manager."""
+    managed = any(path.startswith("driver/fabric/") for path in changes)
+    waits = (given.get("programs") or {}).get("cuInit") == 802
+    return (managed or waits) and "gpus/nvswitches" not in changes
+
+
+def _connect(plan: Document, snapshot: Document) -> None:
+    """Put NVSwitches between the cards, with the manager that they need."""
+    driver = data(snapshot, "driver")
+    plan["driver"]["fabric_manager"] = True
+    data(snapshot, "gpus")["nvswitches"] = [f"0000:c{number}:00.0" for number in range(4)]
+    unit = {"unit": "nvidia-fabricmanager.service", "enabled": True, "active": True}
+    driver["fabric"] = {**unit, "version": driver["loaded"]}
+
+
+def _declare(plan: Document, snapshot: Document, declared: Document, changes: Document) -> None:
     """What the report declares; nobody declares a driver on a host that cannot install one."""
     cards = [each[2:] for each in (device_of("H100 SXM5 80GB"),) * len(CARDS)]
     wishes = {key: each for key, each in declared.items() if key.startswith("gpu_")}
@@ -166,12 +242,13 @@ def _declare(plan: Document, declared: Document, changes: Document) -> None:
         if key in wishes.get("gpu_expect", ()) and key != "count"
     }
     plan["expect"].update(expected)
-    if wishes.get("gpu_expect", {}).get("count") == 0:
-        plan["expect"]["count"] = 0
     if wishes.get("gpu_manifest"):
         plan["manifest"] = resolved["manifest"]
     if mig := wishes.get("gpu_mig") or (wishes.get("gpu_driver") or {}).get("mig"):
         plan["driver"]["mig"] = mig
+        layout = {str(number): mig["all"] for number in range(len(CARDS))} if "all" in mig else mig
+        unit = {"unit": "gpufleet-mig.service", "enabled": True, "active": True}
+        data(snapshot, "driver")["mig_boot"] = {**unit, "layout": layout}
     own = wishes.get("gpu_driver") or {}
     plan["driver"].update({key: own[key] for key in ("branch", "source", "module") if key in own})
     given_elsewhere = changes.get("driver/of_container") or "packages/manager" in changes
@@ -181,16 +258,20 @@ def _declare(plan: Document, declared: Document, changes: Document) -> None:
         plan["driver"].update(source="preinstalled", managed=False)
 
 
-def _read_files(plan: Document, snapshot: Document, given: Document) -> None:
+def _read_files(snapshot: Document, given: Document) -> None:
     """The sections that the probe reads in the host's files, with the report's in them."""
     with tempfile.TemporaryDirectory() as folder:
         host = GpuHost(Path(folder) / "host")
         for name, text in (given.get("files") or {}).items():
             if text is not None:
                 host.put(name.lstrip("/"), text)
+        if not given.get("files"):
+            # A host without a driver is read in no turns.
+            host.loaded(None)
+            host.remove("dev/nvidiactl")
         host.log(*list(given.get("klog", ())) * int(given.get("klog_times", 1)))
         wanted = ("kernel_log", *(READ_IN_FILES if given.get("files") else ()))
-        snapshot["sections"].update(host.read(*wanted, mode="full" if given.get("files") else "facts"))
+        snapshot["sections"].update(host.read(*wanted))
 
 
 def _texts(given: Document, changes: Document) -> list[Document]:
@@ -216,6 +297,13 @@ def _name(plan: Document, snapshot: Document, texts: list[Document]) -> None:
             device["name"] = name
     if found := _product(name):
         device, capability = found
+        # The saved figures and links are those of the healthy host's product.
+        for row in data(snapshot, "smi")["nvlink"]:
+            if "SXM" not in name and device not in facts.document("pci.yml")["fabric"]:
+                row["links"] = []
+        for run in data(snapshot, "compute")["runs"]:
+            run.update(bandwidth=[], sustained=[])
+        data(snapshot, "compute")["deep"] = False
         for row in data(snapshot, "gpus")["pci"]:
             row["device"] = f"0x{device}"
         for card in texts:
@@ -225,24 +313,55 @@ def _name(plan: Document, snapshot: Document, texts: list[Document]) -> None:
                 row["compute_capability"] = capability
 
 
-def _show(plan: Document, snapshot: Document, texts: list[Document], changes: Document) -> None:
+def _show(snapshot: Document, texts: list[Document], given: Document) -> None:
     """The document of nvidia-smi, of the cards that it lists, with their MIG instances."""
-    for card, row in zip(texts, data(snapshot, "gpus")["mig"] or (), strict=False):
+    gpus, driver = data(snapshot, "gpus"), data(snapshot, "driver")
+    rows = gpus["mig"] or []
+    if len(rows) > 1 and all(card.get("mig_mode/current_mig") == "Enabled" for card in texts):
+        rows[1] = {**rows[0], "gpu": 1}
+    for card, row in zip(texts, rows, strict=False):
         if row["instances"]:
-            card.update({"mig_devices": None, "mig_devices/mig_device/gpu_instance_id": "1"})
+            card.update({"mig_devices": None, **MIG_DEVICE})
+            for cdi in data(snapshot, "containers")["cdi"]:
+                names = [f"{row['gpu']}:{number}" for number in range(len(row["instances"]))]
+                cdi["devices"] = [*names, *(e for e in cdi["devices"] if e != str(row["gpu"]))]
             card.setdefault("mig_mode/current_mig", "Enabled")
             card.setdefault("mig_mode/pending_mig", "Enabled")
     own = [{"pci/pci_bus_id": f"0000{address}", **c} for c, address in zip(texts, CARDS, strict=True)]
-    listed = own[: min(changes.pop("smi/attached", len(own)), len(own) - 1) or 1] if (
-        "smi/attached" in changes
-    ) else own
-    driver = data(snapshot, "driver")
+    listed = own[:1] if _lost_a_card(given) else own
+    if any(re.match(r"[1-9]\d", card.get("utilization/gpu_util", "")) for card in texts):
+        held_by_ann(snapshot)
+    if (driver["loaded"] or DRIVER) > DRIVER:
+        listed = [{**_newer_elements(), **card} for card in listed]
     document = parse_smi(smi_text(listed, driver["loaded"] or DRIVER, driver["cuda_version"]))
     data(snapshot, "smi").update(document)
     if len(listed) < len(CARDS):
         data(snapshot, "smi")["nvml"]["count"] = len(listed)
         data(snapshot, "smi")["nvlink"] = data(snapshot, "smi")["nvlink"][: len(listed)]
         no_gpu_for_programs(snapshot, len(listed))
+
+
+@cache
+def _newer_elements() -> Document:
+    """What newer drivers print of a healthy card beyond the healthy host's."""
+    rules = facts.document("smi_rules.yml")["rules"]
+    return {
+        row["paths"][0]: str(row["good"][0])
+        for row in rules
+        if row.get("good")
+        and "each" not in row
+        and not row["paths"][0].startswith("mig_mode/")
+        and not {*row["paths"]} & {*HEALTHY}
+    }
+
+
+def _fail(snapshot: Document) -> None:
+    """A framework that failed before it computed has no results."""
+    for stack in data(snapshot, "stacks")["stacks"]:
+        ran = stack["framework"]
+        if ran["state"] == "failed":
+            ran.update({part: [] for part in ("matmul", "convolution") if part in ran})
+            ran.update(tower_sum=None)
 
 
 def _run_programs(plan: Document, snapshot: Document, given: Document, changes: Document) -> None:
@@ -259,6 +378,7 @@ def _run_programs(plan: Document, snapshot: Document, given: Document, changes: 
             if f"gpus/pci/{number}/driver" not in changes:
                 row["driver"] = None
     started = programs.get("cuInit", driver["cuinit"])
+    started = started if isinstance(started, int) else None
     if "cuInit" in programs or started:
         driver["cuinit"] = started
         no_gpu_for_programs(snapshot)
@@ -282,7 +402,7 @@ def _run_programs(plan: Document, snapshot: Document, given: Document, changes: 
 
 
 def change(snapshot: Document, changes: Document) -> None:
-    """Write each value at its path below the sections' data; `*` is every item of a list, and
+    """Write each value at its path below the sections' data; `*` is every item, and
     after `//` the rest is one key. A position that the host does not have is its last."""
     tree = {name: section.get("data") for name, section in snapshot["sections"].items()}
     for path, value in changes.items():
@@ -304,9 +424,12 @@ def _put(at: Any, keys: list[str], value: Any) -> None:
                 _put(at[number], rest, value)
             else:
                 at[number] = deepcopy(value)
+    elif key == "*":
+        for each in at:
+            _put(at, [each, *rest], value)
     elif rest:
         if at.get(key) is None:
-            at[key] = {}
+            at[key] = deepcopy(WHOLE.get(key, {}))
         _put(at[key], rest, value)
     elif isinstance(at.get(key), dict) and isinstance(value, dict):
         at[key] = {**at[key], **deepcopy(value)}

@@ -51,7 +51,13 @@ def answered(report: Document) -> tuple[bool, str]:
 def _is_right(report: Document, rows: list[Document]) -> bool:
     expected = report["expect"]
     if report["healthy"] or expected["verdict"] == ["PASS"]:
-        return not any(row["verdict"] in WRONG for row in rows)
+        # Where nothing can be known, a report may accept that its checks say so.
+        open_to = expected["check"] if "INCONCLUSIVE" in expected["verdict"] else ()
+        return not any(
+            row["verdict"] in WRONG
+            and (row["verdict"] != "INCONCLUSIVE" or row["id"] not in open_to or _misleads(row, expected))
+            for row in rows
+        )
     return any(_is_expected(row, expected) for row in rows)
 
 
@@ -65,9 +71,15 @@ def _is_expected(row: Document, expected: Document) -> bool:
         return False
     if row["verdict"] == "PASS":
         return "NOTE" in expected["verdict"] and bool(expected.get("cause"))
-    misleads = any(word.lower() in remedy for word in expected.get("remedy_not") or ())
-    fits = _says(expected.get("remedy"), f"{remedy} {cause}") and not misleads
-    return row["verdict"] in expected["verdict"] and fits
+    fits = _says(expected.get("remedy"), f"{remedy} {cause}") and not _misleads(row, expected)
+    # A probe that hung could not conclude.
+    verdict = "INCONCLUSIVE" if row["verdict"] == "HUNG" else row["verdict"]
+    return verdict in expected["verdict"] and fits
+
+
+def _misleads(row: Document, expected: Document) -> bool:
+    remedy = (row["remedy"] or "").lower()
+    return any(word.lower() in remedy for word in expected.get("remedy_not") or ())
 
 
 def _says(wanted: list[list[str]] | None, text: str) -> bool:
