@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 import tempfile
+from collections.abc import Callable
 from copy import deepcopy
 from functools import cache
 from pathlib import Path
@@ -55,7 +56,8 @@ ADDRESS = re.compile(
 
 
 def on_two_cards(report: Document) -> Document:
-    """The report with its cards at the addresses of the planted host's."""
+    """The report with its cards and adapters at the places of the planted host's."""
+    report = _on_two_adapters(report)
     given = report["input"]
     lines = [line for line in given.get("klog", ()) if OF_CARDS.search(line)]
     lines.append(str((given.get("programs") or {}).get("nvidia-smi")))
@@ -79,8 +81,22 @@ def on_two_cards(report: Document) -> Document:
         domain = "0" * len(found["domain"]) + ":" if found["domain"] else ""
         return f"{domain}{place}{found['function'] or ''}"
 
-    parts = {name: report[name] for name in ("input", "expect")}
-    return {**report, **json.loads(ADDRESS.sub(moved, json.dumps(parts)))}
+    return _with(report, lambda text: ADDRESS.sub(moved, text))
+
+
+def _with(report: Document, changed: Callable[[str], str]) -> Document:
+    """The report with another text of its input, and of what is expected of it."""
+    parts = json.dumps({name: report[name] for name in ("input", "expect")})
+    return {**report, **json.loads(changed(parts))}
+
+
+def _on_two_adapters(report: Document) -> Document:
+    """The report with its later adapters by the name of the planted host's last."""
+    paths = report["input"].get("snapshot") or {}
+    numbers = {found[1] for path in paths if (found := re.match(r"network/devices/(\d+)", path))}
+    later = "|".join(number for number in numbers if int(number) >= len(CARDS))
+    last = f"mlx5_{len(CARDS) - 1}"
+    return _with(report, lambda text: re.sub(rf"\bmlx5_(?:{later})\b", last, text)) if later else report
 
 
 def _lost_a_card(given: Document) -> bool:
@@ -158,7 +174,8 @@ def planted(given: Document) -> tuple[Document, Document]:
     if not data(snapshot, "gpus")["pci"]:
         change(snapshot, changes)
         return plan, snapshot
-    if given.get("files") or "klog" in given:
+    given = {**given, "files": {k: v for k, v in (given.get("files") or {}).items() if v is not None}}
+    if given["files"] or "klog" in given:
         _read_files(snapshot, given)
     if _has_switches(given, changes):
         _connect(plan, snapshot)
@@ -262,16 +279,18 @@ def _read_files(snapshot: Document, given: Document) -> None:
     """The sections that the probe reads in the host's files, with the report's in them."""
     with tempfile.TemporaryDirectory() as folder:
         host = GpuHost(Path(folder) / "host")
-        for name, text in (given.get("files") or {}).items():
-            if text is not None:
-                host.put(name.lstrip("/"), text)
-        if not given.get("files"):
+        for name, text in given["files"].items():
+            host.put(name, text)
+        if not given["files"]:
             # A host without a driver is read in no turns.
             host.loaded(None)
             host.remove("dev/nvidiactl")
         host.log(*list(given.get("klog", ())) * int(given.get("klog_times", 1)))
-        wanted = ("kernel_log", *(READ_IN_FILES if given.get("files") else ()))
+        wanted = ("kernel_log", *(READ_IN_FILES if given["files"] else ()))
+        # No firmware below a directory tells a machine from a virtual one.
+        machine = data(snapshot, "gpus")["hypervisor"]
         snapshot["sections"].update(host.read(*wanted))
+        data(snapshot, "gpus")["hypervisor"] = machine
 
 
 def _texts(given: Document, changes: Document) -> list[Document]:
@@ -434,4 +453,12 @@ def _put(at: Any, keys: list[str], value: Any) -> None:
     elif isinstance(at.get(key), dict) and isinstance(value, dict):
         at[key] = {**at[key], **deepcopy(value)}
     else:
-        at[key] = deepcopy(value)
+        at[key] = _whole_rows(value, at.get(key))
+
+
+def _whole_rows(value: Any, healthy: Any) -> Any:
+    """A list's rows with what the healthy rows have besides."""
+    rows = [each for each in healthy if isinstance(each, dict)] if isinstance(healthy, list) else []
+    if not rows or not isinstance(value, list):
+        return deepcopy(value)
+    return [{**rows[0], **deepcopy(each)} if isinstance(each, dict) else each for each in value]

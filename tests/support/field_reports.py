@@ -104,14 +104,12 @@ def _planned(declared: Document, given: Document) -> list[Document]:
     own = OTHER_SYSTEMS.get(system) or SYSTEMS.get(system) or SYSTEMS[system.partition(".")[0]]
     versions = [each["python"] for each in declared.get("gpu_stacks", ()) if "python" in each]
     pythons = [{"path": f"/usr/bin/python{each}", "version": f"{each}.1"} for each in versions]
-    card = {
-        "address": "0000:01:00.0",
-        "vendor": "0x10de",
-        "device": device_of(declared.get("gpu", "H100 SXM5 80GB")),
-    }
+    place = {"address": "0000:01:00.0", "vendor": "0x10de"}
+    named = declared.get("gpu") or ("H100 SXM5 80GB" if "gpu_driver" in declared else None)
+    cards = [{**place, "device": device_of(named)}] if named else []
     host = bare_host(
         os={**DEBIAN_12, **own, "pythons": pythons or DEBIAN_12["pythons"]},
-        gpus={"pci": [card]},
+        gpus={"pci": cards},
         kernel={"running": declared.get("kernel", "6.1.0-50-amd64")},
         driver={
             path.partition("/")[2]: value
