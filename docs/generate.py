@@ -37,7 +37,7 @@ from gpufleet.judge import table as checks
 from tests.faults import catalogue as faults
 from tools.catalog import compare, record
 
-from . import bandwidths, distributions, documents, inventory_schema, screenshots, xids
+from . import bandwidths, distributions, documents, field, inventory_schema, screenshots, xids
 
 ROOT = Path(__file__).resolve().parents[1]
 MEASURED = """\
@@ -251,6 +251,10 @@ def pages() -> Iterator[tuple[Path, str]]:
         xids.page(
             table, GENERATED.replace("the source it names", "src/gpufleet/catalog/data/xids")
         ),
+    )
+    yield (
+        reference / "field.md",
+        field.page(table, GENERATED.replace("the source it names", "tests/field")),
     )
     source = GENERATED.replace("the source it names", "docs/distributions.yml")
     yield reference / "distributions.md", distributions.matrix(table, source)

@@ -9,7 +9,8 @@ import yaml
 
 from gpufleet.components.resolver import resolve
 from gpufleet.judge import judge
-from tests.support.field_hosts import device_of, on_two_cards, planted
+from tests.support.field_cards import device_of, on_two_cards
+from tests.support.field_hosts import planted
 from tests.support.healthy_host import Document
 from tests.support.host_documents import DEBIAN_12, SYSTEMS
 from tests.support.host_documents import snapshot as bare_host
@@ -18,7 +19,7 @@ FIELD = Path(__file__).parents[1] / "field"
 # Documents about the reports: these hold none.
 ABOUT = ("open.yml", "first_sight.yml")
 # Systems on which gpufleet installs nothing.
-OTHER_SYSTEMS = {
+OTHER_SYSTEMS: dict[str, Document] = {
     "ubuntu-18.04": {"id": "ubuntu", "version_id": "18.04", "codename": "bionic", "glibc": "2.27"},
     "centos-7": {"id": "centos", "version_id": "7", "codename": None, "glibc": "2.17"},
 }
@@ -55,7 +56,11 @@ def _is_right(report: Document, rows: list[Document]) -> bool:
         open_to = expected["check"] if "INCONCLUSIVE" in expected["verdict"] else ()
         return not any(
             row["verdict"] in WRONG
-            and (row["verdict"] != "INCONCLUSIVE" or row["id"] not in open_to or _misleads(row, expected))
+            and (
+                row["verdict"] != "INCONCLUSIVE"
+                or row["id"] not in open_to
+                or _misleads(row, expected)
+            )
             for row in rows
         )
     return any(_is_expected(row, expected) for row in rows)
@@ -93,7 +98,7 @@ def _rows(report: Document) -> list[Document]:
         rows = _planned(given.get("declare") or {}, given)
     if set(given) != {"declare"}:
         plan, snapshot = planted(given)
-        checks: Any = judge.judge(plan, snapshot)["checks"]  # type: ignore[arg-type]
+        checks: Any = judge.judge(plan, snapshot)["checks"]
         rows = [*rows, *checks]
     return rows
 
@@ -101,7 +106,9 @@ def _rows(report: Document) -> list[Document]:
 def _planned(declared: Document, given: Document) -> list[Document]:
     """What the resolver answers to the report's declaration on a host of its system."""
     system = declared.get("os", "ubuntu-22.04")
-    own = OTHER_SYSTEMS.get(system) or SYSTEMS.get(system) or SYSTEMS[system.partition(".")[0]]
+    own: Document = (
+        OTHER_SYSTEMS.get(system) or SYSTEMS.get(system) or SYSTEMS[system.partition(".")[0]]
+    )
     versions = [each["python"] for each in declared.get("gpu_stacks", ()) if "python" in each]
     pythons = [{"path": f"/usr/bin/python{each}", "version": f"{each}.1"} for each in versions]
     place = {"address": "0000:01:00.0", "vendor": "0x10de"}
