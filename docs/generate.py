@@ -6,8 +6,8 @@ comes from all of these, and so does ``schemas/inventory.json``; ``documents.md`
 ``schemas`` come from the types of the documents,
 ``checks.md`` from the registry of checks and the floors of bandwidths, ``cli.md`` from the parsers,
 ``faults.md`` from faults that the tests inject, ``matrix.md`` from the catalog and the
-measurements, ``xids.md`` from the catalog, ``distributions.md`` and its log in ``tests/evidence``
-from ``docs/distributions.yml``.
+measurements, ``xids.md`` from the catalog, ``field.md`` from ``tests/field``, ``distributions.md``
+and its log in ``tests/evidence`` from ``docs/distributions.yml``.
 
     python -m docs.generate            write
     python -m docs.generate --check    exit status 1 when something would change
