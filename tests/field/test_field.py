@@ -23,9 +23,21 @@ def sources(report: Document) -> list[str]:
     return found if isinstance(found, list) else [found]
 
 
+@pytest.mark.parametrize(
+    "snapshot",
+    [{}, {"stacks/stacks/0/runs": "pytorch"}, {"driver/loaded": "580.126.09"}],
+    ids=["as it is", "with frameworks", "with a newer driver"],
+)
+def test_the_host_on_which_reports_are_planted_is_healthy(snapshot: Document) -> None:
+    expected = {"check": [], "verdict": ["PASS"]}
+    healthy = {"healthy": True, "input": {"snapshot": snapshot}, "expect": expected}
+    assert answered(healthy) == (True, "")
+
+
 @pytest.mark.parametrize("name", IN_SCOPE)
 def test_the_answer_is_what_the_thread_found(name: str) -> None:
     right, told = answered(REPORTS[name])
+    assert "is damaged" not in told, told
     if name in OPEN:
         assert not right, f"{name} is right by now: take it out of tests/field/open.yml"
         return
