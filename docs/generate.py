@@ -8,6 +8,8 @@ comes from all of these, and so does ``schemas/inventory.json``; ``documents.md`
 ``faults.md`` from faults that the tests inject, ``matrix.md`` from the catalog and the
 measurements, ``xids.md`` from the catalog, ``distributions.md`` and its log in ``tests/evidence``
 from ``docs/distributions.yml``. The tests of ``verify/`` come from the registry of checks.
+measurements, ``xids.md`` from the catalog, ``field.md`` from ``tests/field``, ``distributions.md``
+and its log in ``tests/evidence`` from ``docs/distributions.yml``.
 
     python -m docs.generate            write
     python -m docs.generate --check    exit status 1 when something would change
@@ -46,6 +48,7 @@ from . import (
     screenshots,
     xids,
 )
+from . import bandwidths, distributions, documents, field, inventory_schema, screenshots, xids
 
 ROOT = Path(__file__).resolve().parents[1]
 MEASURED = """\
@@ -259,6 +262,10 @@ def pages() -> Iterator[tuple[Path, str]]:
         xids.page(
             table, GENERATED.replace("the source it names", "src/gpufleet/catalog/data/xids")
         ),
+    )
+    yield (
+        reference / "field.md",
+        field.page(table, GENERATED.replace("the source it names", "tests/field")),
     )
     source = GENERATED.replace("the source it names", "docs/distributions.yml")
     yield reference / "distributions.md", distributions.matrix(table, source)

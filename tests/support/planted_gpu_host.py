@@ -168,38 +168,38 @@ class GpuHost(GpuTree):
 
     # -- what is made of it ----------------------------------------------------------------------
 
-    def snapshot(self) -> Document:
-        """The saved host's, with what the probe reads here in its place."""
+    def read(self, *names: str, mode: str = "full") -> Document:
+        """These sections, as the probe reads them here."""
         # A process for each section: those that are not used would be two thirds of the time.
-        planted = {name: read for name, read in runner.SECTIONS.items() if name in PLANTED}
+        planted = {name: read for name, read in runner.SECTIONS.items() if name in names}
         with patch.object(runner, "SECTIONS", planted):
-            found = runner.probe(
+            found: Document = runner.probe(
                 {
                     "root": str(self.root),
-                    "mode": "full",
+                    "mode": mode,
                     "host": self.plan["host"],
                     "mig": True,
                     "deadline_s": self.deadline_s,
                     "service_user": self.service_user,
                     "expect_gpus": len(CARDS),
                 }
-            )
+            )["sections"]
+        own = {name: found[name] for name in (*names, *SECOND_READINGS) if name in found}
+        # No systemd runs below a directory, and only root could make device files there.
+        if driver := own.get("driver", {}).get("data"):
+            driver["persistence"]["active"] = bool(driver["persistence"]["unit"]) or None
+        for row in (own.get("gpus", {}).get("data") or {}).get("node_access", []):
+            row["major"] = row["major"] or 195
+        return own
+
+    def snapshot(self) -> Document:
+        """The saved host's, with what the probe reads here in its place."""
         saved = {
             name: section
             for name, section in self.saved["sections"].items()
             if name not in SECOND_READINGS
         }
-        own = {
-            name: found["sections"][name]
-            for name in (*PLANTED, *SECOND_READINGS)
-            if name in found["sections"]
-        }
-        # No systemd runs below a directory, and only root could make device files there.
-        if driver := own["driver"]["data"]:
-            driver["persistence"]["active"] = bool(driver["persistence"]["unit"]) or None
-        for row in (own["gpus"]["data"] or {}).get("node_access", []):
-            row["major"] = row["major"] or 195
-        return {**self.saved, "sections": {**saved, **own}}
+        return {**self.saved, "sections": {**saved, **self.read(*PLANTED)}}
 
     def checks(self) -> dict[str, Document]:
         """The checks by id."""
