@@ -6,10 +6,9 @@ comes from all of these, and so does ``schemas/inventory.json``; ``documents.md`
 ``schemas`` come from the types of the documents,
 ``checks.md`` from the registry of checks and the floors of bandwidths, ``cli.md`` from the parsers,
 ``faults.md`` from faults that the tests inject, ``matrix.md`` from the catalog and the
-measurements, ``xids.md`` from the catalog, ``distributions.md`` and its log in ``tests/evidence``
-from ``docs/distributions.yml``. The tests of ``verify/`` come from the registry of checks.
 measurements, ``xids.md`` from the catalog, ``field.md`` from ``tests/field``, ``distributions.md``
-and its log in ``tests/evidence`` from ``docs/distributions.yml``.
+and its log in ``tests/evidence`` from ``docs/distributions.yml``. The tests of ``verify/`` come
+from the registry of checks.
 
     python -m docs.generate            write
     python -m docs.generate --check    exit status 1 when something would change
@@ -44,11 +43,11 @@ from . import (
     check_tests,
     distributions,
     documents,
+    field,
     inventory_schema,
     screenshots,
     xids,
 )
-from . import bandwidths, distributions, documents, field, inventory_schema, screenshots, xids
 
 ROOT = Path(__file__).resolve().parents[1]
 MEASURED = """\

@@ -68,14 +68,14 @@ def _on_two_adapters(report: Document) -> Document:
 
 
 def lost_a_card(given: Document) -> bool:
-    """Whether one of the cards no longer answers."""
+    """Return whether one of the cards no longer answers."""
     lines = given.get("klog", ())
     fallen = any(re.search(r"\bXid \(PCI:[^)]*\): 79,", line) for line in lines)
     return fallen or "smi/attached" in (given.get("snapshot") or {})
 
 
 def _speaks_of_a_later_card(given: Document) -> bool:
-    """Whether the cards that the report names are not the first of its host."""
+    """Return whether the cards that the report names are not the first of its host."""
     if lost_a_card(given):
         return True
     paths = [*(given.get("smi") or {}), *(given.get("snapshot") or {})]

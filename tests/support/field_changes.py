@@ -1,4 +1,4 @@
-"""What a public report (tests/field) shows of its host, written into a healthy host's snapshot."""
+"""The changes that a public report (tests/field) makes, written into a healthy host's snapshot."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ def _cuda_of(branch: str) -> str | None:
 
 
 def _has_switches(given: Document, changes: Document) -> bool:
-    """Whether the report is of a host with NVSwitches: it speaks of their manager."""
+    """Return whether the report is of a host with NVSwitches: it speaks of their manager."""
     managed = any(path.startswith("driver/fabric/") for path in changes)
     waits = (given.get("programs") or {}).get("cuInit") == 802
     return (managed or waits) and "gpus/nvswitches" not in changes
@@ -134,7 +134,7 @@ def _connect(plan: Document, snapshot: Document) -> None:
 
 
 def _declare(plan: Document, snapshot: Document, declared: Document, changes: Document) -> None:
-    """What the report declares; nobody declares a driver on a host that cannot install one."""
+    """The variables of the report; nobody declares a driver on a host that cannot install one."""
     cards = [each[2:] for each in (device_of("H100 SXM5 80GB"),) * len(CARDS)]
     wishes = {key: each for key, each in declared.items() if key.startswith("gpu_")}
     resolved: Any = resolve(wishes, gpu_host("debian-12", *cards))

@@ -38,7 +38,7 @@ def read(name: str) -> Any:
 
 
 def answered(report: Document) -> tuple[bool, str]:
-    """Whether the answer is right, and the causes with their remedies, one a line."""
+    """Return whether the answer is right, and the causes with their remedies, one a line."""
     report = on_two_cards(report)
     rows = _rows(report)
     told = "\n".join(
@@ -67,7 +67,7 @@ def _is_right(report: Document, rows: list[Document]) -> bool:
 
 
 def _is_expected(row: Document, expected: Document) -> bool:
-    """Whether a check says what was true of the host, and what helps."""
+    """Return whether a check says what was true of the host, and what helps."""
     if row.get("explained_by") or (expected["check"] and row["id"] not in expected["check"]):
         return False
     cause, remedy = ((row[name] or "").lower() for name in ("cause", "remedy"))
@@ -104,7 +104,7 @@ def _rows(report: Document) -> list[Document]:
 
 
 def _planned(declared: Document, given: Document) -> list[Document]:
-    """What the resolver answers to the report's declaration on a host of its system."""
+    """The resolver's answer to the report's declaration on a host of its system."""
     system = declared.get("os", "ubuntu-22.04")
     own: Document = (
         OTHER_SYSTEMS.get(system) or SYSTEMS.get(system) or SYSTEMS[system.partition(".")[0]]

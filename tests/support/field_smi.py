@@ -90,7 +90,7 @@ def show(snapshot: Document, texts: list[Document], given: Document) -> None:
 
 @cache
 def _newer_elements() -> Document:
-    """What newer drivers print of a healthy card beyond the healthy host's."""
+    """The elements that newer drivers print of a healthy card beyond the healthy host's."""
     rules = facts.document("smi_rules.yml")["rules"]
     return {
         row["paths"][0]: str(row["good"][0])
