@@ -165,7 +165,7 @@ def default_link(state: str, target: str | None = None, **others: Any) -> Row:
 def toolkit_tree(path: str, **parts: Any) -> Row:
     """A toolkit's tree as the probe sends it; without parts one of which nothing could be read."""
     unknown = ("short", "version", "version_source", "nvcc", "nvcc_error")
-    lists = {key: [] for key in ("cudart", "headers", "closed")}
+    lists: dict[str, list[Any]] = {key: [] for key in ("cudart", "headers", "closed")}
     return {
         "path": path,
         "realpath": path,
@@ -203,7 +203,8 @@ def mangled(document: Row) -> Iterator[Row]:
                 yield from places(part, (*path, key))
 
     for *path, last in list(places(document)):
-        for odd in (None, 3, "x", [], {}, [None], True):
+        values: tuple[Any, ...] = (None, 3, "x", [], {}, [None], True)
+        for odd in values:
             copy = deepcopy(document)
             inner: Any = copy
             for key in path:
