@@ -36,6 +36,7 @@ from gpufleet.components.base.remedies import (
 from gpufleet.components.base.remedies import cudnn as component_of_cudnn
 from gpufleet.components.base.remedies import toolkit as component_of
 from gpufleet.components.base.sections import Sections
+from gpufleet.components.gpu.identity import off_the_bus
 from gpufleet.components.gpu.unlike import contradictions, unlike_chips
 from gpufleet.documents.plan import Plan, PlannedCudnn, PlannedStack, PlannedToolkit
 from gpufleet.documents.sections.compute import (
@@ -269,8 +270,10 @@ def device_query(
     gone = subjects.gone_since(
         sum(device["address"] not in bus for device in devices), len(bus), wanted
     )
+    # gpu.count says that gpufleet does not know the cards of such a machine.
+    no_bus = bool([*off_the_bus(observed)])
     for device in devices:
-        yield from _figures(where, device, bus, gone)
+        yield from _figures(where, device, None if no_bus else bus, gone)
     data = observed.read_elsewhere()
     listed = data["smi"]["devices"] if "smi" in data else []
     yield from unlike_chips(where, devices, listed)
@@ -286,7 +289,7 @@ def device_query(
 
 
 def _figures(
-    where: str, device: ComputeDevice, bus: set[str], gone: subjects.Subjects
+    where: str, device: ComputeDevice, bus: set[str] | None, gone: subjects.Subjects
 ) -> Iterator[Finding]:
     name = f"{where}: GPU {device['index']} ({device['name'] or 'without a name'})"
     void = [
@@ -307,7 +310,7 @@ def _figures(
             "see driver.loaded and the kernel log",
             brief(device),
         )
-    if device["address"] not in bus:
+    if bus is not None and device["address"] not in bus:
         yield Finding(
             f"{name} is at {device['address']}, where the PCI bus has no NVIDIA GPU",
             "see gpu.count and the kernel log",

@@ -113,7 +113,10 @@ def without_smi(observed: Sections) -> str:
         return "take a snapshot in mode full"
     if in_container(observed):
         return f"{AS_ROOT}; {_ASK_CONTAINER}"
-    return "install it with the driver (Debian: apt-get install nvidia-smi)"
+    packages = observed.read_elsewhere().get("packages")
+    # A system without packages, such as Talos, has the driver as its image has it.
+    by = " (Debian: apt-get install nvidia-smi)" if packages and packages["manager"] else ""
+    return f"install it with the driver{by}"
 
 
 def failed_smi(plan: Plan, observed: Sections) -> str:
