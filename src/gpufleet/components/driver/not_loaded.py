@@ -44,7 +44,7 @@ def _reasons(plan: Plan, host: Host) -> Iterator[Reason]:
         yield Reason(fault.cause, fault.remedy)
     events = mappings(host.evidence("kernel_log").get("events"))
     for event in events:
-        name, text = str(event.get("process") or ""), str(event.get("text"))
+        name, text = str(event.get("process") or ""), _line(event)
         if event.get("kind") == "module-refused" and name == MODULE:
             found = kernel_messages.refusal(name, text)
             yield Reason(
@@ -55,7 +55,7 @@ def _reasons(plan: Plan, host: Host) -> Iterator[Reason]:
     # Cards for the display that the driver ignores keep it from no other.
     display = cards.unsupported(host.gpus, str(part(host, "driver").get("on_disk") or ""))
     for event in events:
-        kind, text = str(event.get("kind")), str(event.get("text"))
+        kind, text = str(event.get("kind")), _line(event)
         if kind == "key-rejected" and not any(
             card.get("driver") == OWN_DRIVER for card in host.gpus
         ):
@@ -76,6 +76,11 @@ def _reasons(plan: Plan, host: Host) -> Iterator[Reason]:
             and (row := kernel_messages.meaning(kind, text))
         ):
             yield _refused_card(host, event, row)
+
+
+def _line(event: Row) -> str:
+    """The kernel's line, with single blanks, as a part of a sentence."""
+    return " ".join(str(event.get("text")).split())
 
 
 def _refused_card(host: Host, event: Row, row: Row) -> Reason:
