@@ -176,8 +176,8 @@ def _memory_encryption(plan: Plan, host: Host) -> Iterator[Refusal]:
         yield Refusal(
             "the processor encrypts all memory (SME), with which the driver's access to memory"
             " (DMA) may fail",
-            "boot with mem_encrypt=off in place of mem_encrypt=on on the kernel's command line;"
-            " or keep it, and try iommu=pt and a newer driver branch",
+            "in the kernel's command line write mem_encrypt=off, not mem_encrypt=on, and reboot; or"
+            " keep it, and try iommu=pt and a newer driver branch",
             (subjects.GPUS,),
         )
 
