@@ -67,15 +67,17 @@ def agreed(plan: Plan, snapshot: Snapshot, judged: Iterable[CheckResult]) -> lis
     The first component that a check names is the likely one. Its contents are compared first.
     """
     rows, known = changes(plan, snapshot), {key(*each): each for each in repairable(plan)}
+    answered = {key(row["what"], row["id"]) for row in rows}
     for check in judged:
+        if check["verdict"] not in FAILING or "explained_by" in check:
+            continue
         named = components(check)
-        if check["verdict"] not in FAILING or "explained_by" in check or not {*named} & {*known}:
+        likely = next((name for name in named if name in known), None)
+        if likely is None or answered.intersection(named):
             continue
-        if {*named} & {key(row["what"], row["id"]) for row in rows}:
-            continue
-        what, identity = next(known[name] for name in named if name in known)
         because = f"{check['id']} fails: {check['cause']}"
-        rows.append(change(what, identity, "repair", because, "contents"))
+        rows.append(change(*known[likely], "repair", because, "contents"))
+        answered.add(likely)
     return rows
 
 
