@@ -64,7 +64,7 @@ MOST_ROWS = {
 }
 # A probe sends 600 elements of a card (`LARGEST` in probe/smi_elements.py), and rules search them.
 MOST_ELEMENTS = 5000
-# An answer to a challenge, as `probe/challenge.py` prints it.
+# An answer to a challenge, as `on_host/challenge.py` prints it.
 ANSWER = re.compile(r"[0-9a-f]{64}")
 LEAST_INTEGER, MOST_INTEGER = -(1 << 63), (1 << 64) - 1
 

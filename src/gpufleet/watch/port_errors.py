@@ -1,7 +1,7 @@
 """Compare error counters of a host's ports and NVLinks with those of the night before. Pure.
 
-The rates are averages over the time between two nights: `host_state.counters` says what of them is
-known, and the catalog from which rate on they are a fault.
+The rates are averages over the time between two nights: `components.base.counters` says what of
+them is known, and the catalog from which rate on they are a fault.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """The repair ladder: which step each component of a host takes next, and why. Pure.
 
 A failing check whose remedy is `provision` names the components that it depends on, the most likely
-one first. First its metadata decides (`diff`), as for every host. Where the check still fails, its
-contents are compared, then it is reinstalled, then recreated, until the check passes. The other
-components that the check names are compared together with it, and reinstalled when it is
-recreated. After the last step a person has to look: no step is taken twice in a run.
+one first. First its metadata decides (`changes`), as for every host. Where the check still fails,
+its contents are compared, then it is reinstalled, then recreated, until the check passes. The other
+components that the check names are compared together with it, and reinstalled when it is recreated.
+After the last step a person has to look: no step is taken twice in a run.
 """
 
 from __future__ import annotations

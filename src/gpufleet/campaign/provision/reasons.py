@@ -1,8 +1,8 @@
 """Decide why a host needs Ansible. Pure: documents in, sentences out.
 
-The roles do exactly what `diff` lists, so its changes are reasons. The playbook also removes the
-files that a killed installation left. What the probe could not read is none: nobody knows that
-there is something to do.
+The roles do exactly what `components.changes` lists, so its changes are reasons. The playbook also
+removes the files that a killed installation left. What the probe could not read is none: nobody
+knows that there is something to do.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The state of a host's driver: what the modules that judge a part of it share.
 
-`driver_packages`, `driver_kernels` and `driver_running` are pure functions from plan and host to
-faults, used by `diff` (what to do) and by the checks (what is wrong). A kernel without a module, or
-a package that is not held, is a fault before the next boot or upgrade makes it an outage.
+`packages`, `kernels` and `running` of the driver are pure functions from plan and host to faults,
+used by `change` (what to do) and by the checks (what is wrong). A kernel without a module, or a
+package that is not held, is a fault before the next boot or upgrade makes it an outage.
 
 On a host declared without GPU everything is judged but what needs a GPU.
 """

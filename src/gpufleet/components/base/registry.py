@@ -241,7 +241,7 @@ def no_stacks(plan: Plan) -> str | None:
 
 
 def driver_findings(judge: Judge, plan: Plan, observed: Sections) -> Iterator[Finding]:
-    """The faults that a function of host_state reports of the driver, as findings."""
+    """The faults that a judge of the driver reports, as findings."""
     for fault in judge(plan, Host(observed.snapshot)):
         yield Finding(f"{fault.cause[:1].upper()}{fault.cause[1:]}", of_driver(plan, fault.remedy))
 

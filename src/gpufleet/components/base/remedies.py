@@ -100,7 +100,7 @@ def otherwise(first: Remedy, second: str) -> Remedy:
 
 
 def of_driver(plan: Plan, text: str) -> Remedy:
-    """The remedy of a fault of the driver, which `host_state` words."""
+    """The remedy of a fault of the driver, which its judges word."""
     line = driver_state.provision(plan)
     if driver_state.managed(plan) and line in text:
         return Remedy(

@@ -1,6 +1,6 @@
 """GPUs in containers: engine and toolkit as declared, and what a container can use.
 
-What the engine lacks comes from `host_state.containers`, which `provision` uses to repair it; what
+What the engine lacks comes from `judge`, which `provision` uses to repair it; what
 a container can use comes from one that the probe started and removed again.
 """
 

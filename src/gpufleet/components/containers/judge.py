@@ -1,6 +1,7 @@
 """GPUs in containers: what a host lacks of the planned engine and container toolkit, as sentences.
 
-Both `diff` and the checks use it. What needs a GPU is not required of a host declared without one.
+Both `change` and the checks use it. What needs a GPU is not required of a host declared without
+one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The driver: installed, held, built for every kernel, loaded, and served by its daemons.
 
-Faults come from `host_state.driver_*`, which `provision` uses as well. Checks that need a GPU are
-skipped by `gpu_expect: {count: 0}`, those of a driver that gpufleet installs where it does not.
+Faults come from `kernels`, `packages` and `running`, which `provision` uses as well. Checks that
+need a GPU are skipped by `gpu_expect: {count: 0}`, those of a driver that gpufleet installs where
+it does not.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Faults of a host against `gpu_network`: driver, modules at boot, PCI settings. Pure.
 
-`diff` uses it (what to do) and so does the check (what is wrong). Nothing here loads another
+`change` uses it (what to do) and so does the check (what is wrong). Nothing here loads another
 network driver: that would cut the connections of the host, so a person reboots it.
 """
 
