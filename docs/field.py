@@ -107,8 +107,10 @@ def _line(report: Report, unsolved: dict[str, str]) -> str:
     """An item of a list: source, year, truth, state and the state's reason."""
     state = _state(report, unsolved)
     reason = report.get("why") or unsolved.get(report["id"])
-    told = f"*{state}*: {_escaped(reason)}" if reason else f"*{state}*"
-    return f"- {_source(report)}, {report['year']}: {_escaped(report['truth'])} {told}\n"
+    state_and_reason = f"*{state}*: {_escaped(reason)}" if reason else f"*{state}*"
+    return (
+        f"- {_source(report)}, {report['year']}: {_escaped(report['truth'])} {state_and_reason}\n"
+    )
 
 
 def _source(report: Report) -> str:
